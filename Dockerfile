@@ -1,8 +1,9 @@
-# syntax=docker/dockerfile:1
+# syntax=docker/dockerfile:1@sha256:2780b5c3bab67f1f76c781860de469442999ed1a0d7992a5efdf2cffc0e3d769
 # docker/install.sh does the installation; a test runs it without Docker.  How to run the image: docker/compose.yaml,
 # docker/kubernetes-cronjob.yaml and docs/operations.md.
-ARG PYTHON_VERSION=3.13.16
-FROM python:${PYTHON_VERSION}-slim-bookworm AS base
+# The digest is that of the index of all platforms, so that a build next year starts from the same bytes.
+ARG BASE=python:3.13.16-slim-bookworm@sha256:a1165e272e578941b84abc79e4ab38a0305cd12803a5c4247979ac7655f4d641
+FROM ${BASE} AS base
 # The CPU that the kernels are compiled for: x86-64-v3 (AVX2) runs on every x86 server since 2015.  For other machines
 # build with --build-arg CPU=generic.  Both values must be the same at build and run time, or Numba compiles again.
 ARG CPU=x86-64-v3
@@ -39,6 +40,9 @@ ENV PATH=/opt/rankmill/bin:$PATH \
     PYTHONDONTWRITEBYTECODE=1
 USER 10001
 WORKDIR /data
+# For rankmill schedule: unhealthy if no run of the work folder has succeeded for 26 hours.  Docker knows the codes 0 and 1 only.
+HEALTHCHECK --interval=5m --timeout=30s --start-period=1h --retries=1 \
+    CMD rankmill health /var/lib/rankmill/work --max-age 26h || exit 1
 # rankmill is process 1, without shell or init, so it receives signals.
 ENTRYPOINT ["rankmill"]
 CMD ["--help"]

@@ -23,6 +23,8 @@ import typer
 
 from rankmill.foundation.options import Grouped, grouped, option_of, spelled_for_a_command_line, types_in
 
+WITHOUT_NUMBER = "[N=5]"
+"""The metavar of an option whose number may be left out."""
 EMPTY: tuple[Any, ...] = ("", (), {}, None)
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]

@@ -21,6 +21,7 @@ from rankmill.foundation.exit_codes import (
     TRY_AGAIN,
     USAGE,
 )
+from rankmill.foundation.shown import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -48,6 +49,15 @@ class RankmillError(Exception):
 
     def __init__(self, *args: object) -> None:
         super().__init__(*(without_secrets(arg) if isinstance(arg, str) else arg for arg in args))
+
+    def __init_subclass__(cls) -> None:
+        """Let messages show what names in them would hide."""
+        super().__init_subclass__()
+        if (text := vars(cls).get("__str__")) is not None:
+            cls.__str__ = lambda self: shown(text(self))  # type: ignore[method-assign]
+
+    def __str__(self) -> str:
+        return shown(super().__str__())
 
 
 class InputError(RankmillError):
@@ -168,7 +178,7 @@ class UnusableColumns(DataRejected):
         self.path, self.problems = path, problems
 
     @property
-    def options(self) -> dict[str, str]:
+    def options(self) -> dict[str, list[str]]:
         """Options of the command line with their values, that solve all problems; empty if one of them has none."""
         if not all(problem.options for problem in self.problems):
             return {}
@@ -177,14 +187,20 @@ class UnusableColumns(DataRejected):
             for option, value in problem.options:
                 if value not in values.setdefault(option, []):
                     values[option].append(value)
-        return {option: ",".join(found) for option, found in values.items()}
+        return values
 
     def __str__(self) -> str:
+        head, *each = self.lines
+        return f"{head} {'; '.join(each)}" if each else head
+
+    @property
+    def lines(self) -> list[str]:
+        """The message as a line for the file and a numbered one for each column; one line if there is one column."""
         reasons = [f"{problem.reason}; {problem.cure}" if problem.cure else problem.reason for problem in self.problems]
         if len(reasons) == 1:
-            return f"{self.path}: {reasons[0]}"
-        each = "; ".join(f"({number}) {reason}" for number, reason in enumerate(reasons, start=1))
-        return f"{self.path}: {len(reasons)} columns cannot be used as they are: {each}"
+            return [f"{self.path}: {reasons[0]}"]
+        head = f"{self.path}: {len(reasons)} columns cannot be used as they are:"
+        return [head, *(f"({number}) {reason}" for number, reason in enumerate(reasons, start=1))]
 
 
 class TooManyRejects(DataRejected):
@@ -310,6 +326,13 @@ def one_line(error: BaseException) -> str:
         names = " -> ".join(os.fsdecode(name) for name in (error.filename, error.filename2) if name is not None)
         text = f"{names}: {error.strerror}" if names else error.strerror
     return " ".join("; ".join([text, *getattr(error, "__notes__", ())]).split("\n"))
+
+
+def lines_of(error: BaseException) -> list[str]:
+    """Return what ``error`` says for a terminal: one line, except for several columns and their common cure."""
+    if not isinstance(error, UnusableColumns) or len(error.problems) == 1:
+        return [one_line(error)]
+    return [" ".join(shown(line).split("\n")) for line in (*error.lines, *getattr(error, "__notes__", ()))]
 
 
 def _some(choices: list[str]) -> str:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
+from html import escape as html_escape
+
+from rankmill.foundation.shown import shown
 
 MOST_ROWS = 10
 
@@ -25,6 +27,11 @@ div.rankmill table tr:nth-child(n) { border: 0; border-bottom: 1px solid rgba(12
 div.rankmill th { font-weight: 600; }
 div.rankmill tr > :first-child { text-align: left; padding-left: 0; }
 """
+
+
+def escape(text: str) -> str:
+    """Return ``text`` for HTML."""
+    return html_escape(shown(text))
 
 
 @dataclass(frozen=True, slots=True)

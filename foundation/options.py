@@ -22,7 +22,6 @@ rankmill.foundation.errors.InvalidParameter: --max-leaves must be 2 or more, got
 from __future__ import annotations
 
 import inspect
-import re
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -364,26 +363,31 @@ def spelled(name: str) -> str:
     return f"{call}({name})" if call else _spelling(name)
 
 
-def respelled(text: str) -> str:
-    """Return ``text``, in which options are named by flags as in stored texts, with each as the caller wrote it.
+def spelled_in() -> str:
+    """Return where options are written at present: ``command line``, ``file`` or ``Python``."""
+    return "command line" if _spelling is option_flag else "file" if _spelling is _key else "Python"
 
-    >>> respelled("--max-grade 4 allows it")
-    'max_grade 4 allows it'
-    """
-    return re.sub(r"--([a-z]+(?:-[a-z]+)*)", lambda found: spelled(found[1].replace("-", "_")), text)
+
+def option_flag(name: str) -> str:
+    """Return the flag of the option ``name`` on a command line."""
+    return _FLAGS.get(name, f"--{name.replace('_', '-')}")
+
+
+def _key(name: str) -> str:
+    return name
 
 
 @contextmanager
 def spelled_for_a_command_line() -> Iterator[None]:
     """Name options in messages by their flags in this context, for callers on a command line."""
-    with _spelled_by(lambda name: _FLAGS.get(name, f"--{name.replace('_', '-')}")):
+    with _spelled_by(option_flag):
         yield
 
 
 @contextmanager
 def spelled_for_a_file() -> Iterator[None]:
     """Name options by their keys in this context, even within a command, for values from a file."""
-    with _spelled_by(str):
+    with _spelled_by(_key):
         yield
 
 

@@ -11,7 +11,7 @@ from typing import Any, Self
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from rankmill.foundation.terminal import printed
+from rankmill.foundation.terminal import console_on, printed
 
 AFTER, EVERY = 1.0, 0.25
 """Seconds until a bar appears in a notebook, and between two of its states."""
@@ -29,7 +29,8 @@ def stderr_console(**options: Any) -> Console:
     A command started by a notebook's cell has a terminal that cannot move the cursor up: it does not count.
     """
     terminal = sys.stderr.isatty() and "JPY_PARENT_PID" not in os.environ
-    return Console(stderr=True, force_terminal=terminal, **options)
+    found: Console = console_on(sys.stderr, force_terminal=terminal, **options)
+    return found
 
 
 def shows_bars(console: Console) -> bool:

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import io
 import textwrap
+from collections.abc import Iterator
 from shutil import get_terminal_size
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TextIO
+
+from rankmill.foundation.shown import shown, shown_in_line, unwrapped
+
+if TYPE_CHECKING:
+    from rich.segment import Segment
 
 LEAST_COLUMNS = 40
 _PAGE, _LABEL = 100, 16  # columns of a line of notes, and of the words it starts with
@@ -32,6 +38,7 @@ def text_table(header: list[str], rows: list[list[str]]) -> str:
     """
     from rich.cells import cell_len
 
+    header, rows = [*map(shown_in_line, header)], [[*map(shown_in_line, row)] for row in rows]
     width = page_width(_WIDE)
     needed = [max(map(cell_len, column)) for column in zip(header, *rows, strict=True)]
     first = min(needed[0], width // 2)
@@ -47,6 +54,19 @@ def text_table(header: list[str], rows: list[list[str]]) -> str:
         _one_table([header[i] for i in (0, *part)], [[row[i] for i in (0, *part)] for row in rows], first, width)
         for part in parts
     )
+
+
+def console_on(stream: TextIO, **options: Any) -> Any:
+    """Return a console of rich on ``stream`` whose styles are printed, while text is :func:`~rankmill.foundation.shown.shown`."""
+    from rich.console import Console
+    from rich.segment import Segment
+
+    class ShownConsole(Console):
+        def render(self, renderable: Any, options: Any = None) -> Iterator[Segment]:
+            for segment in super().render(renderable, options):
+                yield segment if segment.control else Segment(shown(segment.text), segment.style)
+
+    return ShownConsole(file=unwrapped(stream), **options)
 
 
 def _one_table(header: list[str], rows: list[list[str]], first: int, width: int) -> str:

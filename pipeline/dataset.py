@@ -18,6 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rankmill.foundation.cures import command
 from rankmill.foundation.errors import ConflictError, DatasetFormatError, InputError, InvalidParameter
 from rankmill.foundation.notebook_html import HtmlTable, ShareCell, card
 from rankmill.foundation.storage.locks import alone
@@ -235,7 +236,7 @@ class Dataset(StoredShards):
         found = [entry for entry in self.manifest.bins if digest in {None, entry.binspec}]
         if not found:
             what = "no bins" if digest is None else f"no bins of digest {digest}"
-            raise InputError(f"{self.path}: {what}; run: rankmill data bin {self.path}")
+            raise InputError(f"{self.path}: {what}; run: {command('data', 'bin', self.path)}")
         return found[-1]
 
     def binspec(self, digest: str | None = None) -> BinSpec:
@@ -316,7 +317,7 @@ class Dataset(StoredShards):
         return self.bins_folder(entry.binspec) / f"{digest}.parquet"
 
     def _bins_cure(self, entry: BinSet) -> str:
-        return f"run: rankmill data bin {self.path} --max-bin {entry.max_bin}"
+        return f"run: {command('data', 'bin', self.path, '--max-bin', entry.max_bin)}"
 
     def _chosen(self, split: str | None) -> Iterator[tuple[Shard, npt.NDArray[np.bool_] | None]]:
         """Yield the shards with rows of ``split``, and the mask of these rows (None: all)."""

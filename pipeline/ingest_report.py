@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from rich.console import Console
 from rich.progress import TaskID
 
-from rankmill.foundation.options import spelled
+from rankmill.foundation.cures import NAME, spelled_with
 from rankmill.foundation.progress import TerminalBar, stderr_console
 from rankmill.foundation.records import JSON, as_json, infinite_as_words
 from rankmill.pipeline.dataset_manifest import JUDGMENT_REJECTS_NAME, PAIR_REJECTS_NAME, REJECTS_NAME, UNJUDGED, path_in
@@ -94,7 +94,7 @@ class IngestReport:
         highest = max((count.grade for count in self.manifest.grades), default=0)
         if highest > HIGHEST_LABEL_AS_GRADE:
             lines.append(
-                f"grades up to {highest:,}: amounts are labels (a column label, {spelled('columns')} label=NAME; {spelled('labels')} real for LETOR text)"
+                f"grades up to {highest:,}: amounts are labels (a column label, {spelled_with('columns', {'label': NAME})}; {spelled_with('labels', 'real')} for LETOR text)"
             )
         elif note := note_on_gains(count.grade for count in self.manifest.grades):
             lines.append(note)

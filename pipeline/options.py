@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from rankmill.foundation.cluster.options import ClusterOptions
 from rankmill.foundation.cores import available_cores
+from rankmill.foundation.cures import spelled_with
 from rankmill.foundation.errors import InputError
 from rankmill.foundation.options import group, option, option_like, options, spelled
 from rankmill.foundation.units import MIN_MEMORY
@@ -80,6 +81,11 @@ def _names(texts: Iterable[str]) -> tuple[str, ...]:
     return tuple(name for text in texts for piece in text.split(",") if (name := piece.strip()))
 
 
+def _texts(texts: Iterable[str]) -> tuple[str, ...]:
+    """Keep names as they were given; the names of the columns decide where a comma ends one (`rankmill.foundation.cures.named`)."""
+    return tuple(text for text in texts if text.strip())
+
+
 def _numbers(texts: Iterable[str]) -> tuple[int, ...]:
     """Read texts such as ``10,100``.
 
@@ -114,11 +120,11 @@ def _goals(names: Iterable[str]) -> tuple[str, ...]:
 def _bins_of(texts: Iterable[str]) -> Mapping[str, int]:
     """Read texts such as ``brand=50,price=63``.
 
-    >>> _bins_of(["brand=50, price=63"])
-    {'brand': 50, 'price': 63}
+    >>> _bins_of(["brand=50, price, $=63"])
+    {'brand': 50, 'price, $': 63}
     """
     found: dict[str, int] = {}
-    for piece in (piece.strip() for text in texts for piece in text.split(",")):
+    for piece in (piece.strip() for text in texts for piece in re.sub("(=[0-9]+) *,", "\\1\0", text).split("\0")):
         name, equals, number = (word.strip() for word in piece.rpartition("="))
         if not equals or not name or not re.fullmatch("[0-9]{1,9}", number):
             raise InputError(f"{spelled('max_bin_of')}: expected pairs such as brand=50,price=63, found {piece!r}")
@@ -183,7 +189,7 @@ def check_words(words: Words, negative: NegativeGrades, highest: int) -> None:
         if grade < 0 and negative == "reject":
             raise InputError(
                 f"{spelled('grades')} maps {word!r} to {grade}, but a grade is 0 or more; to accept"
-                f" negative grades: {spelled('negative_grades')} zero|unjudged"
+                f" negative grades: {spelled_with('negative_grades', 'zero')} (or unjudged)"
             )
 
 
@@ -229,6 +235,8 @@ class ReadOptions:
         Whether the column of times is optional.
     judgments_alone
         Whether a table has judgments without features: qid, doc_id and grade are required, other columns are ignored.
+    columns_elsewhere
+        Whether columns that ``columns`` names may be missing, as they may be in separate judgments.
     of_goals
         The options by which goals are read if the grades of the rows are ignored; None: these.
     """
@@ -279,7 +287,7 @@ class ReadOptions:
         default=(),
         help="Columns of tables to ignore: title,debug_*; repeat for more.",
         metavar="NAME,..",
-        read=_names,
+        read=_texts,
         repeat=True,
         panel=_MEANING,
     )
@@ -287,7 +295,7 @@ class ReadOptions:
         default=(),
         help="Features that are categories, text or numbers: brand,country, or f7 in LETOR text; repeat for more.",
         metavar="NAME,..",
-        read=_names,
+        read=_texts,
         repeat=True,
         convert=tuple,
         panel=_MEANING,
@@ -335,6 +343,7 @@ class ReadOptions:
     ungraded: bool = False
     time_optional: bool = False
     judgments_alone: bool = False
+    columns_elsewhere: bool = False
     known_features: frozenset[str] = frozenset()
     of_goals: ReadOptions | None = None
 

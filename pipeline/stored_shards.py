@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pydantic import ValidationError
 
+from rankmill.foundation.cures import SRC, command
 from rankmill.foundation.errors import DatasetFormatError, InputError
 from rankmill.foundation.storage.publish import file_digest
 from rankmill.pipeline.arrow import open_parquet
@@ -268,10 +269,12 @@ def read_manifest(path: Path) -> Manifest:
         data = file.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         if path.is_file():
-            cure = f"make one from judgments with: rankmill data ingest {path} -o {path.with_suffix('.dataset')}"
+            cure = (
+                f"make one from judgments with: {command('data', 'ingest', path, '-o', path.with_suffix('.dataset'))}"
+            )
             raise InputError(f"{path}: is a file, not a dataset; {cure}") from None
         what = f"is not a dataset (no {MANIFEST_NAME} in it)" if path.exists() else "no such dataset"
-        raise InputError(f"{path}: {what}; make one with: rankmill data ingest SRC -o {path}") from None
+        raise InputError(f"{path}: {what}; make one with: {command('data', 'ingest', SRC, '-o', path)}") from None
     try:
         number = json.loads(data)["format"]
     except (ValueError, KeyError, TypeError):

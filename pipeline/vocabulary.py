@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from rankmill.foundation.cures import spelled_with
 from rankmill.foundation.errors import DataRejected, InputError
 from rankmill.foundation.options import spelled
 from rankmill.pipeline.arrow import schema_of
@@ -198,5 +199,5 @@ def check_number(feature: str, number: int) -> None:
 def _too_many(feature: str, what: str) -> DataRejected:
     return DataRejected(
         f"feature {feature!r} has {what}; its values are too different to be categories; leave it out of"
-        f" {spelled('categorical')}, or out of the dataset with {spelled('ignore')} {feature}"
+        f" {spelled('categorical')}, or out of the dataset with {spelled_with('ignore', [feature])}"
     )

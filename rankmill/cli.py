@@ -9,7 +9,6 @@ import contextlib
 import inspect
 import os
 import re
-import shlex
 import shutil
 import sys
 import traceback
@@ -17,6 +16,7 @@ from collections import Counter
 from copy import copy
 from difflib import get_close_matches
 from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -41,18 +41,20 @@ import rankmill.scorer.cli_clicks
 import rankmill.scorer.cli_inspect
 import rankmill.trainer.cli
 import rankmill.trainer.cli_tune
-from rankmill.foundation.command_line import AsJson, TakesUrls
+from rankmill.foundation.command_line import WITHOUT_NUMBER, AsJson, TakesUrls
 from rankmill.foundation.cores import available_cores
-from rankmill.foundation.errors import UnusableColumns, known_code_of, one_line, without_secrets
+from rankmill.foundation.cures import shell_line, words_of
+from rankmill.foundation.errors import UnusableColumns, known_code_of, lines_of, without_secrets
 from rankmill.foundation.exit_codes import BUG, INTERRUPTED, READER_GONE, TERMINATED, USAGE
 from rankmill.foundation.interrupts import end_on_signals, leave, was_asked_to_end
 from rankmill.foundation.options import spelled_for_a_command_line
+from rankmill.foundation.shown import Shown, shown_on_streams
 from rankmill.other_libraries import OURS
 from rankmill.removed import COMMAND, removal
 from rankmill.scorer.metrics import parse_metric
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from typer.models import CommandInfo
 
@@ -79,6 +81,13 @@ _EXAMPLE = re.compile(r"\s*([A-Z][\w ,]*: )?rankmill ")  # a line of a help text
 
 class PlainHelp:
     """The help of a command or a group, in a layout that can be read at any width: Typer's table gives texts what is left."""
+
+    def get_help(self: Any, ctx: Any) -> str:
+        """Return the help, whose styles may be printed."""
+        text = str(super().get_help(ctx))  # type: ignore[misc]
+        if isinstance(sys.stdout, Shown):
+            sys.stdout.allow(text)
+        return text
 
     def format_help(self: Any, ctx: Any, formatter: Any) -> None:
         """Write the help, the options by panel."""
@@ -132,6 +141,11 @@ class Command(PlainHelp, TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse ``args``; BadParameter if an option with one value is given twice."""
         ctx.meta[_WORDS] = list(args)
+        args = list(
+            _with_numbers(
+                args, {name for param in self.params if param.metavar == WITHOUT_NUMBER for name in param.opts}
+            )
+        )
         if not ctx.resilient_parsing:
             _, _, given = self.make_parser(ctx).parse_args(args=list(args))
             counted: dict[Any, int] = Counter(given)
@@ -149,28 +163,51 @@ class Command(PlainHelp, TyperCommand):
         except UnusableColumns as error:
             known = {name for param in self.params for name in param.opts}
             if len(error.problems) > 1 and error.options and known.issuperset(error.options):
-                line = shlex.join([*ctx.command_path.split(), *_with_options(ctx.meta[_WORDS], error.options)])
+                line = shell_line([*ctx.command_path.split(), *_with_options(ctx.meta[_WORDS], error.options)])
                 if any("--categorical" in problem.cure for problem in error.problems):
                     error.add_note("to keep a column of categories: --categorical NAME, and not --ignore")
                 error.add_note(f"all at once: {line}")
             raise
 
 
-def _with_options(words: Sequence[str], options: Mapping[str, str]) -> list[str]:
+def _with_numbers(words: Sequence[str], options: Collection[str]) -> Iterator[str]:
+    """Yield ``words``, with a number after each of ``options`` that has none.
+
+    >>> [*_with_numbers(["--list", "a.toml"], {"--list"}), *_with_numbers(["--list", "3"], {"--list"})]
+    ['--list', '5', 'a.toml', '--list', '3']
+    """
+    for word, after in zip_longest(words, words[1:], fillvalue=""):
+        yield word
+        if word in options and not re.fullmatch(r"[+-]?[0-9]+", after):
+            yield re.sub("[^0-9]", "", WITHOUT_NUMBER)
+
+
+def _with_options(words: Sequence[str], options: Mapping[str, list[str]]) -> list[str]:
     """Return the command line ``words`` with more ``options``; a list that is given already becomes longer.
 
-    >>> _with_options(["a.csv", "--ignore", "b"], {"--ignore": "c,d", "--max-rejects": "1", "--decimal-comma": ""})
+    >>> _with_options(["a.csv", "--ignore", "b"], {"--ignore": ["c", "d"], "--max-rejects": ["1"], "--decimal-comma": [""]})
     ['a.csv', '--ignore', 'b,c,d', '--max-rejects', '1', '--decimal-comma']
-    >>> _with_options(["a.csv", "--max-rejects", "1"], {"--max-rejects": "2"})
+    >>> _with_options(["a.csv", "--ignore", "b"], {"--ignore": ["c, d"]})
+    ['a.csv', '--ignore', 'b', '--ignore', 'c, d']
+    >>> _with_options(["a.csv", "--max-rejects", "1"], {"--max-rejects": ["2"]})
     ['a.csv', '--max-rejects', '2']
+    >>> _with_options(["a.csv", "--columns", "qid=,grade=x"], {"--columns": ["qid=a"]})
+    ['a.csv', '--columns', 'grade=x,qid=a']
     """
     found = list(words)
-    for option, value in options.items():
-        if option not in found[:-1]:
-            found += [option, value] if value else [option]
+    for option, values in options.items():
+        name = option.removeprefix("--").replace("-", "_")
+        more = words_of(name, values if any(values) else True)
+        if option not in found[:-1] or len(more) != 2 or any("," in value for value in values):
+            found += more
             continue
         place = found.index(option) + 1
-        found[place] = value if option == "--max-rejects" else f"{found[place]},{value}"
+        if option == "--columns":  # a role has one column
+            roles = {value.partition("=")[0] for value in values}
+            pairs = [pair for pair in found[place].split(",") if pair.partition("=")[0].strip() not in roles]
+            found[place] = ",".join([*pairs, more[1]])
+            continue
+        found[place] = more[1] if option == "--max-rejects" else f"{found[place]},{more[1]}"
     return found
 
 
@@ -380,7 +417,7 @@ def main() -> NoReturn:
 
 def execute(arguments: Sequence[str]) -> int:
     """Run one command line and return its exit code; an error is one line on stderr, a bug also has a traceback."""
-    with spelled_for_a_command_line():
+    with shown_on_streams(), spelled_for_a_command_line():
         return _execute(arguments)
 
 
@@ -425,7 +462,7 @@ def _report(error: Exception) -> int:
         return TERMINATED
     code = known_code_of(error)
     if code is not None:
-        return _say(one_line(error), code)
+        return _say("\n  ".join(lines_of(error)), code)
     sys.stderr.write("".join(traceback.format_exception(error)))
     cure = "please report it with the lines above and what `rankmill doctor` prints"
     return _say(f"this is a bug in rankmill {rankmill.__version__}; {cure}", BUG)

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from rankmill.foundation.command_line import takes_options
+from rankmill.foundation.cures import command
 from rankmill.foundation.errors import InputError
 from rankmill.gate.gate_rules import GateRequest
 from rankmill.pipeline.cli_clicks import PropensityFile
@@ -71,7 +72,9 @@ def gate(
         if asked.on is None:
             raise InputError("no dataset given; name one with --on DATASET, or print a stored report with --show")
         if not asked.on.exists() and path_in(Path(model), MANIFEST_NAME).is_file():
-            raise InputError(f"{model} is a dataset; swap the two: rankmill models gate {asked.on} --on {model}")
+            raise InputError(
+                f"{model} is a dataset; swap the two: {command('models', 'gate', asked.on, '--on', Path(model))}"
+            )
         if bool(asked.log) != (propensities is not None):
             raise InputError("--log and --propensities go together; give both or none")
         named = convention is not None or conventions

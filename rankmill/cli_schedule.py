@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rankmill.foundation.command_line import AsJson
+from rankmill.foundation.command_line import WITHOUT_NUMBER, AsJson
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -51,7 +51,13 @@ def schedule(
     ] = 60,
     show: Annotated[
         int | None,
-        typer.Option("--list", min=1, metavar="N", help="Print the next N start times and exit.", show_default=False),
+        typer.Option(
+            "--list",
+            min=1,
+            metavar=WITHOUT_NUMBER,
+            help="Print the next N start times, 5 without a number, and exit.",
+            show_default=False,
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

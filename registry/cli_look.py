@@ -41,7 +41,7 @@ def list_models(
         _list_versions(store, bare_name(name), tag or [], every=every, as_json=as_json)
         return
     if tag or every:
-        raise InputError("--tag and --all choose versions: name the model, such as rankmill models list web --all")
+        raise InputError("--tag and --all choose versions: name the model, such as rankmill models list NAME --all")
     models = [_summary(store, model) for model in store.names()]
     if as_json:
         print_json({"registry": str(registry), "models": models})

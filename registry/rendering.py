@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from rankmill.foundation.records import as_json
+from rankmill.foundation.shown import shown, shown_in_line
+from rankmill.foundation.terminal import console_on
 
 if TYPE_CHECKING:
     from rankmill.registry.stored_records import AliasPolicy, Entry, GateRecord
@@ -41,26 +44,24 @@ def lines_of(value: Any) -> str:
 
 
 def safe(text: str) -> str:
-    r"""Replace non-printable characters (control codes, bidirectional marks, line ends) by ``?``.
+    r"""Return ``text`` on one line, its control characters and marks of direction as escapes.
 
-    >>> safe("a\x1b[31mb")
-    'a?[31mb'
+    >>> print(safe("a\x1b[31mb\nc"))
+    a\u001b[31mb\nc
     """
-    return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
+    return shown_in_line(text)
 
 
 def print_json(value: object) -> None:
     """Print a record, or a mapping that contains records, as a JSON object on one line; non-printable characters are escaped."""
-    text = json.dumps(as_json(value), ensure_ascii=False)
-    typer.echo(text if text.isprintable() else "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text))
+    typer.echo(shown(json.dumps(as_json(value), ensure_ascii=False)))
 
 
 def print_lines(lines: Iterable[tuple[str, str]]) -> None:
     """Print each (text, style) on a line without wrapping; styles such as ``bold red`` have an effect only on a terminal."""
-    from rich.console import Console
     from rich.text import Text
 
-    console = Console(highlight=False)
+    console = console_on(sys.stdout, highlight=False)
     for text, style in lines:
         console.print(Text(safe(text), style=style), soft_wrap=True)
 
@@ -68,7 +69,6 @@ def print_lines(lines: Iterable[tuple[str, str]]) -> None:
 def print_table(header: list[str], rows: list[list[str]]) -> None:
     """Print a table; markup and control codes in cells have no effect."""
     from rich.box import SIMPLE_HEAD
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -77,7 +77,7 @@ def print_table(header: list[str], rows: list[list[str]]) -> None:
         table.add_column(Text(title), overflow="fold")
     for row in rows:  # plain text: manifests and reasons may contain markup or control codes
         table.add_row(*(Text("\n".join(map(safe, cell.split("\n")))) for cell in row))
-    console = Console(highlight=False)
+    console = console_on(sys.stdout, highlight=False)
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = 160  # no wrapping at the terminal's width in a file
     console.print(table)

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from rankmill.foundation.cures import FEATURES_FILE, NAME, OUT, command
 from rankmill.foundation.errors import CandidatesRejected, NotFiniteScore
 from rankmill.foundation.options import spelled
 from rankmill.pipeline.options import ReadOptions
@@ -94,7 +95,7 @@ def _missing_error(source: Source, lacking: Sequence[str]) -> CandidatesRejected
     if isinstance(source, RunSource):
         return CandidatesRejected(
             f"{source.path}: the model uses {_first_names(lacking)}, and a TREC run has the features {' and '.join(FEATURES)} only; "
-            f"`rankmill rerank FEATURES --run {source.path}` ranks its documents by features in other files"
+            f"`{command('rerank', FEATURES_FILE, '--run', source.path, '--model', NAME, '-o', OUT)}` ranks its documents by features in other files"
         )
     columns = source.columns or () if source.table is None else source.table.offered
     found = _first_names(columns) or "none"

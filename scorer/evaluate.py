@@ -18,13 +18,16 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from rankmill.foundation.cures import command, spelled_with
 from rankmill.foundation.errors import InputError
 from rankmill.foundation.kernels.randoms import random_bits_of
-from rankmill.foundation.options import made_from, spelled, takes_options_of
+from rankmill.foundation.options import made_from, spelled, spelled_in, takes_options_of
 from rankmill.foundation.storage.publish import write_atomically
 from rankmill.foundation.storage.url_arguments import takes_urls
 from rankmill.pipeline.goals import ALL_GOALS, check_goal
+from rankmill.pipeline.options import ReadOptions
 from rankmill.pipeline.sources.batch import Source
+from rankmill.pipeline.sources.columns import check_somewhere
 from rankmill.pipeline.sources.files import refuse_copies
 from rankmill.scorer.arguments import JudgedArguments
 from rankmill.scorer.candidate_sources import DatasetSource, PathLike, files_of, open_sources, paths_of, read_options
@@ -89,7 +92,9 @@ class EvaluationOptions:
                 check_goal(metric, ALL_GOALS, (), "")
         rules = named_convention(judged.convention).but(**policy)
         unique = tuple(dict.fromkeys(metrics))
-        return cls(judged=judged, metrics=unique, convention=rules, qrels=QrelsFile.of(judged.qrels))
+        reading = ReadOptions(columns=judged.columns or {}, delimiter=judged.delimiter)
+        qrels = None if judged.qrels is None else QrelsFile(Path(judged.qrels), reading)
+        return cls(judged=judged, metrics=unique, convention=rules, qrels=qrels)
 
     def on_split(self, split: str | None) -> Self:
         """Return the same for another split."""
@@ -201,7 +206,9 @@ def _open_list(subject: PathLike | Sequence[PathLike] | pa.Table, options: Judge
         return _Opened(scored=subject, column=partial(column_of_scored, subject))
     paths = paths_of(subject)
     if len(paths) == 2 and paths[0].exists() and not paths[1].exists():
-        raise InputError(f"{paths[1]}: no such file; if it is a model, choose it with {spelled('model')} {paths[1]}")
+        again = command("evaluate", paths[0], "--model", str(paths[1]))
+        cure = again if spelled_in() == "command line" else spelled_with("model", str(paths[1]))
+        raise InputError(f"{paths[1]}: no such file; if it is a model: {cure}")
     if len(paths) != 1:
         raise InputError(f"expected one scored list, got {len(paths)}; candidates need {spelled('model')} MODEL")
     counts, known_grade = recorded_facts(paths[0], with_counts=options.qrels is None)
@@ -224,10 +231,15 @@ def _score_candidates(
     sources: list[Source]
     column: Callable[[str], pl.DataFrame]
     if dataset is None or scope is None:
+        apart = evaluated.qrels is not None and evaluated.qrels.roles is not None
+        reading = replace(reading, columns_elsewhere=apart)
         graded = replace(reading, goals=evaluated.goals)
         files = files_of(paths, options.format, announce=options.announce)
         sources = open_sources(files, options.format, graded, announce=options.announce)
         refuse_copies(files)
+        if evaluated.qrels is not None:
+            tables = [*(source.table for source in sources), evaluated.qrels.roles]
+            check_somewhere(reading.columns, tables, evaluated.qrels.path)
         column = partial(column_of_candidates, files, options.format, reading)
     else:
         for metric in evaluated.metrics:

@@ -119,7 +119,7 @@ def format_number(data: bytes, where: str, magic: bytes = MAGIC) -> int:
     if found != magic:
         raise ModelFormatError(
             f"{where}: not a rankmill model: the first bytes are {found!r}, expected {magic!r}; "
-            "rankmill convert FILE --from lightgbm|xgboost reads models of other tools"
+            "rankmill convert FILE --from lightgbm (or xgboost) reads models of other tools"
         )
     if number not in FORMATS:
         raise ModelFormatError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, cast
@@ -58,6 +58,7 @@ _COLUMNS: dict[str, pa.DataType] = {
 _NEEDED = ("qid", "score")
 _JUDGED = schema_of([("qid", pa.string(), True), ("doc_id", pa.string(), True), ("grade", pa.int32(), True)])
 _GRADE_LIMIT = 2**31
+_PLAIN = ReadOptions()
 
 
 def read_scored(path: Path, goals: Sequence[str] = ()) -> pa.Table:
@@ -294,11 +295,11 @@ def read_run(path: Path) -> pa.Table:
     return pa.concat_tables(parts).combine_chunks()
 
 
-def read_qrels(path: Path) -> pa.Table:
+def read_qrels(path: Path, options: ReadOptions = _PLAIN) -> pa.Table:
     """Read judgments into columns qid, doc_id (string) and grade (int32), as `rankmill data ingest` reads them.
 
     A table by its suffix, or lines ``qid iteration doc_id grade``, also in a file of CSV or TSV without a header.  Text may be
-    compressed.  A grade may be below 0: such a document counts as not relevant (see `rankmill.scorer.metrics.Policy`).
+    compressed.  ``options`` have the names of columns and the delimiter.  A grade may be below 0: such a document counts as not relevant (see `rankmill.scorer.metrics.Policy`).
     Lines with the grade ``nan`` or ``null`` are skipped.
 
     Raises
@@ -309,8 +310,7 @@ def read_qrels(path: Path) -> pa.Table:
         A line breaks the format or judges a document again (named as file:line), or the file has no line.
     """
     check_file(path)
-    options, parts = ReadOptions(judgments_alone=True), []
-    file = NarrowFile(path, QRELS, Quarantine(), options, of_words=_has_no_header(path) or None)
+    parts, file = [], _qrels_file(path, options)
     for lines in file.rows():
         ids = {name: lines.columns[name] for name in ("qid", "doc_id")}
         ids = read_parts(ids, lines.problems, needed=("qid", "doc_id"))
@@ -336,11 +336,17 @@ def read_qrels(path: Path) -> pa.Table:
     return judged.select("qid", "doc_id", "grade").to_arrow().cast(_JUDGED)
 
 
+def _qrels_file(path: Path, options: ReadOptions) -> NarrowFile:
+    alone = replace(options, judgments_alone=True)
+    return NarrowFile(path, QRELS, Quarantine(), alone, of_words=_has_no_header(path) or None)
+
+
 @dataclass(frozen=True)
 class QrelsFile:
-    """A file of judgments, which is read once."""
+    """A file of judgments, which is read once; ``options`` say how."""
 
     path: Path
+    options: ReadOptions = _PLAIN
 
     @classmethod
     def of(cls, given: str | os.PathLike[str] | QrelsFile | None) -> QrelsFile | None:
@@ -350,7 +356,12 @@ class QrelsFile:
     @cached_property
     def table(self) -> pa.Table:
         """Its judgments; see `read_qrels`."""
-        return read_qrels(self.path)
+        return read_qrels(self.path, self.options)
+
+    @cached_property
+    def roles(self) -> TableColumns | None:
+        """The roles of its columns; None for lines of words."""
+        return _qrels_file(self.path, self.options).table
 
 
 def _has_no_header(path: Path) -> bool:

@@ -17,6 +17,7 @@ def unnamed(text: str, *facts: object) -> list[str]:
     >>> unnamed("a.tsv:2:13: expected a number, found 'x'", "2:1", 13, 3, "numb", "y")
     ['2:1', '3', 'numb', 'y']
     """
+    text += _in_words(text)
     single = [str(part) for fact in facts for part in (fact if isinstance(fact, tuple) else (fact,))]
     return [fact for fact in single if not re.search(_whole(fact), text)]
 
@@ -47,6 +48,19 @@ def only_line(stderr: str) -> str:
     assert stderr.startswith("rankmill: "), stderr
     assert stderr.index("\n") == len(stderr) - 1, stderr
     return stderr.removeprefix("rankmill: ")[:-1]
+
+
+def _in_words(text: str) -> str:
+    """Return the options of ``text`` that are spelled as Python in the words of a command line without dashes.
+
+    >>> _in_words("to ignore it: ignore=['a'], columns={'qid': NAME}, grades={'good': 1, 'bad': 0}, max_rejects=N")
+    ' ignore a columns qid=NAME grades good=1,bad=0 max_rejects N'
+    """
+    found = re.findall(r"\b([a-z_]+)=(?:\[(.*?)\]|\{(.*?)\}|('[^']*'|\w+))", text)
+    said = (
+        f" {name} {names or pairs.replace(': ', '=').replace(', ', ',') or word}" for name, names, pairs, word in found
+    )
+    return "".join(said).replace("'", "")
 
 
 def _whole(fact: str) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from rankmill.foundation.cures import command
 from rankmill.foundation.errors import InvalidParameter
 from rankmill.foundation.kernels.compiling import compilation_announced
 from rankmill.foundation.progress import TerminalBar, in_notebook, shows_bars, stderr_console
@@ -241,5 +242,5 @@ def note_few_queries(dataset: Dataset, decided: str) -> None:
         what = f"{counting}{of} quer{'y' if counting == len(differ) == 1 else 'ies'}"
         to_stderr(
             f"note: the valid split has only {what}{' with documents of different grades' if of else ''}: {decided} is uncertain;"
-            " rankmill cv measures on all queries of the train split"
+            f" all queries of the train split are measured by {command('cv', dataset.path)}"
         )

@@ -6,6 +6,7 @@ from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from rankmill.foundation.cures import NAME, spelled_with
 from rankmill.foundation.errors import ColumnProblem, DataRejected, InputError, UnusableColumns, name_hint
 from rankmill.foundation.options import spelled
 from rankmill.pipeline.options import ReadOptions
@@ -66,7 +67,7 @@ def list_rule(path: Path, columns: TableColumns) -> ListRule:
         return ListRule(("qid", "time"))
     raise DataRejected(
         f"{path}: no column tells result lists apart: expected one with the session (visit), the id of the list or the time at"
-        f" which it was shown; if there is one, name it with {spelled('columns')} session=NAME, list=NAME or time=NAME"
+        f" which it was shown; if there is one, name it with {spelled_with('columns', {'session': NAME})}, list=NAME or time=NAME"
     )
 
 
@@ -99,14 +100,14 @@ def _columns(
         elif found and part in REQUIRED:
             which = " or ".join(map(repr, found))
             raise DataRejected(
-                f"{path}: {part} could be column {which}; choose one: {spelled('columns')} {part}={found[0]}"
+                f"{path}: {part} could be column {which}; choose one: {spelled_with('columns', {part: found[0]})}"
             )
     missing = [part for part in REQUIRED if part not in column_of]
     if missing:
         cure = "a click log has a row for each document shown, with qid, doc_id, position and clicked"
         raise DataRejected(
             f"{path}: no column {missing[0]!r}; {cure}; the columns are {', '.join(header)};"
-            f" {spelled('columns')} {missing[0]}=NAME says which it is"
+            f" {spelled_with('columns', {missing[0]: NAME})} says which it is"
         )
     counts = Counter(header)
     twice = [name for name in column_of.values() if counts[name] > 1]

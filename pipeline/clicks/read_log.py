@@ -21,6 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rankmill.foundation.cures import spelled_with
 from rankmill.foundation.errors import DataRejected, InputError
 from rankmill.foundation.kernels.randoms import random_bits_of
 from rankmill.foundation.options import spelled
@@ -128,7 +129,7 @@ def _check_times(path: Path, rule: ListRule, totals: LogTotals) -> None:
         raise DataRejected(
             f"{path}: times differ within what looks like one result list ({totals.divided:,} of {totals.several:,} times that a"
             f" session saw several documents of a query); a list needs the time at which it was shown: to read the rows of a session"
-            f" and a query as one list, ignore the times with {spelled('columns')} time="
+            f" and a query as one list, ignore the times with {spelled_with('columns', {'time': ''})}"
         )
 
 
@@ -188,7 +189,7 @@ class _LogReader:
                 has, lacks = (first, other) if part in first.roles.column_of else (other, first)
                 raise DataRejected(
                     f"{lacks.path}: no column for {part}, which {has.path} has; all files of a log must have the same columns; to"
-                    f" ignore it: {spelled('columns')} {part}="
+                    f" ignore it: {spelled_with('columns', {part: ''})}"
                 )
 
     def _read(self, rows: TableRows) -> LogRows:
@@ -238,7 +239,7 @@ class _LogReader:
         if len(self._policies) > MOST_POLICIES:
             raise DataRejected(
                 f"the log has more than {MOST_POLICIES:,} policies, such as {names[0].as_py()!r}; to ignore the column:"
-                f" {spelled('columns')} policy="
+                f" {spelled_with('columns', {'policy': ''})}"
             )
         found: npt.NDArray[np.int32] = np.array(numbers, dtype=np.int32)[encoded.indices.to_numpy()]
         return found

@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rankmill.foundation.cures import NAME, spelled_with
 from rankmill.foundation.errors import DataRejected, InputError
 from rankmill.foundation.options import spelled
 from rankmill.foundation.process_memory import release_freed
@@ -378,7 +379,7 @@ class _Assembly:
             more = f" (and more than {spelled('max_rejects')} {self._limit} allows)" if self._limit else ""
             raise Contradiction(
                 f"{self._first}{more}; if sessions see several lists of a query, name the column of the list's id or time with"
-                f" {spelled('columns')} list=NAME or time=NAME"
+                f" {spelled_with('columns', {'list': NAME})} or time=NAME"
             )
 
     def _write(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from rankmill.foundation.cures import NAME, spelled_with
 from rankmill.foundation.errors import DataRejected
 from rankmill.foundation.options import spelled
 from rankmill.foundation.process_memory import beside_bytes, release_freed
@@ -328,7 +329,7 @@ def _nothing_judged(judgments: Tally) -> str:
         return (
             f"no row has a grade: {judgments.judgments:,} judgments name documents by (qid, doc_id),"
             " but no row has a document id; add a column doc_id, or name the column with"
-            f" {spelled('columns')} doc_id=NAME (in LETOR text: #docid = X)"
+            f" {spelled_with('columns', {'doc_id': NAME})} (in LETOR text: #docid = X)"
         )
     alike = "; check that both spell the ids alike" if judgments.without_row == judgments.judgments else ""
     return (

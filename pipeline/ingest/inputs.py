@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rankmill.foundation.cures import named
 from rankmill.foundation.errors import DataRejected, InputError, UnusableColumns
 from rankmill.foundation.options import spelled
 from rankmill.foundation.storage.local_copies import object_behind
@@ -21,7 +22,13 @@ from rankmill.pipeline.judgments.judgment_files import (
 )
 from rankmill.pipeline.pairs.add_pairs import sorted_files
 from rankmill.pipeline.pairs.pair_files import PairFile
-from rankmill.pipeline.sources.columns import check_categorical, check_ignored, guesses_of, tables_disagree
+from rankmill.pipeline.sources.columns import (
+    check_categorical,
+    check_ignored,
+    check_somewhere,
+    guesses_of,
+    tables_disagree,
+)
 from rankmill.pipeline.sources.empty_files import with_rows
 from rankmill.pipeline.sources.files import find_files, refuse_copies
 from rankmill.pipeline.sources.letor import check_made_ids, companions_of, letor_name
@@ -164,9 +171,13 @@ def open_inputs(
     check_made_ids(sources)
     judgment_files = sorted_files(with_rows(find_files(judgments), say=say), [file.path for file in files])
     pair_files = sorted_files(with_rows(find_files(pairs), say=say), [*(file.path for file in files), *judgment_files])
-    categorical = frozenset(read.categorical if columns is not None else map(letor_name, read.categorical))
+    categorical = frozenset(named(read.categorical, columns or ()))
+    if columns is None:
+        categorical = frozenset(map(letor_name, categorical))
     categorical = categorical.union(*(source.table.categorical for source in sources if source.table is not None))
     judgment_sources = [JudgmentFile(path, options.read, quarantine) for path in judgment_files]
+    for file in judgment_sources:
+        check_somewhere(read.columns, [*(source.table for source in sources), file.table], file.path)
     pair_sources = [PairFile(path, quarantine) for path in pair_files]
     check_labels_and_weights(sources, judgment_sources, options.aggregate)
     if options.aggregate is not None:
@@ -241,7 +252,7 @@ def open_rows(
     found = {name for source in sources.values() if source.table is not None for name in source.table.categorical}
     found |= {*categories}
     for path, why in refused.items():
-        if found <= {*read.categorical}:
+        if found <= {*named(read.categorical, found)}:
             raise why
         more = replace(read, categorical=(*read.categorical, *sorted(found)))
         sources[path] = open_source(path, form, more, quarantine)

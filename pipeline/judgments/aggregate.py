@@ -31,6 +31,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rankmill.foundation.cures import spelled_with
 from rankmill.foundation.errors import DataRejected
 from rankmill.foundation.options import spelled
 from rankmill.pipeline.arrow import as_array
@@ -394,7 +395,7 @@ def _refuse_conflict(given: pl.DataFrame) -> None:
     shown = ", ".join(grades[:-1]) + f" and {grades[-1]}"
     raise DataRejected(
         f"query {qid!r}, document {doc_id!r} has the {what}s {shown} in the judgments; choose how to"
-        f" combine them with {spelled('aggregate')} {'|'.join(AGGREGATES)}"
+        f" combine them with {spelled_with('aggregate', 'max')} (or {', '.join(each for each in AGGREGATES if each != 'max')})"
     )
 
 

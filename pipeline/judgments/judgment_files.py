@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from rankmill.foundation.cures import spelled_with
 from rankmill.foundation.errors import DataRejected, InputError
 from rankmill.foundation.options import spelled
 from rankmill.pipeline.arrow import as_array, schema_of
@@ -143,7 +144,14 @@ def without_grades(read: ReadOptions, *, timed: bool) -> ReadOptions:
     ``timed``: whether the column of times that ``read`` names is required in the rows; otherwise it is optional.
     """
     anything = {"max_grade": None, "negative_grades": "zero", "unjudged": "zero"}
-    return replace(read, ungraded=True, time_optional=not timed, of_goals=read, **cast("Any", anything))
+    return replace(
+        read,
+        ungraded=True,
+        columns_elsewhere=True,
+        time_optional=not timed,
+        of_goals=read,
+        **cast("Any", anything),
+    )
 
 
 def check_labels_and_weights(
@@ -160,11 +168,11 @@ def check_labels_and_weights(
     without = [source for source in judgments if "label" not in source.extras]
     if with_label and without:
         raise InputError(
-            f"{with_label[0].path} has labels, {without[0].path} has none; to use the grades of both: {spelled('columns')} label="
+            f"{with_label[0].path} has labels, {without[0].path} has none; to use the grades of both: {spelled_with('columns', {'label': ''})}"
         )
     if with_label and how == "majority":
         raise InputError(
-            f"{spelled('aggregate')} majority counts grades; {with_label[0].path} has labels; to ignore them: {spelled('columns')} label="
+            f"{spelled('aggregate')} majority counts grades; {with_label[0].path} has labels; to ignore them: {spelled_with('columns', {'label': ''})}"
         )
 
 

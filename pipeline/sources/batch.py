@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
+from rankmill.foundation.cures import respelled
 from rankmill.foundation.errors import MalformedLine, MalformedRow, TooManyRejects
-from rankmill.foundation.options import respelled, spelled
+from rankmill.foundation.options import spelled
 from rankmill.pipeline.options import DEFAULT_BLOCK_BYTES
 
 if TYPE_CHECKING:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -141,21 +142,26 @@ HABITS = {
     ),
 }  # fmt: skip
 """Usual names of these columns, in lower case without blanks and underscores."""
+HABITS_OF_JUDGMENTS = {"doc_id": ("corpusid",), "grade": ("score",)}
+"""More of them in separate judgments, such as those of BEIR: query-id, corpus-id, score."""
 
 
 def parse_columns(texts: Iterable[str]) -> dict[str, str]:
     """Parse texts such as ``qid=query_id,grade=rel``; an empty name means that no column has the role.
 
-    >>> parse_columns(["qid=query_id, grade=rel", "doc_id="])
-    {'qid': 'query_id', 'grade': 'rel', 'doc_id': ''}
+    A comma ends a name only where a role follows it, so that names may have commas.
+
+    >>> parse_columns(["qid=query, id, grade=rel", "doc_id="])
+    {'qid': 'query, id', 'grade': 'rel', 'doc_id': ''}
 
     Raises
     ------
     InputError
         A text is malformed, or a role occurs twice.
     """
+    roles = "|".join({*PARTS, *PAIR_PARTS, *CLICK_PARTS})
     found: dict[str, str] = {}
-    for piece in (piece for text in texts for piece in text.split(",")):
+    for piece in (piece for text in texts for piece in re.split(rf",(?=\s*(?:{roles})\s*=)", text)):
         part, equals, name = (word.strip() for word in piece.partition("="))
         if not equals or not part:
             raise InputError(f"{spelled('columns')}: expected qid=query_id,grade=rel, found {piece.strip()!r}")

@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as kinds
 
+from rankmill.foundation.cures import respelled
 from rankmill.foundation.errors import ColumnProblem, DataRejected, MalformedRow
-from rankmill.foundation.options import respelled
 from rankmill.pipeline.arrow import as_array, parts_of
 from rankmill.pipeline.options import DEFAULT_BLOCK_BYTES, ReadOptions
 from rankmill.pipeline.sources.batch import (

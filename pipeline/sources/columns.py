@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import re
-import shlex
 from collections import Counter
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
@@ -12,12 +11,14 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rankmill.foundation.cures import NAME, N, flagged, named, spelled_with
 from rankmill.foundation.errors import ColumnProblem, DataRejected, InputError, UnusableColumns, name_hint
 from rankmill.foundation.options import spelled
 from rankmill.pipeline.options import MAX_FEATURES, USUAL_DELIMITERS
 from rankmill.pipeline.sources.column_roles import (
     CLICK_PARTS,
     HABITS,
+    HABITS_OF_JUDGMENTS,
     ID_COLUMNS,
     OF_JUDGMENTS,
     OPTIONAL,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from rankmill.pipeline.options import ReadOptions
+_OF_BOTH = (*ID_COLUMNS, *OF_JUDGMENTS)  # roles of rows and of separate judgments
 _LETOR_LINE = re.compile(r"\S+ qid:")
 
 
@@ -103,17 +105,15 @@ class TableColumns:
 
     def cure_of(self, feature: str, *, text: bool = True) -> str:
         """Return how to fix a column of features that are not numbers; ``text``: it holds text."""
-        name = shlex.quote(feature)
-        ignored = f"to ignore the column: --ignore {name}"
-        ignored += f"; if it holds categories: --categorical {name}" * text
+        ignored = f"to ignore the column: {flagged('ignore', [feature])}"
+        ignored += f"; if it holds categories: {flagged('categorical', [feature])}" * text
         return ignored if self.of_judgments else "the model needs numbers there, or empty cells (missing)"
 
     def cure_of_cell(self, feature: str, empty: str = "make the cell empty", *, text: bool = True) -> str:
         """Return how to fix a cell that is not a number; ``empty`` says how it becomes missing, ``text`` that it is text."""
-        name = shlex.quote(feature)
-        ignored = f"to leave out the column: --ignore {name}"
-        ignored += f"; if it holds categories: --categorical {name}" * text
-        allowed = f"; to leave out such rows: --max-rejects N; {ignored}" if self.of_judgments else ""
+        ignored = f"to leave out the column: {flagged('ignore', [feature])}"
+        ignored += f"; if it holds categories: {flagged('categorical', [feature])}" * text
+        allowed = f"; to leave out such rows: {flagged('max_rejects', N)}; {ignored}" if self.of_judgments else ""
         return f"correct it, or {empty} (missing){allowed}"
 
     def ignoring(self, column: str) -> tuple[tuple[str, str], ...]:
@@ -123,7 +123,8 @@ class TableColumns:
     @property
     def cure_of_grade(self) -> str | None:
         """How to fix an invalid grade; None if the rules of grades know better."""
-        return None if self.of_judgments else "candidates need no grades; to ignore the column: --columns grade="
+        ignored = f"candidates need no grades; to ignore the column: {flagged('columns', {'grade': ''})}"
+        return None if self.of_judgments else ignored
 
     @property
     def guesses(self) -> dict[str, str]:
@@ -153,15 +154,20 @@ def table_columns(
     """
     if options.judgments_alone:
         return _judgment_columns(path, header, options, look)
-    names, problems = _usable_names(header, options)
-    ignored = tuple(name for name in names if _is_ignored(name, options))
+    options = replace(options, categorical=named(options.categorical, header))
+    if options.columns_elsewhere:
+        here = {part: name for part, name in options.columns.items() if part not in _OF_BOTH or name in {"", *header}}
+        options = replace(options, columns=here)
+    out = _ignored(header, options)
+    names, problems = _usable_names(header, out, options)
+    ignored = tuple(name for name in names if name in out)
     rest = [name for name in names if name not in ignored]
     column_of = _assigned(path, names, ignored, options)
     free = set(rest) - set(column_of.values())
     column_of |= {part: part for part in PARTS if part not in options.columns and part in free}
     if options.time_column is not None and not (options.time_optional and options.time_column not in rest):
         column_of[TIME] = _time_column(path, rest, options.time_column, column_of)
-    column_of |= _goals(path, rest, column_of, options)
+    column_of |= _goals(path, names, ignored, column_of, options)
     guessed, doubts = _guesses(column_of, rest, options)
     column_of |= guessed
     problems += doubts
@@ -213,7 +219,7 @@ def _judgment_columns(
     DataRejected
         A name is empty or duplicate, or one of the columns is missing or ambiguous.
     """
-    names, problems = _usable_names(header, options)
+    names, problems = _usable_names(header, _ignored(header, options), options)
     column_of = {part: column for part in ID_COLUMNS if (column := options.columns.get(part, "")) in names}
     free = [name for name in names if name not in column_of.values()]
     column_of |= {part: part for part in ID_COLUMNS if part not in column_of and part in free}
@@ -222,7 +228,8 @@ def _judgment_columns(
     guessed = []
     for part in ID_COLUMNS:
         if part not in column_of:
-            found, problem = _guess(part, [name for name in names if name not in column_of.values()], options)
+            open_names = [name for name in names if name not in column_of.values()]
+            found, problem = _guess(part, open_names, options, (*HABITS[part], *HABITS_OF_JUDGMENTS.get(part, ())))
             problems += problem
             if found is None and part == "grade" and "label" in names:
                 if "weight" in names:
@@ -276,14 +283,14 @@ def without_index(
 
     They can still have a role, and are features if the options name them or the model knows them.
     """
-    named = {
+    wanted = {
         *options.columns.values(),
-        *options.categorical,
+        *named(options.categorical, header),
         *options.goals,
         *options.known_features,
         options.time_column,
     }
-    index = {name for name in index if name not in named and not _is_ignored(name, options)}
+    index = {name for name in index if name not in wanted | _ignored(header, options)}
     roles = {*PARTS, *PAIR_PARTS, *CLICK_PARTS}
     plain = {
         name for name in index if name not in roles and not any(usual_name(name) in usual for usual in HABITS.values())
@@ -321,10 +328,21 @@ def index_line(names: Iterable[str]) -> str:
     return f"columns: {shown} is left out: the index of a pandas frame is no feature (write the file without it, or rename the column)"
 
 
+def check_somewhere(columns: Mapping[str, str], tables: Sequence[TableColumns | None], where: Path) -> None:
+    """Raise InputError if ``columns`` gives a role of ids or grades to a column that no table has; ``where`` has judgments."""
+    for part in ID_COLUMNS:
+        name = columns.get(part)
+        if name and not any(table is not None and table.column_of.get(part) == name for table in tables):
+            raise InputError(
+                f"no column {name!r}, which {spelled('columns')} takes as {part}: neither the rows nor the judgments,"
+                f" {where}, have it; leave out {part}={name}"
+            )
+
+
 def check_ignored(ignore: Iterable[str], tables: Sequence[TableColumns]) -> None:
     """Raise InputError if ``ignore`` has a name (not a pattern) that no table has."""
     left_out = {name for table in tables for name in table.ignored}
-    for name in ignore:
+    for name in named(ignore, left_out):
         if name not in left_out and not re.search(r"[*?[]", name):
             raise InputError.unknown(f"column in {spelled('ignore')}", name, tables[0].read)
 
@@ -332,7 +350,7 @@ def check_ignored(ignore: Iterable[str], tables: Sequence[TableColumns]) -> None
 def check_categorical(categorical: Iterable[str], tables: Sequence[TableColumns]) -> None:
     """Raise InputError if ``categorical`` has a name that is a feature of no table."""
     known = {name for table in tables for name in table.features}
-    for name in categorical:
+    for name in named(categorical, known):
         if name not in known:
             raise InputError.unknown(f"feature in {spelled('categorical')}", name, tables[0].features)
 
@@ -344,8 +362,7 @@ def tables_disagree(first: TableColumns, first_name: str, other: TableColumns, o
         if found != name:
             return (
                 f"{other_name}: {part} is in column {found!r}, in {first_name} it is in {name!r}; all"
-                f" files must have the same columns; rename one, or choose it with {spelled('columns')}"
-                f" {part}=NAME"
+                " files must have the same columns: rename one"
             )
     return ""
 
@@ -357,9 +374,9 @@ def _problems_of_features(features: Sequence[str]) -> list[ColumnProblem]:
         ignore = (("--ignore", name),)
         if name in PARTS:
             reason = f"column {name!r} exists, but {spelled('columns')} uses another one as {name}"
-            problems.append(ColumnProblem(name, reason, f"to ignore it: {spelled('ignore')} {name}", ignore))
+            problems.append(ColumnProblem(name, reason, f"to ignore it: {spelled_with('ignore', [name])}", ignore))
         if name in RESERVED:
-            cure = f"to ignore it: {spelled('ignore')} {name}; rename it if it is a feature"
+            cure = f"to ignore it: {spelled_with('ignore', [name])}; rename it if it is a feature"
             problems.append(ColumnProblem(name, f"column name {name!r} is reserved", cure, ignore))
     return problems
 
@@ -370,7 +387,9 @@ def of_candidates(features: Sequence[str], known: Collection[str]) -> tuple[str,
     return found or tuple(name for name in features if name not in {*PARTS, *RESERVED})
 
 
-def _usable_names(header: Sequence[str], options: ReadOptions) -> tuple[list[str], list[ColumnProblem]]:
+def _usable_names(
+    header: Sequence[str], ignored: Collection[str], options: ReadOptions
+) -> tuple[list[str], list[ColumnProblem]]:
     """Return the unique column names, and problems of the others.
 
     A column without a name is called ``column_N``, N from 1, so that it can be ignored; it is never read.  In candidates and
@@ -383,10 +402,10 @@ def _usable_names(header: Sequence[str], options: ReadOptions) -> tuple[list[str
     problems: list[ColumnProblem] = []
     for number, given in enumerate(header, start=1):
         name = given or f"column_{number}"
-        if name in names or _is_ignored(name, options) or (given and counts[given] == 1):
+        if name in names or name in ignored or (given and counts[given] == 1):
             names[name] = None
         elif not given and not passed_over:
-            cure = f"every column needs a name; to ignore it: {spelled('ignore')} {name}"
+            cure = f"every column needs a name; to ignore it: {spelled_with('ignore', [name])}"
             problems.append(ColumnProblem(name, f"column {number} has no name", cure, (("--ignore", name),)))
         elif given and (name in parts or name in options.known_features or not passed_over):
             names[name] = None
@@ -394,13 +413,18 @@ def _usable_names(header: Sequence[str], options: ReadOptions) -> tuple[list[str
             if name in parts or passed_over:
                 problems.append(ColumnProblem(name, reason, cure))
             else:
-                cure += f"; to ignore all of them: {spelled('ignore')} {name}"
+                cure += f"; to ignore all of them: {spelled_with('ignore', [name])}"
                 problems.append(ColumnProblem(name, reason, cure, (("--ignore", name),)))
     return list(names), problems
 
 
-def _is_ignored(name: str, options: ReadOptions) -> bool:
-    return any(fnmatchcase(name, pattern) for pattern in options.ignore)
+def _ignored(header: Sequence[str], options: ReadOptions) -> frozenset[str]:
+    """Return the columns that ``options.ignore`` names: exactly or, if no column has the name, by a pattern."""
+    names = {name or f"column_{number}" for number, name in enumerate(header, start=1)}
+    found: set[str] = set()
+    for name in named(options.ignore, names):
+        found |= {name} if name in names else {each for each in names if fnmatchcase(each, name)}
+    return frozenset(found)
 
 
 def _assigned(path: Path, names: Sequence[str], ignored: Sequence[str], options: ReadOptions) -> dict[str, str]:
@@ -429,13 +453,15 @@ def _time_column(path: Path, names: Sequence[str], name: str, column_of: Mapping
     return name
 
 
-def _goals(path: Path, names: Sequence[str], column_of: Mapping[str, str], options: ReadOptions) -> dict[str, str]:
+def _goals(
+    path: Path, names: Sequence[str], ignored: Collection[str], column_of: Mapping[str, str], options: ReadOptions
+) -> dict[str, str]:
     """Return the columns of the goals, which have the names of their roles."""
     part_of = {name: part for part, name in column_of.items()} | dict.fromkeys(
         options.categorical, "a categorical feature"
     )
     for name in options.goals:
-        if _is_ignored(name, options):
+        if name in ignored:
             raise InputError(
                 f"{path}: {spelled('goals')} names {name!r}, but {spelled('ignore')} names it, too; leave out one of the two"
             )
@@ -459,23 +485,25 @@ def _guesses(
     for part in HABITS:
         if part not in column_of and part not in options.columns and not (part == "grade" and "label" in column_of):
             taken = {*column_of.values(), *guessed.values()}
-            found, problem = _guess(part, [name for name in names if name not in taken], options)
+            found, problem = _guess(part, [name for name in names if name not in taken], options, HABITS[part])
             problems += problem
             if found is not None:
                 guessed[part] = found
     return guessed, problems
 
 
-def _guess(part: str, names: Sequence[str], options: ReadOptions) -> tuple[str | None, list[ColumnProblem]]:
-    """Return the usual name of ``part`` among ``names``; if there are several, the likeliest one and a problem."""
+def _guess(
+    part: str, names: Sequence[str], options: ReadOptions, habits: Sequence[str]
+) -> tuple[str | None, list[ColumnProblem]]:
+    """Return the usual name of ``part``, of ``habits``, among ``names``; if there are several, the likeliest one and a problem."""
     features = options.known_features.union(options.categorical)
-    found = [name for name in names if usual_name(name) in HABITS[part] and name not in features]
+    found = [name for name in names if usual_name(name) in habits and name not in features]
     if len(found) < 2:
         return (found[0] if found else None), []
     which = " or ".join(map(repr, found))
-    likely = min(found, key=lambda name: HABITS[part].index(usual_name(name)))
+    likely = min(found, key=lambda name: habits.index(usual_name(name)))
     reason = f"{part} could be column {which}"
-    cure = f"choose one: {spelled('columns')} {part}={likely}; if none is right: {spelled('columns')} {part}="
+    cure = f"choose one: {spelled_with('columns', {part: likely})}; if none is right: {spelled_with('columns', {part: ''})}"
     return likely, [ColumnProblem(likely, reason, cure, (("--columns", f"{part}={likely}"),))]
 
 
@@ -495,13 +523,11 @@ def _missing(path: Path, part: str, names: Sequence[str]) -> ColumnProblem:
     if part in partition_keys(path):
         return ColumnProblem(part, reason, _hint(path, part, names))
     if near:
-        option = f"{part}={near[0]}"
-        return ColumnProblem(
-            near[0], reason, f"if it is {near[0]!r}: {spelled('columns')} {option}", (("--columns", option),)
-        )
+        cure = f"if it is {near[0]!r}: {spelled_with('columns', {part: near[0]})}"
+        return ColumnProblem(near[0], reason, cure, (("--columns", f"{part}={near[0]}"),))
     if len(names) == 1:
         return _one_column(part, names[0])
-    cure = f"the columns are: {_shown(names)}; {spelled('columns')} {part}=NAME says which it is"
+    cure = f"the columns are: {_shown(names)}; {spelled_with('columns', {part: NAME})} says which it is"
     return ColumnProblem(part, reason, cure, (("--columns", f"{part}=NAME"),))
 
 
@@ -520,7 +546,7 @@ def _one_column(part: str, name: str) -> ColumnProblem:
     """Say which delimiter, or which format, a table with only the column ``name`` seems to have."""
     if _LETOR_LINE.match(name):
         reason = f"expected the names of columns, found {name!r}"
-        return ColumnProblem(part, reason, f"if it is LETOR text: {spelled('format')} letor")
+        return ColumnProblem(part, reason, f"if it is LETOR text: {spelled_with('format', 'letor')}")
     unsure = ColumnProblem(part, f"no column {part!r}", f"the only column is {name!r}; is the delimiter right?")
     return _wrong_delimiter(part, name) or unsure
 
@@ -530,8 +556,10 @@ def _wrong_delimiter(part: str, name: str) -> ColumnProblem | None:
     delimiter = max(USUAL_DELIMITERS, key=name.count)
     if delimiter not in name or _LETOR_LINE.match(name):
         return None
-    shown, given = ("tabs", "tab") if delimiter == "\t" else (repr(delimiter), shlex.quote(delimiter))
-    return ColumnProblem(part, f"its columns are separated by {shown}", f"to read it: {spelled('delimiter')} {given}")
+    shown, character = ("tabs", "tab") if delimiter == "\t" else (repr(delimiter), delimiter)
+    return ColumnProblem(
+        part, f"its columns are separated by {shown}", f"to read it: {spelled_with('delimiter', character)}"
+    )
 
 
 def _shown(names: Sequence[str]) -> str:

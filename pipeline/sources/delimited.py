@@ -17,8 +17,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rankmill.foundation.cures import flagged, respelled
 from rankmill.foundation.errors import ColumnProblem
-from rankmill.foundation.options import respelled, spelled
 from rankmill.pipeline.arrow import as_array, parts_of
 from rankmill.pipeline.options import DEFAULT_BLOCK_BYTES, ReadOptions
 from rankmill.pipeline.sources.batch import Quarantine, ReadTask, RowBatch, shorten
@@ -214,7 +214,7 @@ class DelimitedSource(TableSource):
             like = {word: _misspelt(word, known, counts) for word in counts}
             words = [word for word in counts if not like[word]]
             option = ",".join(f"{word}=?" for word in words)
-            cure = f"{spelled('grades')} {option} maps words to grades; put a number for each ?"
+            cure = f"{flagged('grades', option)} maps words to grades; put a number for each ?"
             options: tuple[tuple[str, str], ...] = (("--grades", option),)
             for word, right in like.items():
                 if right:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import shlex
 from collections import defaultdict
 from glob import glob, has_magic
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
+from rankmill.foundation.cures import NAME, command, shell_word
 from rankmill.foundation.errors import InputError
 from rankmill.foundation.options import spelled
 from rankmill.foundation.storage.publish import file_digest
@@ -102,7 +102,7 @@ def _in_folder(folder: Path) -> list[Path]:
         cure = f"{unjudged} has rows to re-rank" if unjudged.is_dir() else "it has no rows to re-rank"
         raise InputError(
             f"{folder}: is a dataset, not a folder of input files; {cure}. To evaluate a model on it:"
-            f" rankmill evaluate {folder} --model NAME --split test"
+            f" {command('evaluate', folder, '--model', NAME, '--split', 'test')}"
         )
     refuse_table_format(folder)
     found = [path for path in folder.iterdir() if _holds_rows(path) and path.is_file()]
@@ -111,7 +111,7 @@ def _in_folder(folder: Path) -> list[Path]:
         if partitions:
             raise InputError(
                 f"{folder}: has no files of rows but folders of partitions, such as {partitions[0]}; to read the files in them:"
-                f" {shlex.quote(str(folder / '**' / '*.parquet'))}"
+                f" {shell_word(str(folder / '**' / '*.parquet'))}"
             )
         known = " ".join(sorted(SUFFIXES))
         raise InputError(f"{folder}: no file in this folder has a known suffix ({known}, compressed or not) or none")

@@ -157,7 +157,7 @@ class GradeRules:
         if (isinstance(key, str) and key in _NOTHING) or (isinstance(key, float) and math.isnan(key)):
             if self.of_goals:
                 return GRADE_RULE, "write 0 if there is none; to read empty cells as 0: --unjudged zero"
-            return GRADE_RULE, "to accept rows without a grade: --unjudged keep|zero"
+            return GRADE_RULE, "to accept rows without a grade: --unjudged keep (or zero)"
         if isinstance(key, str) and self.words:
             return (
                 f"a grade: one of {', '.join(f'{word}={grade}' for word, grade in self.words)}, or a number",
@@ -170,7 +170,7 @@ class GradeRules:
         if key < 0 and key == np.floor(key) and math.isfinite(key):
             return (
                 GRADE_RULE,
-                f"to accept negative grades: --negative-grades zero{'' if self.of_goals else '|unjudged'}",
+                f"to accept negative grades: --negative-grades zero{'' if self.of_goals else ' (or unjudged)'}",
             )
         if self.of_goals:
             return GRADE_RULE, "cut amounts into a few levels, for example with ntile(4) in SQL"

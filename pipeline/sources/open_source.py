@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from rankmill.foundation.errors import UnusableColumns
 from rankmill.pipeline.options import DEFAULT_BLOCK_BYTES, ReadOptions
 from rankmill.pipeline.sources.batch import Quarantine
 from rankmill.pipeline.sources.files import check_file, format_of
@@ -84,6 +86,21 @@ def open_table(
     return DelimitedSource(path, delimiter, options, quarantine, columns_of)
 
 
+def _open_narrow_table(
+    path: Path, chosen: Format, options: ReadOptions, quarantine: Quarantine, columns_of: ColumnsOf | None
+) -> TableSource:
+    """Open a table; a delimiter that is given for the tables of rows, too, need not be that of this one."""
+    try:
+        return open_table(path, chosen, options, quarantine, columns_of)
+    except UnusableColumns as error:
+        if options.delimiter is None:
+            raise
+        try:
+            return open_table(path, chosen, replace(options, delimiter=None), quarantine, columns_of)
+        except UnusableColumns:
+            raise error from None
+
+
 class NarrowFile:
     """A file of judgments or pairs: a table if its suffix says so, otherwise lines of words.
 
@@ -113,7 +130,7 @@ class NarrowFile:
         self._form = form
         self._quarantine = quarantine
         words = chosen in {"letor", "run"} if of_words is None else of_words
-        self._source = None if words else open_table(path, chosen, options, quarantine, columns_of)
+        self._source = None if words else _open_narrow_table(path, chosen, options, quarantine, columns_of)
         self.table = None if self._source is None else self._source.table
 
     def rows(self, block_bytes: int = DEFAULT_BLOCK_BYTES, *, again: bool = False) -> Iterator[TableRows]:

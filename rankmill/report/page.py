@@ -13,6 +13,7 @@ from functools import cache, partial
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
+from rankmill.foundation.shown import shown
 from rankmill.registry.rendering import size_text
 from rankmill.report import Facts, formatting, model_charts, query_charts
 from rankmill.report.findings import called, margin_of, metric_of, primary_difference
@@ -36,7 +37,7 @@ def page(facts: Facts) -> str:
     from markupsafe import Markup
 
     script = resources.files("rankmill.report").joinpath("templates/copy.js").read_text(encoding="utf-8")
-    return _rendered(
+    text = _rendered(
         "page.html.jinja",
         facts,
         chart=_charts(facts),
@@ -45,11 +46,12 @@ def page(facts: Facts) -> str:
         script=Markup(script),  # noqa: S704 (our own file)
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     )
+    return shown(text)
 
 
 def markdown(facts: Facts) -> str:
     """Return the report as Markdown, for a pull request or a chat: the same text and figures, without charts."""
-    return re.sub(r"\n{3,}", "\n\n", _rendered("report.md.jinja", facts)).strip() + "\n"
+    return shown(re.sub(r"\n{3,}", "\n\n", _rendered("report.md.jinja", facts)).strip()) + "\n"
 
 
 def _rendered(template: str, facts: Facts, **others: Any) -> str:
@@ -78,6 +80,13 @@ def plain(words: object) -> str:
     text = " ".join(str(words).split())
     text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return re.sub(r"([\\`*_\[\]#|~])", r"\\\1", text)
+
+
+def named(words: object) -> Markup:
+    """Return a name or an id for HTML, whose direction changes nothing around it."""
+    from markupsafe import Markup
+
+    return Markup("<bdi>{}</bdi>").format(words)
 
 
 def code(words: object) -> str:
@@ -256,7 +265,7 @@ def _environment() -> Environment:
     )
     tools = (
         formatting.metric_name, formatting.number, formatting.signed, formatting.count, formatting.counted, formatting.percent, formatting.short,
-        formatting.interval, formatting.few, formatting.option_name, formatting.untested, formatting.slice_name, formatting.slice_title, plain, code, fenced,
+        formatting.interval, formatting.few, formatting.option_name, formatting.untested, formatting.slice_name, formatting.slice_title, plain, code, fenced, named,
     )  # fmt: skip
     environment.filters |= {tool.__name__: tool for tool in tools} | {"size": size_text}
     return environment

@@ -17,6 +17,7 @@ from rankmill.foundation.errors import code_of, without_secrets
 from rankmill.foundation.errors import one_line as said_by
 from rankmill.foundation.exit_codes import DONE, DRIFT, GATE_NOT_PASSED
 from rankmill.foundation.records import left_out
+from rankmill.foundation.shown import shown
 from rankmill.run.events import (
     Artefact,
     Event,
@@ -83,8 +84,8 @@ def one_line(text: str) -> str:
 
 
 def printable(text: str) -> str:
-    """Replace each non-printable character of ``text`` by a space, and strip spaces at the end."""
-    return "".join(letter if letter.isprintable() else " " for letter in whole_text(without_secrets(text))).rstrip()
+    """Return ``text`` on one line, what would be hidden as escapes, without spaces at the end."""
+    return shown(" ".join(whole_text(without_secrets(text)).split("\n")).replace("\t", " ")).rstrip()
 
 
 def lasting(seconds: float) -> str:
@@ -311,7 +312,8 @@ class TextLines:
             case StageSkipped():
                 self._write(f"{event.stage}: skipped, {message(event)}")
             case StageSaid():
-                self._write(message(event))
+                for line in event.line.split("\n"):
+                    self._write(one_line(line))
             case StageStarted():
                 self._watch.start(event.stage)
                 self._write(f"{event.stage}: {message(event)}")

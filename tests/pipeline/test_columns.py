@@ -158,8 +158,8 @@ BAD = [
     ("qid,rel,rating,x", {}, DataRejected, ("grade", "'rel'", "'rating'", "columns grade=rel")),
     ("qid,grade,url,item,x", {}, DataRejected, ("doc_id", "'url'", "'item'", "columns doc_id=url")),
     ("qid,grade,x", {"columns": {"qid": "query_id"}}, InputError, ("'query_id'", "columns", "qid, grade, x")),
-    ("query id;grade;x", {"columns": {"qid": "query id"}, "delimiter": ","}, InputError, ("';'", "delimiter ';'")),
-    ("query id;x", {"columns": {"qid": "query id"}, "grade_required": False, "delimiter": ","}, InputError, ("';'", "delimiter ';'")),
+    ("query id;grade;x", {"columns": {"qid": "query id"}, "delimiter": ","}, InputError, ("';'", "delimiter ;")),
+    ("query id;x", {"columns": {"qid": "query id"}, "grade_required": False, "delimiter": ","}, InputError, ("';'", "delimiter ;")),
     ("qid,x", {"columns": {"grade": "rating"}, "grade_required": False}, InputError, ("'rating'", "leave out grade=rating")),
     ("query_ids,grade,x", {"columns": {"qid": "query_id"}}, InputError, ("'query_id'", "columns", "'query_ids'")),
     ("qid,q,grade,x", {"columns": {"qid": "q"}}, DataRejected, ("'qid'", "columns", "ignore qid")),
@@ -202,7 +202,7 @@ def test_all_files_call_a_part_alike_and_text_has_no_names(tmp_path):
     (tmp_path / "c.txt").write_text("1 qid:1 1:1\n")
     (tmp_path / "d.csv").write_text("rel,x,query,title\n1,1,1,t\n")
     a, b, c, d = (tmp_path / name for name in ("a.csv", "b.csv", "c.txt", "d.csv"))
-    with refused(DataRejected, b, "'rating'", a, "'rel'", "columns grade=NAME"):
+    with refused(DataRejected, b, "'rating'", a, "'rel'", "rename"):
         ingest([a, b], tmp_path / "out")
     for options in (ReadOptions(columns={"qid": "query"}), ReadOptions(ignore=("x",))):
         with refused(InputError, "c.txt", "LETOR", "tables"):

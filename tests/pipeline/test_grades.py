@@ -92,11 +92,11 @@ def test_numbers_mean_what_the_same_numbers_mean_as_text(numbers, negative, unju
 @pytest.mark.parametrize(
     ("found", "words", "message"),
     [
-        ("-1", (), (GRADE_RULE, "to accept negative grades: --negative-grades zero|unjudged")),
-        (-1.0, (), (GRADE_RULE, "to accept negative grades: --negative-grades zero|unjudged")),
-        ("", (), (GRADE_RULE, "to accept rows without a grade: --unjudged keep|zero")),
-        (None, WORDS[:1], (GRADE_RULE, "to accept rows without a grade: --unjudged keep|zero")),
-        (math.nan, (), (GRADE_RULE, "to accept rows without a grade: --unjudged keep|zero")),
+        ("-1", (), (GRADE_RULE, "to accept negative grades: --negative-grades zero (or unjudged)")),
+        (-1.0, (), (GRADE_RULE, "to accept negative grades: --negative-grades zero (or unjudged)")),
+        ("", (), (GRADE_RULE, "to accept rows without a grade: --unjudged keep (or zero)")),
+        (None, WORDS[:1], (GRADE_RULE, "to accept rows without a grade: --unjudged keep (or zero)")),
+        (math.nan, (), (GRADE_RULE, "to accept rows without a grade: --unjudged keep (or zero)")),
         ("good", (), (GRADE_RULE, "--grades good=1,bad=0 maps words to grades")),
         ("fine", WORDS[:2], ("a grade: one of Perfect=4, good=2, or a number", "correct it, or add it to --grades")),
         ("1.5", (), (GRADE_RULE, "")),
@@ -118,7 +118,7 @@ def test_a_bad_grade_is_told_with_its_cure(found, words, message):
         ("a=1, A =2", ("grades", "'A'", "twice")),
         ("1=1,1.0=2", ("grades", "'1.0'", "twice")),
         ("a=6", ("grades", "'a'", "6", "max_grade 5")),
-        ("a=-1", ("grades", "'a'", "-1", "negative_grades zero|unjudged")),
+        ("a=-1", ("grades", "'a'", "-1", "negative_grades zero")),
     ],
 )  # fmt: skip
 def test_a_map_that_is_none_is_refused(text, message):

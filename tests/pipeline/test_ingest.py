@@ -245,7 +245,7 @@ def test_rejects_go_into_the_dataset_or_next_to_it(tmp_path):
     assert table.to_pylist() == [
         {"source": "a.txt", "line": 2, "column": 13, "reason": "expected index:value, found x", "text": "1 qid:1 1:1 x"},
         {"source": "b.txt", "line": 1, "column": 1, "reason": "expected a grade: a whole number, 0 or more, found -1; to accept negative grades:"
-            " --negative-grades zero|unjudged", "text": "-1 qid:2 1:1"},
+            " --negative-grades zero (or unjudged)", "text": "-1 qid:2 1:1"},
     ]  # fmt: skip
     assert report.manifest.rejected_rows == 2
     assert "rejected  2 rows" in report.render()

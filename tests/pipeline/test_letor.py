@@ -92,10 +92,10 @@ NO_QID = "bad.txt.query"
 MALFORMED = [
     ("x qid:7 1:1", 1, "grade", "x", "grades good=1,bad=0"),
     ("x quid:7 1:1", 1, "grade", "x", ""),
-    ("-1 qid:7 1:1", 1, "grade", "-1", "negative_grades zero|unjudged"),
+    ("-1 qid:7 1:1", 1, "grade", "-1", "negative_grades zero"),
     ("0.5 qid:7 1:1", 1, "grade", "0.5", ""),
     ("1e0 qid:7 1:1", 1, "grade", "1e0", ""),
-    (" nan qid:7", 2, "grade", "nan", "unjudged keep|zero"),
+    (" nan qid:7", 2, "grade", "nan", "unjudged keep"),
     ("qid:7 1:1", 1, "grade", "qid:7", ""),
     (".0 qid:7", 1, "grade", ".0", ""),
     ("99999999999999999999 qid:7 1:1", 1, "2147483647", "99999999999999999999", ""),

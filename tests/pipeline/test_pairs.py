@@ -286,7 +286,7 @@ def test_rows_and_pairs_share_one_bound_and_have_lists_of_their_own(tmp_path):
     assert listed == {
         "rejects": [
             "expected a grade: a whole number, 0 or more, found -1; to accept negative grades:"
-            " --negative-grades zero|unjudged"
+            " --negative-grades zero (or unjudged)"
         ],
         "pair_rejects": [
             "expected qid better worse [weight [probability]], found 2 words",

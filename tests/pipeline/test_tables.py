@@ -68,8 +68,8 @@ def test_a_token_means_the_same_number_in_csv_and_in_letor_text(tmp_path_factory
     assert read(folder / "x.csv") == read(folder / "x.txt") == expected
 
 
-NEGATIVE = "negative_grades zero|unjudged"
-NOTHING = "unjudged keep|zero"
+NEGATIVE = "negative_grades zero"
+NOTHING = "unjudged keep"
 BAD_CSV = [
     ("qid,grade,x\n1,0,1\n1,0\n", MalformedLine, (":3:1", "3", "'2 cells'")),
     ("qid,grade,x\n1,0,1,2\n", MalformedLine, (":2:1", "3", "'4 cells'")),
@@ -102,7 +102,7 @@ BAD_CSV = [
         DataRejected,
         ("2", "(1)", "'qid'", "(2)", "'grade'", "columns qid=NAME", "columns grade=NAME"),
     ),
-    ("a;b;c\n", DataRejected, "delimiter ';'"),
+    ("a;b;c\n", DataRejected, "delimiter ;"),
     (
         "qid,grade,x,x\n",
         DataRejected,

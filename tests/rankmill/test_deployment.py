@@ -142,13 +142,27 @@ def test_user_and_image_are_those_of_the_dockerfile() -> None:
     assert "command" not in CONTAINER  # it would take the place of the entry point
 
 
-def test_the_base_is_pinned_to_a_version() -> None:
-    assert re.search(r"^ARG PYTHON_VERSION=3\.1[1-3]\.\d+$", DOCKERFILE, flags=re.MULTILINE)
-    assert re.findall(r"^FROM (\S+)", DOCKERFILE, flags=re.MULTILINE) == [
-        "python:${PYTHON_VERSION}-slim-bookworm",
-        "base",
-        "base",
-    ]
+def test_the_base_and_the_syntax_are_pinned_to_a_version_and_a_digest() -> None:
+    assert re.match(r"# syntax=docker/dockerfile:1@sha256:[0-9a-f]{64}\n", DOCKERFILE)
+    pinned = r"^ARG BASE=python:3\.1[1-3]\.\d+-slim-bookworm@sha256:[0-9a-f]{64}$"
+    assert re.search(pinned, DOCKERFILE, flags=re.MULTILINE)
+    assert re.findall(r"^FROM (\S+)", DOCKERFILE, flags=re.MULTILINE) == ["${BASE}", "base", "base"]
+
+
+def test_the_image_checks_the_health_of_the_runs_as_the_service_does() -> None:
+    check = re.search(r"^HEALTHCHECK (.*) \\\n +CMD (.*)$", DOCKERFILE, flags=re.MULTILINE)
+    assert check is not None
+    asked = SERVICE["healthcheck"]
+    assert asked["test"] == ["CMD-SHELL", check[2]]
+    given = dict(word.removeprefix("--").split("=") for word in check[1].split())
+    assert given == {
+        "interval": asked["interval"],
+        "timeout": asked["timeout"],
+        "start-period": asked["start_period"],
+        "retries": str(asked["retries"]),
+    }
+    cluster = yaml.safe_load((DOCKER / "compose-cluster.yaml").read_text(encoding="utf-8"))
+    assert all(service["healthcheck"] == {"disable": True} for service in cluster["services"].values())
 
 
 def test_every_command_is_one_that_the_command_line_takes() -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from rankmill.foundation.cures import named
 from rankmill.foundation.errors import InvalidParameter, name_hint
 from rankmill.foundation.options import spelled
 from rankmill.trainer.parameters import TrainParameters
@@ -82,6 +83,7 @@ def _groups(groups: Sequence[Sequence[str]], names: Sequence[str]) -> npt.NDArra
     places = {name: place for place, name in enumerate(names)}
     if not groups:
         return np.zeros((len(names), 0), dtype=np.uint64)
+    groups = [group if {*group} <= {*names} else named([",".join(group)], names) for group in groups]
     for group in groups:
         for name in group:
             if name not in places:

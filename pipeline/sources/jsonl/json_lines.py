@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from rankmill.foundation.cures import respelled
 from rankmill.foundation.errors import ColumnProblem, DataRejected, MalformedLine
-from rankmill.foundation.options import respelled
 from rankmill.pipeline.options import DEFAULT_BLOCK_BYTES, ReadOptions
 from rankmill.pipeline.sources.batch import Quarantine, ReadTask, RowBatch, shorten
 from rankmill.pipeline.sources.blocks import read_blocks, unchecked_blocks
