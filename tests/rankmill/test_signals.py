@@ -145,6 +145,14 @@ def heeds(process: int) -> bool:
     return all(int(caught.split()[1], 16) >> (number - 1) & 1 for number in SIGNALS)
 
 
+def is_group(number: int) -> bool:
+    try:
+        os.killpg(number, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
 def end(folder: Path, line: str, number: int, wait: float, *, behind: bool) -> tuple[int, float, str]:
     """Run a command, send it a signal after ``wait`` seconds, and return its exit code, how long it took from there, and stderr."""
     ignored = "trap '' INT; " if behind else ""  # as a shell without job control does
@@ -162,8 +170,9 @@ def end(folder: Path, line: str, number: int, wait: float, *, behind: bool) -> t
         finally:
             process.kill()
         took = time.monotonic() - began
-        with pytest.raises(ProcessLookupError):  # no process of its session is left
-            os.killpg(process.pid, 0)
+        until(
+            lambda: not is_group(process.pid)
+        )  # no process of its session is left: helpers of joblib end moments later
         err.seek(0)
         return process.returncode, took, err.read()
 
