@@ -334,9 +334,9 @@ ROWS = "qid,doc_id,x\nq,a,1\nq,b,2\n"
     ("qrels", "options", "message"),
     [
         ({"j": "q 0 a 1\nq 0 a 2\n"}, {}, "query 'q', document 'a' has the grades 1 and 2 in the judgments;"
-            " choose how to combine them with aggregate mean|median|max|majority|latest|heaviest"),
+            " choose how to combine them with aggregate='max' (or mean, median, majority, latest, heaviest)"),
         ({"j": "z 0 a 1\nz 0 a 2\n"}, {"buckets": 50}, "query 'z', document 'a' has the grades 1 and 2 in the judgments;"
-            " choose how to combine them with aggregate mean|median|max|majority|latest|heaviest"),
+            " choose how to combine them with aggregate='max' (or mean, median, majority, latest, heaviest)"),
         ({"j": "q 0 A 1\nq 0 B 2\n"}, {}, "no row has a grade: of 2 judgments 2 name documents (qid, doc_id) that"
             " have no row; check that both spell the ids alike"),
         ({"j": "q 0 a 1\n"}, {"aggregate": "latest"}, "aggregate latest needs the times of judgments; name their column with"

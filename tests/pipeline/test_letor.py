@@ -94,7 +94,7 @@ MALFORMED = [
     ("x quid:7 1:1", 1, "grade", "x", ""),
     ("-1 qid:7 1:1", 1, "grade", "-1", "negative_grades zero"),
     ("0.5 qid:7 1:1", 1, "grade", "0.5", ""),
-    ("1e0 qid:7 1:1", 1, "grade", "1e0", ""),
+    ("1e-1 qid:7 1:1", 1, "grade", "1e-1", ""),
     (" nan qid:7", 2, "grade", "nan", "unjudged keep"),
     ("qid:7 1:1", 1, "grade", "qid:7", ""),
     (".0 qid:7", 1, "grade", ".0", ""),

@@ -83,7 +83,7 @@ def test_lines_put_aside_are_rows_of_their_query(tmp_path, seed):
         (["1 1:1"], [10**12], "{path}.query:1:1: expected the number of rows of a query: a whole number, 1 or more, found '1000000000000'"),
         (["1 1:1", "1 qid:3 1:1"], [2], "{path}:2:3: expected index:value, found 'qid:3'; no qid: here, because"
             " the first line has none"),
-        (["1 0:1"], [1], "{path}:1:3: expected a feature index from 1, found '0:1'; if features are numbered from 0: index_base 0"),
+        (["1 0:1"], [1], "{path}:1:3: expected a feature index from 1, found '0:1'; if features are numbered from 0: index_base=0"),
         (["1 1:1"], None, "{path}:1:3: expected qid:ID after the grade, found '1:1'; every line must"
             " name its query, or a.txt.query (or .group) must have the sizes of all queries, one a line"),
         (["1 qid:3 1:1", "1 1:1"], [2], "{path}:2:3: expected qid:ID after the grade, found '1:1'; every line"

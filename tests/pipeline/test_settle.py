@@ -208,7 +208,9 @@ def test_judges_who_differ_need_a_rule():
         ("q", "c", 0, 0),
     ]
     for order in itertools.permutations(judgments, len(judgments)):
-        with refused(DataRejected, "'q'", "'b'", "0, 1 and 3", "mean|median|max|majority|latest"):
+        with refused(
+            DataRejected, "'q'", "'b'", "0, 1 and 3", "aggregate", "mean", "median", "max", "majority", "latest"
+        ):
             settle_by_judgments(columns, frame(order), None)
 
 

@@ -102,7 +102,7 @@ BAD_CSV = [
         DataRejected,
         ("2", "(1)", "'qid'", "(2)", "'grade'", "columns qid=NAME", "columns grade=NAME"),
     ),
-    ("a;b;c\n", DataRejected, "delimiter ;"),
+    ("a;b;c\n", DataRejected, ("2", "'qid'", "'grade'", "a, b, c")),  # the first line shows the delimiter
     (
         "qid,grade,x,x\n",
         DataRejected,

@@ -407,8 +407,6 @@ NOT_RUN = {
         "registry/bundle_import.py",
         "--move-aliases",
     ): "needs a bundle of another registry: tests/registry/test_cli_bundles.py",
-    ("pipeline/sql.py", "has no"): "data query leaves with the next change",
-    ("pipeline/ingest/append_base.py", "ingest all files again with"): "appending leaves with the next change",
     ("rankmill/removed.py", ""): "names what is there in place of what was removed",
     ("rankmill/cli.py", "Get started"): "the first steps, which the pages run",
     ("rankmill/ranker.py", "features are selected"): "names a command, in Python",

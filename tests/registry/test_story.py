@@ -129,8 +129,8 @@ def test_what_stands_out_is_coloured_on_a_terminal_alone(monkeypatch: pytest.Mon
     for terminal in (True, False):
         page = io.StringIO()
         monkeypatch.setattr(
-            "rich.console.Console",
-            lambda page=page, terminal=terminal, **_: Console(file=page, force_terminal=terminal),
+            "rankmill.registry.rendering.console_on",
+            lambda *_, page=page, terminal=terminal, **__: Console(file=page, force_terminal=terminal),
         )
         rendering.print_lines([("FORCED", "bold red"), ("promoted " * 30, "")])
         assert ("\x1b[1;31mFORCED" in page.getvalue()) == terminal
