@@ -98,7 +98,7 @@ def test_dates_without_a_time_of_day_and_lengths_of_time():
 def test_serving_refuses_dates_by_the_same_cure():
     frame = FRAMES["pandas"]()
     X = pd.DataFrame({**X_BESIDE, "seen": DAYS})
-    ranker = Ranker(n_rounds=1, verbose=0).fit(X, Y, qid=QID)
+    ranker = Ranker(n_rounds=1, verbose=0, min_rows_in_leaf=1).fit(X, Y, qid=QID)
     with refused(TrainingDataRejected, "'seen'", "pd.to_datetime(X['seen']", "1970-01-01"):
         ranker.predict(frame)
 

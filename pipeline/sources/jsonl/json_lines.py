@@ -172,8 +172,8 @@ def _problems_of_values(path: Path, keys: Keys, columns: TableColumns) -> list[C
         value = None if name in columns.categorical else values.get(name)
         if value is not None and not isinstance(value, (int, float)):
             reason = f"key {name!r} must hold numbers, found {shown(value)} in the first object"
-            cure = respelled(columns.cure_of(name, text=isinstance(value, str)))
+            cure = columns.cure_of(name, text=isinstance(value, str))
             dated = isinstance(value, str) and bool(are_dates(pa.array([value]))[0])
             cure += f"; {cure_of_dates(path, name, of_judgments=columns.of_judgments)}" * dated
-            problems.append(ColumnProblem(name, reason, cure, columns.ignoring(name), in_rows=not dated))
+            problems.append(ColumnProblem(name, reason, respelled(cure), columns.ignoring(name), in_rows=not dated))
     return problems
