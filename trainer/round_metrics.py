@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
+from rankmill.foundation.cures import spelled_with
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
-from rankmill.foundation.options import spelled
 from rankmill.pipeline.dataset import Dataset
 from rankmill.scorer.forest import Forest
 from rankmill.scorer.links import apply_link
@@ -103,7 +103,7 @@ class RoundMetrics:
                 self.stop_metric,
                 self.first,
                 f"cannot decide when to stop; use a split with such queries or none, or keep all rounds"
-                f" ({spelled('keep_rounds')} all, {spelled('early_stopping_rounds')} 0)",
+                f" ({spelled_with('keep_rounds', 'all')}, {spelled_with('early_stopping_rounds', 0)})",
                 constant=in_fold,
             )
 

@@ -58,9 +58,9 @@ def test_a_stop_metric_without_a_value_is_refused_only_where_it_decides():
     first, watched = halves(np.zeros(len(X), dtype=int))
     parameters = {"objective": "ranknet", "query_fraction": 0.5, **SMALL}
     watched[2] = {"qid": QID[~SEEN], "pairs": pairs[: (~SEEN).sum() // 2]}
-    with refused(TrainingDataRejected, "stop_metric", "rounds_by"):
+    with refused(TrainingDataRejected, "relevant", "ndcg@10", "keep_rounds='all'", "early_stopping_rounds=0"):
         Ranker(**parameters).fit(**first, pairs=pairs, eval_set=[tuple(watched)])
-    for cure in ({"rounds_by": "oob"}, {"stop_metric": "deviance"}):
+    for cure in ({"rounds_by": "oob"}, {"stop_metric": "deviance"}, {"keep_rounds": "all", "early_stopping_rounds": 0}):
         assert Ranker(**parameters, **cure).fit(**first, pairs=pairs, eval_set=[tuple(watched)]).best_round_ >= 1
 
 
