@@ -109,7 +109,8 @@ MASKED = np.ma.array(np.abs(Y), mask=Y == 2)
 def test_masked_grades_weights_and_ids_are_refused(more):
     arguments = {"y": Y, "qid": QID} | more
     row = int(np.argmax(np.ma.getmaskarray(next(iter(more.values())))))
-    with refused(TrainingDataRejected, next(iter(more)), f"row {row}", "masked"):
+    name = next(iter(more))
+    with refused(TrainingDataRejected, "query id" if name == "qid" else name, f"row {row}", "masked"):
         Ranker(n_rounds=1, verbose=0, objective="l2" if "label" in more else None).fit(X, **arguments)
 
 

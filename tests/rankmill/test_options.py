@@ -102,7 +102,7 @@ MISTAKES = [
     ("buckets", 0, "{} must be in 1 .. 4096, got 0"),
     ("unjudged", "keeep", "unknown value of {} 'keeep'; did you mean 'keep'?"),
     ("folds", 2, "{} and {fold} are needed together"),
-    ("n_features", 1, "found '2:1'; {} 1 is the limit"),  # a bad row
+    ("n_features", 1, "found '2:1'; {whole} is the limit"),  # a bad row
     ("max_rejects", 1, "(and more bad rows than {} 1 allows"),
     ("time_column", "day", "{} applies to tables only; "),
 ]
@@ -120,11 +120,11 @@ def test_an_error_names_the_option_as_the_caller_wrote_it(tmp_path, monkeypatch,
     flag = f"--{name.replace('_', '-')}"
 
     assert cli.execute(["data", "ingest", "rows.txt", "-o", "out", flag, str(value)]) != 0
-    assert message.format(flag, fold="--fold") in capsys.readouterr().err
+    assert message.format(flag, fold="--fold", whole=f"{flag} {value}") in capsys.readouterr().err
     assert cli.execute(["run"]) != 0
-    assert message.format(name, fold="fold") in capsys.readouterr().err
+    assert message.format(name, fold="fold", whole=f"{name} = {value}") in capsys.readouterr().err
     with pytest.raises(RankmillError) as caught:
         ingest([Path("rows.txt")], Path("out"), options=made_from(IngestOptions, {name: value}))
-    assert message.format(name, fold="fold") in str(caught.value)
+    assert message.format(name, fold="fold", whole=f"{name}={value}") in str(caught.value)
     for said in (capsys.readouterr().err, str(caught.value)):
         assert "--" not in said
