@@ -47,7 +47,9 @@ def query_ids(given: Any, where: str = "") -> npt.NDArray[Any]:
     elif kind in "US":
         _check(np.char.str_len(found) > 0, found, where)
     elif kind not in "biu":
-        raise TrainingDataRejected(f"{where}qid holds {found.dtype}; query ids are whole numbers or text")
+        raise TrainingDataRejected(
+            f"{where}qid holds {'records' if found.dtype.names else found.dtype}; query ids are whole numbers or text"
+        )
     return found
 
 
