@@ -215,7 +215,7 @@ def test_amounts_that_were_taken_for_grades_are_told_and_not_all_of_them_listed(
     path.write_text(path.read_text() + "4986 qid:a 1:1\n31 qid:a 1:2\n")
     found = ingest([path], tmp_path / "many")
     assert found.remarks == [
-        "grades up to 4,986: amounts are labels (a column label, columns label=NAME; labels real for LETOR text)"
+        "grades up to 4,986: amounts are labels (a column label, columns={'label': NAME}; labels='real' for LETOR text)"
     ]
     listed = next(line for line in found.render().splitlines() if line.startswith("  grades"))
     assert listed.count("%") == 12

@@ -94,7 +94,7 @@ def test_levels_say_how_much_somebody_should_care(tmp_path: Path) -> None:
     levels = ["warning", "error", "warning", "warning", "error", "warning", "warning", "info"]
     assert [record["level"] for record in records] == levels
     assert records[1]["error"]["kind"] == "MalformedLine"
-    assert records[1]["error"]["message"].startswith("caf\\xe9.txt:3:1: expected a number, found 'xxx")
+    assert records[1]["error"]["message"].startswith("caf\\udce9.txt:3:1: expected a number, found 'xxx")
     assert len(records[1]["error"]["message"]) == LONGEST
 
 
