@@ -53,6 +53,6 @@ def test_a_run_that_was_stopped_says_that_the_next_one_goes_on() -> None:
 def test_a_run_before_that_died_is_told_of_and_no_line_breaks_the_terminal() -> None:
     begun = started(died="a run of yesterday died at train\n\x1b[2J\r")
     lines = lines_of([begun, RunEnded(outcome="unchanged", exit_code=0), *failed(ConfigError("a\nb"))])
-    assert lines[0] == "a run of yesterday died at train  [2J"
+    assert lines[0] == r"a run of yesterday died at train \u001b[2J\u000d"
     assert lines[1] == "run: unchanged [1.5 s]"
     assert all(line.isprintable() for line in lines)
