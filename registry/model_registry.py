@@ -293,8 +293,9 @@ class Registry:
     ) -> Entry:
         """Point ``alias`` at the version before again (or at ``to``, an earlier target); this adds a log entry.
 
-        Versions that were rolled back from are passed over, and a second rollback needs ``to``.  No gate is needed.  Of two concurrent rollbacks one gets a ConflictError, since together they would go back two
-        steps.  Parameters and errors are those of `promote`.
+        Versions that were rolled back from are passed over, and a second rollback needs ``to``.  No gate is needed.  Of two
+        concurrent rollbacks one gets a ConflictError, since together they would go back two steps.  Parameters and errors are
+        those of `promote`.
         """
         check_alias(alias)
         log, seen = self._known(name), expect

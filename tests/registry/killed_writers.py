@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from rankmill.foundation.errors import ConflictError, UnknownModel
+from rankmill.foundation.errors import ConflictError, InputError, UnknownModel
 from rankmill.registry.model_registry import Registry
 from rankmill.registry.retention_rules import RetentionRules
 from rankmill.registry.stored_records import Entry
@@ -36,7 +36,10 @@ def promote(registry: Registry, chance: random.Random, reason: str) -> Entry:
         return registry.promote(NAME, version, alias=alias, reason=reason)
     if way < 0.8:
         return registry.promote(NAME, version, alias=alias, expect=target, reason=f"{reason} expects {target}")
-    return registry.rollback(NAME, alias=alias, expect=target, reason=f"{reason} expects {target}")
+    try:
+        return registry.rollback(NAME, alias=alias, expect=target, reason=f"{reason} expects {target}")
+    except InputError:  # the second of two in a row, or no version is left to go back to
+        return registry.promote(NAME, version, alias=alias, reason=reason)
 
 
 def register(registry: Registry, chance: random.Random, reason: str) -> Entry:
