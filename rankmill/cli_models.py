@@ -10,10 +10,11 @@ import typer
 from rankmill.foundation.command_line import takes_options
 from rankmill.foundation.cures import command
 from rankmill.foundation.errors import InputError
+from rankmill.foundation.shown import shown_in_line
 from rankmill.gate.gate_rules import GateRequest
 from rankmill.pipeline.cli_clicks import PropensityFile
 from rankmill.registry.cli_options import DEFAULT_FOLDER, AsJson, NewModel, Reason, RegistryFolder
-from rankmill.registry.rendering import print_json, print_table, safe
+from rankmill.registry.rendering import print_json, print_table
 from rankmill.scorer.cli_options import Conventions, NThreads
 from rankmill.trainer.options import BlendOptions, MergeOptions
 
@@ -87,7 +88,7 @@ def gate(
     if as_json:
         print_json(result)
     else:
-        typer.echo("\n".join(map(safe, result.render().split("\n"))))
+        typer.echo("\n".join(map(shown_in_line, result.render().split("\n"))))
     if not show:
         result.require()
 

@@ -9,8 +9,9 @@ import typer
 
 from rankmill.foundation.errors import InputError, IntegrityError, RankmillError
 from rankmill.foundation.records import left_out
+from rankmill.foundation.shown import shown_in_line
 from rankmill.registry.cli_options import DEFAULT_FOLDER, AsJson, RegistryFolder, bare_name, existing_registry
-from rankmill.registry.rendering import print_json, print_lines, print_table, safe, size_text, time_text
+from rankmill.registry.rendering import print_json, print_lines, print_table, size_text, time_text
 
 if TYPE_CHECKING:
     from rankmill.registry import Registry
@@ -166,7 +167,7 @@ def verify(
         print_json(report.to_json())
     else:
         for finding in report.findings:
-            typer.echo(safe(finding))
+            typer.echo(shown_in_line(finding))
         if report.ok:
             counts = f"models {report.models}, entries {report.entries}, versions {report.versions}"
             typer.echo(f"No problems in {registry}: {counts}, {size_text(report.bytes_read)} read.")
@@ -176,4 +177,6 @@ def verify(
         first = report.unread[0]
         message = f"{first.strerror}; files that could not be read and were not checked: {len(report.unread)}"
         raise OSError(first.errno, message, str(first.filename))
-    raise IntegrityError(f"{registry}: problems found: {len(report.findings)}; the first: {safe(report.findings[0])}")
+    raise IntegrityError(
+        f"{registry}: problems found: {len(report.findings)}; the first: {shown_in_line(report.findings[0])}"
+    )

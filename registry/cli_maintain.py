@@ -11,6 +11,7 @@ import typer
 
 from rankmill.foundation.command_line import Overwrite
 from rankmill.foundation.errors import InputError, IntegrityError
+from rankmill.foundation.shown import shown_in_line
 from rankmill.registry.cli_options import (
     DEFAULT_FOLDER,
     AsJson,
@@ -20,7 +21,7 @@ from rankmill.registry.cli_options import (
     bare_name,
     existing_registry,
 )
-from rankmill.registry.rendering import print_json, print_table, safe, size_text
+from rankmill.registry.rendering import print_json, print_table, size_text
 
 if TYPE_CHECKING:
     from rankmill.registry.garbage import Collected
@@ -123,13 +124,13 @@ def fsck(
         print_json(report.to_json())
     else:
         for finding in report.findings:
-            typer.echo(safe(f"{'damage' if finding.damage else 'remark'}: {finding}"))
+            typer.echo(shown_in_line(f"{'damage' if finding.damage else 'remark'}: {finding}"))
         if report.ok:
             counts = f"models {report.models}, entries {report.entries}, blobs {report.blobs}"
             typer.echo(f"No damage in {registry}: {counts}, {size_text(report.bytes_read)} read.")
     left = [finding for finding in report.findings if finding.damage and not finding.repaired]
     if left:
-        raise IntegrityError(f"{registry}: damage: {len(left)}; the first: {safe(str(left[0]))}")
+        raise IntegrityError(f"{registry}: damage: {len(left)}; the first: {shown_in_line(str(left[0]))}")
 
 
 def seconds(text: str) -> float:
@@ -279,7 +280,7 @@ def copy(
 
 def _print_moves(name: str, moves: Sequence[str]) -> None:
     for move in moves:
-        typer.echo(safe(f"{name}: {move}"))
+        typer.echo(shown_in_line(f"{name}: {move}"))
 
 
 def _counted(n: int, one: str, more: str = "") -> str:

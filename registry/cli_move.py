@@ -10,9 +10,10 @@ import typer
 from rankmill.foundation.command_line import takes_options
 from rankmill.foundation.errors import InputError, InvalidName
 from rankmill.foundation.options import spelled, values_of
+from rankmill.foundation.shown import shown_in_line
 from rankmill.registry.cli_options import DEFAULT_FOLDER, AsJson, PolicyTerms, Reason, RegistryFolder, bare_name
 from rankmill.registry.names import PRODUCTION, check_tag
-from rankmill.registry.rendering import entry_json, print_json, print_table, safe, time_text, what_of
+from rankmill.registry.rendering import entry_json, print_json, print_table, time_text, what_of
 
 if TYPE_CHECKING:
     from rankmill.registry.promotion import Expected
@@ -199,10 +200,10 @@ def tag(
         print_json({"name": version.name, "version": version.number, "tags": now, "entries": entries})
         return
     for entry in written:
-        typer.echo(safe(f"{version.name}: {what_of(entry)} (entry {entry.number} of the log)"))
+        typer.echo(shown_in_line(f"{version.name}: {what_of(entry)} (entry {entry.number} of the log)"))
     if not written:
         shown = ", ".join(f"{key}={value}" for key, value in sorted(now.items()))
-        typer.echo(safe(f"{version}: {shown or 'no tags'}"))
+        typer.echo(shown_in_line(f"{version}: {shown or 'no tags'}"))
 
 
 def _expected(text: str | None) -> Expected:
@@ -223,8 +224,10 @@ def _report_move(name: str, alias: str, entry: Entry | None, *, changed: bool, a
     elif changed:
         before, _, rest = what_of(entry).partition(")")
         text = f"{before}; " if "(" in before else f"{before} ("
-        typer.echo(safe(f"{name}: {text}logged as entry {entry.number}){rest}"))
+        typer.echo(shown_in_line(f"{name}: {text}logged as entry {entry.number}){rest}"))
     else:
         typer.echo(
-            safe(f"{name}@{alias}: no change needed, already so since {time_text(entry.time)} UTC: {what_of(entry)}")
+            shown_in_line(
+                f"{name}@{alias}: no change needed, already so since {time_text(entry.time)} UTC: {what_of(entry)}"
+            )
         )

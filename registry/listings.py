@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from rankmill.foundation.errors import InputError, RankmillError, UnknownModel
+from rankmill.foundation.shown import shown_in_line
 from rankmill.registry.names import check_alias
-from rankmill.registry.rendering import flat, policy_text, safe, size_text, time_text
+from rankmill.registry.rendering import flat, policy_text, size_text, time_text
 from rankmill.registry.stored_records import AliasPolicy, first_fault
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def version_row(version: Version) -> list[str]:
         size += ", to be swept"
     tags = ", ".join(f"{key}={value}" for key, value in sorted(version.tags.items()))
     row = [str(version), ", ".join(version.aliases), tags, time_text(version.row.time), metrics, size]
-    return [*map(safe, row), version.sha256[:12]]
+    return [*map(shown_in_line, row), version.sha256[:12]]
 
 
 VERSIONS_HEADER = ["version", "aliases", "tags", "registered (UTC)", "metrics", "size", "sha256"]

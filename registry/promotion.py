@@ -134,9 +134,8 @@ def lapsed(state: State, alias: str, at: int | None, gate: GateRecord | None) ->
 def rollback(name: str, state: State, alias: str, to: int | None, expect: Expected = ...) -> Move | int:
     """Return the change that points ``alias`` at ``to`` again; by default at the version before the current one.
 
-    That is `State.before`.  UnknownModel if the alias was never
-    set, never had another target, or never pointed to ``to``.  InputError without ``to`` after a rollback, as it is not clear
-    whether that is to be undone or an older version is wanted.
+    That is `State.before`.  UnknownModel if the alias was never set, never had another target, or never pointed to ``to``.
+    InputError without ``to`` after a rollback, as it is not clear whether that is to be undone or an older version is wanted.
     """
     current = state.target(alias)
     check_expected(name, alias, current, expect)

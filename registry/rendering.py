@@ -33,7 +33,7 @@ def flat(value: Any, path: str = "") -> list[tuple[str, str]]:
     if isinstance(value, dict) and value:
         return [pair for key, inner in value.items() for pair in flat(inner, f"{path} {key}".strip())]
     text = f"{value:.6g}" if isinstance(value, float) else value if isinstance(value, str) else json.dumps(value)
-    return [(safe(path), safe(text))]
+    return [(shown_in_line(path), shown_in_line(text))]
 
 
 def lines_of(value: Any) -> str:
@@ -41,15 +41,6 @@ def lines_of(value: Any) -> str:
     pairs = flat(value)
     width = max(len(path) for path, _ in pairs)
     return "\n".join(f"{path:<{width}}  {text or '(left out)'}".strip() for path, text in pairs)
-
-
-def safe(text: str) -> str:
-    r"""Return ``text`` on one line, its control characters and marks of direction as escapes.
-
-    >>> print(safe("a\x1b[31mb\nc"))
-    a\u001b[31mb\nc
-    """
-    return shown_in_line(text)
 
 
 def print_json(value: object) -> None:
@@ -63,7 +54,7 @@ def print_lines(lines: Iterable[tuple[str, str]]) -> None:
 
     console = console_on(sys.stdout, highlight=False)
     for text, style in lines:
-        console.print(Text(safe(text), style=style), soft_wrap=True)
+        console.print(Text(shown_in_line(text), style=style), soft_wrap=True)
 
 
 def print_table(header: list[str], rows: list[list[str]]) -> None:
@@ -76,7 +67,7 @@ def print_table(header: list[str], rows: list[list[str]]) -> None:
     for title in header:
         table.add_column(Text(title), overflow="fold")
     for row in rows:  # plain text: manifests and reasons may contain markup or control codes
-        table.add_row(*(Text("\n".join(map(safe, cell.split("\n")))) for cell in row))
+        table.add_row(*(Text("\n".join(map(shown_in_line, cell.split("\n")))) for cell in row))
     console = console_on(sys.stdout, highlight=False)
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = 160  # no wrapping at the terminal's width in a file
@@ -167,7 +158,7 @@ def author_text(entry: Entry) -> str:
 
 def entry_line(entry: Entry) -> str:
     """Format an entry as one line: time, author, host, change and reason."""
-    return safe(f"{time_text(entry.time)}  {entry.actor} on {entry.host} {what_of(entry)}{_reason(entry)}")
+    return shown_in_line(f"{time_text(entry.time)}  {entry.actor} on {entry.host} {what_of(entry)}{_reason(entry)}")
 
 
 def _reason(entry: Entry) -> str:

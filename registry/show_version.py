@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from rankmill.foundation.errors import RankmillError
 from rankmill.foundation.records import as_json
+from rankmill.foundation.shown import shown_in_line
 from rankmill.foundation.training_facts import (
     CIRCUMSTANCES,
     DEFAULTS,
@@ -30,7 +31,6 @@ from rankmill.registry.rendering import (
     flat,
     lines_of,
     policy_text,
-    safe,
     size_text,
     verdict_of,
 )
@@ -134,7 +134,7 @@ class VersionDetails:
             rows.append(["attachments", ", ".join(sizes)])
         known = {"features", "dataset_digest", "parameters", "metrics"}
         known |= set() if self.training is None else IN_WORDS
-        return rows + [[safe(key), lines_of(value)] for key, value in self.facts.items() if key not in known]
+        return rows + [[shown_in_line(key), lines_of(value)] for key, value in self.facts.items() if key not in known]
 
     def _circumstances_json(self) -> dict[str, object] | None:
         if self.circumstances is None:
@@ -191,7 +191,7 @@ class VersionDetails:
                 )
         failed = [rail for rail in _mappings(report.get("guardrails")) if rail.get("verdict") == "failed"]
         lines += [f"  FAILED {rail.get('name')}: {rail.get('words')}" for rail in failed]
-        return [safe(line) for line in lines]
+        return [shown_in_line(line) for line in lines]
 
     def _bytes(self) -> str:
         version = self.version
@@ -205,13 +205,15 @@ class VersionDetails:
         dataset = None if self.training is None else self.training.dataset
         foreign = self.facts.get("converted_from")
         digest = self.facts["dataset_digest"] or (
-            safe(f"unknown: trained by {foreign}") if foreign else "arrays in memory"
+            shown_in_line(f"unknown: trained by {foreign}") if foreign else "arrays in memory"
         )
         if dataset is None:
             yield ["dataset", digest]
             return
         sizes = {"": dataset} | {f"{name}: ": size for name, size in dataset.splits.items()}
-        lines = [safe(f"{name}{size.rows:,} documents of {size.queries:,} queries") for name, size in sizes.items()]
+        lines = [
+            shown_in_line(f"{name}{size.rows:,} documents of {size.queries:,} queries") for name, size in sizes.items()
+        ]
         if rule := self.facts["dataset"].get("split_by"):
             how = ", ".join(path if text == "true" else f"{path} {text}" for path, text in flat(rule))
             lines.append(f"splits by {how}")
@@ -261,7 +263,7 @@ class VersionDetails:
                 lines.append(f"after {training.best_round} of {training.rounds_trained} rounds trained")
             lines += [] if training.seeds is None else _seed_lines(training.seeds)
             lines += [] if training.clicks is None else training.clicks.lines(training.metrics or {})
-        return [safe(line) for line in lines] or ["none"]
+        return [shown_in_line(line) for line in lines] or ["none"]
 
 
 def _model_text(model: OtherModel) -> str:
@@ -275,7 +277,7 @@ def _file_lines(files: InputFiles) -> list[str]:
         lines.append(f"{file.name}  {size_text(file.size)}{split}  sha256 {file.sha256}")
     if files.list_sha256 is not None:
         lines.append(f"sha256 of their list {files.list_sha256}")
-    return [safe(line) for line in lines]
+    return [shown_in_line(line) for line in lines]
 
 
 def _seed_lines(seeds: SeedsFacts) -> list[str]:
@@ -290,11 +292,11 @@ def _seed_lines(seeds: SeedsFacts) -> list[str]:
 
 def _names(names: list[str]) -> str:
     shown = names if len(names) <= MOST_NAMES else [*names[: MOST_NAMES - 2], "...", names[-1]]
-    return safe(f"{len(names)}: {', '.join(shown)}")
+    return shown_in_line(f"{len(names)}: {', '.join(shown)}")
 
 
 def _number(value: object) -> str:
-    return f"{value:.4f}" if isinstance(value, int | float) else safe(json.dumps(value))
+    return f"{value:.4f}" if isinstance(value, int | float) else shown_in_line(json.dumps(value))
 
 
 def _interval(limits: object) -> str:
