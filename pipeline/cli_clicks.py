@@ -105,41 +105,6 @@ def describe(
 
 @app.command()
 @takes_options
-def join(
-    *,
-    log: Log,
-    features: Annotated[
-        list[Path],
-        typer.Option(
-            "--features", help="Parquet files with qid, doc_id and features, folders or patterns; repeat for several."
-        ),
-    ],
-    out: TableOut,
-    reading: ClickLogOptions,
-    overwrite: Overwrite = False,
-    as_json: AsJson = False,
-) -> None:
-    """Join each impression of a click log to its features, for training on clicks by position.
-
-    A query of the file is one result list, QID/SESSION; its grades are clicks, and its positions ranks. To keep all lists of a query
-    in one split, ingest it with --split-prefix. Examples:
-
-    rankmill clicks join log.parquet --features features.parquet -o impressions.parquet
-
-    rankmill data ingest impressions.parquet --split train=0.8,valid=0.1,test=0.1 --split-prefix / -o DATASET
-    """
-    from rankmill.pipeline.clicks.join_features import BYTES_USED, join_features
-    from rankmill.pipeline.clicks.read_log import open_click_log
-    from rankmill.pipeline.clicks.write_judgments import check_table_path
-
-    check_table_path(out, overwrite=overwrite)
-    with open_click_log(log, reading, say=lambda line: typer.echo(line, err=True), bytes_used=BYTES_USED) as opened:
-        report = join_features(opened, features, out, memory=reading.memory, overwrite=overwrite)
-    typer.echo(json.dumps(report.to_json()) if as_json else report.render())
-
-
-@app.command()
-@takes_options
 def fit(
     *,
     log: Log,

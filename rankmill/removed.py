@@ -25,7 +25,9 @@ REMOVED = (
     Removed("goal_steps", ("[train]",), "give goals weights, such as goals = {bought = 0.3}"),
     Removed("goal_floors", ("[train]",), "set limits of goals with also in [gate]"),
     Removed("features", ("clicks fit",), "train with --objective position_based, or judge without --propensities"),
-    Removed("max-lists", ("clicks join",), "join a log with fewer lists"),
+    Removed(
+        "clicks join", (COMMAND,), "join the log and the features in DuckDB; docs/click-judgments.md has the query"
+    ),
     Removed("search", ("models blend", "[blend]"), "weights are found by the sweep"),
     Removed("dry-run", ("run",), "see what would be done with --plan"),
     Removed("log", ("run",), "read the JSON lines of WORK/log.jsonl"),

@@ -358,7 +358,7 @@ def test_the_commands_are_the_documented_ones() -> None:
             for what in ("influence", "dependence", "interaction", "shap", "leaves", "why", "combine", "optimality")
         ),
         *("data ingest", "data bin", "data describe", "data query", "data synth"),
-        *("clicks describe", "clicks fit", "clicks join", "clicks judge", "clicks evaluate"),
+        *("clicks describe", "clicks fit", "clicks judge", "clicks evaluate"),
         *("clicks interleave", "clicks interleaving-outcome"),
         *("models list", "models show", "models log", "models promote", "models rollback", "models verify"),
         *("models init", "models alias", "models tag", "models diff", "models gate", "models gc", "models fsck"),

@@ -286,9 +286,8 @@ def _grade(labels: Path, out: Path, options: JudgeOptions) -> dict[str, Any]:
 class TableWriter:
     """Writes tables to a Parquet file in row groups of a fixed size, so that its bytes do not depend on how the rows arrive."""
 
-    def __init__(self, path: Path, schema: pa.Schema, group_rows: int = _ROW_GROUP_ROWS) -> None:
+    def __init__(self, path: Path, schema: pa.Schema) -> None:
         self._writer = open_writer(path, schema)
-        self._group_rows = group_rows
         self._waiting: list[pa.Table] = []
         self._rows = 0
 
@@ -304,11 +303,11 @@ class TableWriter:
         """Add rows."""
         self._waiting.append(table)
         self._rows += len(table)
-        if self._rows >= self._group_rows:
+        if self._rows >= _ROW_GROUP_ROWS:
             whole = pa.concat_tables(self._waiting)
-            full = self._rows // self._group_rows * self._group_rows
-            for first in range(0, full, self._group_rows):
-                self._writer.write_table(whole.slice(first, self._group_rows).combine_chunks())
+            full = self._rows // _ROW_GROUP_ROWS * _ROW_GROUP_ROWS
+            for first in range(0, full, _ROW_GROUP_ROWS):
+                self._writer.write_table(whole.slice(first, _ROW_GROUP_ROWS).combine_chunks())
             self._waiting, self._rows = [whole.slice(full).combine_chunks()], self._rows - full
 
 

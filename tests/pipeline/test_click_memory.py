@@ -11,7 +11,6 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from rankmill.pipeline.clicks.join_features import BYTES_USED as JOIN
 from rankmill.pipeline.clicks.propensities import Propensities, write_propensities
 from rankmill.pipeline.clicks.simulate import EXAMINATION
 from rankmill.pipeline.clicks.spilled_log import BYTES_A_ROW, RESIDENT
@@ -42,7 +41,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("judge --propensities p.json -o labels.parquet", BYTES_OF_LABELS),
         ("judge --propensities p.json --as grades -o grades.parquet", BYTES_OF_LABELS),
         ("judge --propensities p.json --as pairs -o pairs.parquet", BYTES_OF_PAIRS),
-        ("join --features rows.parquet -o joined.parquet", JOIN),
         ("evaluate --propensities p.json --ranked ranked.parquet", EVALUATE),
     ],
 )

@@ -76,7 +76,6 @@ COMMANDS = {
     "inspect optimality": f"web {ON}",
     "clicks judge": "log.parquet --propensities pbm.json -o {out}/judged.parquet",
     "clicks describe": "log.parquet",
-    "clicks join": "log.parquet --features judged.parquet -o {out}/joined.parquet",
     "clicks fit": "log.parquet -o {out}/pbm.json",
     "clicks evaluate": "log.parquet --propensities pbm.json --model web --on judged.parquet",
     "clicks interleave": "ranked ranked -o {out}/lists.parquet",
