@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 import json
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from rankmill.foundation.command_line import AsJson, takes_options
-from rankmill.foundation.errors import InputError
-from rankmill.foundation.options import declared_in, spelled
 from rankmill.pipeline.options import OTHER_FILES, IngestOptions
-
-_FOR_PAIRS = {"format", "max_rejects", "block_size", "overwrite"}  # options that also apply to --format pairs
 
 
 @takes_options
 def ingest(
-    context: typer.Context,
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the dataset to write.")],
     options: IngestOptions,
     sources: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="SRC...", help="Files with judgments (or pairs), folders, or quoted glob patterns."),
+        typer.Argument(metavar="SRC...", help="Files with judgments, folders, or quoted glob patterns."),
     ] = None,
     valid: Annotated[
         list[Path] | None,
@@ -80,19 +74,13 @@ def ingest(
     rankmill data ingest features.csv --qrels qrels.txt --aggregate median -o DATASET
 
     A preference pair states that one document of a query is better than another.  Each line (or row of a table) has a qid, the
-    doc_ids better and worse, and optionally a weight and a probability.  Add pairs during ingest, or later to an existing
-    dataset:
+    doc_ids better and worse, and optionally a weight and a probability:
 
     rankmill data ingest judgments.csv --pairs clicks.tsv -o DATASET
-
-    rankmill data ingest --format pairs clicks.tsv -o DATASET
     """
     from rankmill.pipeline.ingest import ingest as build
     from rankmill.pipeline.ingest_report import IngestBars
 
-    if options.format == "pairs":
-        _add_pairs(context, sources or [], out, options, as_json)
-        return
     with IngestBars() as bars:
         report = build(
             sources or (),
@@ -105,29 +93,4 @@ def ingest(
             progress=bars.update,
             say=bars.say,
         )
-    typer.echo(json.dumps(report.to_json()) if as_json else report.render())
-
-
-def _is_given(context: typer.Context, name: str) -> bool:
-    source = context.get_parameter_source(name)
-    return source is not None and source.name != "DEFAULT"
-
-
-def _add_pairs(context: typer.Context, sources: list[Path], out: Path, options: IngestOptions, as_json: bool) -> None:
-    """Join pairs to an existing dataset; refuse options that apply to an ingest of judgments only."""
-    from rankmill.pipeline.pairs.add_pairs import add_pairs
-
-    for name in ("valid", "test", "pairs", "qrels", *(each.name for each in declared_in(IngestOptions))):
-        if name not in _FOR_PAIRS and _is_given(context, name):
-            raise InputError(
-                f"{spelled(name)} applies to judgments only; with --format pairs the rows of {out} do not change: leave it out"
-            )
-    report = add_pairs(
-        sources,
-        out,
-        max_rejects=options.max_rejects,
-        block_size=options.block_size,
-        overwrite=options.overwrite,
-        say=partial(typer.echo, err=True),
-    )
     typer.echo(json.dumps(report.to_json()) if as_json else report.render())

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rankmill.pipeline.dataset_manifest import FoldChoice
     from rankmill.pipeline.grouping.query_splits import SplitRule
 
-Format = Literal["auto", "letor", "csv", "tsv", "parquet", "arrow", "jsonl", "run", "pairs"]
+Format = Literal["auto", "letor", "csv", "tsv", "parquet", "arrow", "jsonl", "run"]
 Absent = Literal["zero", "missing"]
 Labels = Literal["grade", "real"]
 NegativeGrades = Literal["reject", "zero", "unjudged"]
@@ -387,8 +387,7 @@ class IngestOptions:
 
     format: Format = option(
         default="auto",
-        help="Format of the files. auto: by suffix. pairs (only in data ingest): add preference pairs"
-        " to an existing dataset.",
+        help="Format of the files. auto: by suffix.",
         choices=get_args(Format),
         panel=_MEANING,
     )

@@ -109,7 +109,7 @@ def _replace(staged: Path, out: Path, manifest: Manifest) -> None:
         if name not in listed:
             path_in(out, name).unlink(missing_ok=True)
     if old is not None:
-        sweep(out, old, manifest)
+        _sweep(out, old, manifest)
 
 
 def _move_files(staged: Path, folder: Path, brought: list[Path]) -> None:
@@ -154,7 +154,7 @@ def _files(manifest: Manifest) -> dict[str, set[str]]:
     }
 
 
-def sweep(out: Path, old: Manifest, new: Manifest) -> None:
+def _sweep(out: Path, old: Manifest, new: Manifest) -> None:
     """Remove the shards of the dataset ``out`` that are in neither the ``old`` nor the ``new`` manifest.
 
     Old shards of rows are moved to ``_replaced``, so that programs that read the folder ``features`` see only the new ones.

@@ -236,10 +236,6 @@ class StoredShards:
         _, sizes = self.query_sizes[shard.bucket]
         return np.cumsum(sizes, dtype=np.int64) - sizes
 
-    def ids(self, shard: Shard) -> pa.Table:
-        """Return qid and doc_id of all rows of ``shard``, in canonical order."""
-        return self.read(self.features_path(shard), ["qid", "doc_id"])
-
     def shard_batches(self, shard: Shard, batch_rows: int = 65536) -> Iterator[npt.NDArray[np.float32]]:
         """Yield (m, F) float32 blocks of the rows of ``shard``, of all splits, in canonical order."""
         file = self.features_path(shard)

@@ -44,7 +44,7 @@ import rankmill.trainer.cli_tune
 from rankmill.foundation.command_line import WITHOUT_NUMBER, AsJson, TakesUrls
 from rankmill.foundation.cores import available_cores
 from rankmill.foundation.cures import shell_line, words_of
-from rankmill.foundation.errors import UnusableColumns, known_code_of, lines_of, without_secrets
+from rankmill.foundation.errors import InputError, UnusableColumns, known_code_of, lines_of, without_secrets
 from rankmill.foundation.exit_codes import BUG, INTERRUPTED, READER_GONE, TERMINATED, USAGE
 from rankmill.foundation.interrupts import end_on_signals, leave, was_asked_to_end
 from rankmill.foundation.options import spelled_for_a_command_line
@@ -147,12 +147,15 @@ class Command(PlainHelp, TyperCommand):
             )
         )
         if not ctx.resilient_parsing:
-            _, _, given = self.make_parser(ctx).parse_args(args=list(args))
+            values, _, given = self.make_parser(ctx).parse_args(args=list(args))
             counted: dict[Any, int] = Counter(given)
             for param, times in counted.items():
                 option = param.param_type_name == "option" and not param.is_flag and not param.multiple
                 if option and times > 1:
                     raise typer.BadParameter(f"it takes one value, found {times}", ctx=ctx, param=param)
+                where = ctx.command_path.partition(" ")[2]
+                if option and (gone := removal(f"{param.opts[0]}={values[param.name]}", where)):
+                    raise InputError(f"{where}: {gone}")
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:

@@ -67,6 +67,10 @@ def read_config(path: Path) -> Config:
         raise ConfigError(f"{path}: expected UTF-8 text, found other bytes") from None
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(_not_toml(path, str(error))) from None
+    for section, table in data.items():
+        for key, value in table.items() if isinstance(table, dict) else ():
+            if gone := removal(f"{key}={value}", f"[{section}]"):
+                raise ConfigError(f"{path}: {gone}")
     groups = _taken_out(data)
     try:
         config: Config = TypeAdapter(Config).validate_json(json.dumps(data, default=str))
@@ -192,8 +196,6 @@ def _check_later_stages(path: Path, config: Config) -> None:
         rows.append(("gate.alias:", lambda: check_alias(gate.alias)))
         rows.append(("gate.metric:", lambda: check_reported([gate.options.metric or METRIC])))
         rows.append(("gate.also:", lambda: check_reported(gate.options.also)))
-    if config.ingest.options.format == "pairs":
-        raise ConfigError(f"{path}: ingest.format is the format of judgments; name files of pairs with ingest.pairs")
     if config.promote is not None:
         alias = config.promote.alias
         rows.append(("promote.alias:", lambda: check_alias(alias)))

@@ -8,7 +8,10 @@ COMMAND, RANKER = "command", "Ranker"
 
 
 class Removed(NamedTuple):
-    """A name that was removed from some ``places``: commands, ``[sections]`` of rankmill.toml, `RANKER`; or itself a `COMMAND`."""
+    """A name that was removed from some ``places``: commands, ``[sections]`` of rankmill.toml, `RANKER`; or itself a `COMMAND`.
+
+    ``NAME=VALUE`` is a value that the option or key ``NAME``, which stayed, no longer has.
+    """
 
     name: str
     places: tuple[str, ...]
@@ -17,6 +20,10 @@ class Removed(NamedTuple):
 
 REMOVED = (
     Removed("append", ("data ingest",), "ingest all files again; the bytes are the same for any order"),
+    Removed("format=pairs", ("data ingest", "[ingest]"), "ingest the judgments again with pairs"),
+    Removed("to=c", ("convert",), "write onnx, lightgbm or xgboost, for which there are compilers"),
+    Removed("to=ranklib", ("convert",), "write solr, lightgbm, xgboost or onnx"),
+    Removed("estimate=dr", ("clicks judge", "[clicks]"), "use pbm, ips or snips"),
     Removed("distill", (COMMAND,), "use the teacher itself; or train fewer trees with rankmill train"),
     Removed("models refit-leaves", (COMMAND,), "train on the new data with --base-model or anew with rankmill train"),
     Removed("top", ("models diff",), "compare rankmill inspect influence of both models"),

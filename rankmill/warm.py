@@ -40,7 +40,7 @@ data bin {folder}/columns
 data ingest {folder}/bare.txt -o {folder}/bare --absent missing
 data ingest {folder}/judgments.txt -o {folder}/dataset --split train=0.6,valid=0.2,test=0.2
 data ingest {folder}/judgments.txt -o {folder}/preferred --pairs {folder}/pairs.txt
-data ingest --format pairs {folder}/pairs.csv -o {folder}/preferred --overwrite
+data ingest {folder}/judgments.txt -o {folder}/preferred --pairs {folder}/pairs.csv --overwrite
 data describe {folder}/preferred
 data bin {folder}/preferred
 data bin {folder}/dataset --max-bin 15

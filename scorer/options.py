@@ -36,7 +36,7 @@ class CandidateOptions:
         "format",
         default="auto",
         help="Format of the files. auto: by suffix.",
-        choices=tuple(name for name in get_args(Format) if name != "pairs"),
+        choices=get_args(Format),
     )
     absent: Absent | None = option_like(ReadOptions, "absent", default=None, otherwise="as in training")
     index_base: Literal[0, 1] | None = option_like(ReadOptions, "index_base", default=None, otherwise="as in training")

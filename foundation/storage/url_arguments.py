@@ -72,15 +72,14 @@ def local_paths(
         url = next(filter(None, map(url_of, _values(given[name]))))
         raise InputError(f"{name}: expected a local path, found {url}; it cannot be in a bucket")
     copies = LocalCopies(cache_in(cache_folder))
-    update = "out" if given.get("format") == "pairs" else updated
     local = dict(given)
 
     def translated(name: str, value: Any) -> Any:
         url = url_of(value)
         if url is None:
             return value
-        if name in OUTPUTS or name == update:
-            place = copies.write(url, overwrite=given.get("overwrite"), update=name == update)
+        if name in OUTPUTS or name == updated:
+            place = copies.write(url, overwrite=given.get("overwrite"), update=name == updated)
         else:
             place = copies.read(url, later=name in ROWS)
         return str(place) if isinstance(value, str) else place

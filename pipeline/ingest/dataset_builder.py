@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow.parquet as pq
 
 from rankmill.foundation.cures import NAME, spelled_with
 from rankmill.foundation.errors import DataRejected
@@ -27,11 +28,11 @@ from rankmill.pipeline.grouping.bucket_rows import RowSpill, spilled_schema
 from rankmill.pipeline.grouping.settled_bucket import Layout
 from rankmill.pipeline.grouping.shard_writer import keep_table, share_of, write_shards
 from rankmill.pipeline.ingest.collect_rows import RowFacts, collect_rows
-from rankmill.pipeline.ingest.manifest_builder import described
+from rankmill.pipeline.ingest.manifest_builder import described, pair_set, source_files
 from rankmill.pipeline.ingest.read_rows import require_rows
 from rankmill.pipeline.judgments.judgment_counts import Tally
 from rankmill.pipeline.judgments.judgment_files import judgment_set, read_judgments, spilled_columns
-from rankmill.pipeline.pairs.add_pairs import pair_set, read_ids, read_pairs, source_files
+from rankmill.pipeline.pairs.pair_files import read_pairs
 from rankmill.pipeline.pairs.pair_join import SPILLED, join_pairs
 from rankmill.pipeline.query_spill import QuerySpill
 from rankmill.pipeline.sources.column_roles import TYPES
@@ -196,7 +197,11 @@ class Building:
         shards = self._shards()
         self._pair_shards = join_pairs(
             self._pair_spill,
-            lambda bucket: read_ids(shards[bucket]) if bucket in shards else None,
+            lambda bucket: (
+                pq.read_table(shards[bucket], columns=["qid", "doc_id"], partitioning=None)
+                if bucket in shards
+                else None
+            ),
             self._inputs.pairs,
             self._quarantine,
             self.staged,

@@ -20,8 +20,7 @@ from rankmill.pipeline.judgments.judgment_files import (
     check_times_and_labels,
     without_grades,
 )
-from rankmill.pipeline.pairs.add_pairs import sorted_files
-from rankmill.pipeline.pairs.pair_files import PairFile
+from rankmill.pipeline.pairs.pair_files import PairFile, sorted_files
 from rankmill.pipeline.sources.columns import (
     check_categorical,
     check_ignored,

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, cast
 
+from rankmill.foundation.errors import DataRejected
 from rankmill.pipeline.dataset_manifest import (
     SPLITS,
     GoalGrades,
     GradeCount,
     Manifest,
     Meaning,
+    PairSet,
     Repeats,
     SourceFile,
     SplitCount,
@@ -18,12 +20,15 @@ from rankmill.pipeline.dataset_manifest import (
 from rankmill.pipeline.judgments.judgment_counts import Tally
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
-    from rankmill.pipeline.dataset_manifest import ColumnName, GradesFrom, SplitName
+    from rankmill.pipeline.dataset_manifest import ColumnName, GradesFrom, PairShard, SplitName
     from rankmill.pipeline.grouping.settled_bucket import Layout
     from rankmill.pipeline.grouping.shard_writer import ShardSummary
+    from rankmill.pipeline.judgments.judgment_files import JudgmentFile
     from rankmill.pipeline.options import IngestOptions
+    from rankmill.pipeline.pairs.pair_files import PairFile
 
 
 def described(
@@ -77,6 +82,26 @@ def described(
         unjudged=[summary.unjudged for summary in summaries if summary.unjudged is not None],
         goals=[_goal(name, counts, options.read.max_grade) for name, counts in goals.items()],
     )
+
+
+def pair_set(shards: list[PairShard], files: list[SourceFile], rejected: int) -> PairSet:
+    """Return the manifest's entry; DataRejected if no pair is left."""
+    total = sum(shard.pairs for shard in shards)
+    if not total:
+        raise DataRejected(f"{files[0].name}: no valid pair is left; {rejected:,} were quarantined")
+    return PairSet(
+        pairs=total, shards=shards, sources=sorted(files, key=lambda file: (file.name, file.sha256)), rejected=rejected
+    )
+
+
+def source_files(
+    sources: Sequence[JudgmentFile | PairFile], digests: Mapping[Path, tuple[int, str]]
+) -> list[SourceFile]:
+    """Return the manifest's entries of files of judgments or pairs; ``digests`` has the size and the sha256 of each."""
+    return [
+        SourceFile(name=source.path.name, size=digests[source.path][0], sha256=digests[source.path][1])
+        for source in sources
+    ]
 
 
 def _highest(grades: Counter[int], given: int | None) -> int:

@@ -5,6 +5,7 @@ In text a pair is a line ``qid better worse [weight [probability]]``; tables hav
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from dataclasses import dataclass
 from enum import IntEnum
@@ -15,21 +16,23 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rankmill.foundation.errors import ColumnProblem, DataRejected, UnusableColumns, name_hint
+from rankmill.foundation.errors import ColumnProblem, DataRejected, InputError, UnusableColumns, name_hint
 from rankmill.pipeline.arrow import as_array
 from rankmill.pipeline.options import DEFAULT_BLOCK_BYTES, ReadOptions
 from rankmill.pipeline.sources.batch import shorten
 from rankmill.pipeline.sources.column_roles import NUMBERS, PAIR_PARTS
 from rankmill.pipeline.sources.columns import TableColumns
+from rankmill.pipeline.sources.files import check_file, refuse_copies
 from rankmill.pipeline.sources.open_source import NarrowFile
 from rankmill.pipeline.sources.role_columns import read_parts
 from rankmill.pipeline.sources.table_rows import Problems
 from rankmill.pipeline.sources.words import PAIRS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from rankmill.pipeline.query_spill import QuerySpill
     from rankmill.pipeline.sources.batch import Quarantine
 
 _IDS, _NUMBERS = PAIR_PARTS[:3], PAIR_PARTS[3:]
@@ -118,6 +121,34 @@ class PairFile:
                 found = repr(shorten(ids[mismatch.column][0].as_py()))
                 problems.add(row, mismatch.column, found, expected, cure)
             rows.put_aside(problems)
+
+
+def sorted_files(paths: Sequence[Path], taken: Collection[Path] = ()) -> list[Path]:
+    """Return files of pairs in an order that does not depend on the arguments; InputError if one occurs twice."""
+    seen = {path.resolve() for path in taken}
+    for path in paths:
+        check_file(path)
+        if path.resolve() in seen:
+            raise InputError(f"{path}: is given twice")
+        seen.add(path.resolve())
+    files = sorted(paths, key=lambda path: (path.name, os.fspath(path)))
+    refuse_copies(files)
+    return files
+
+
+def read_pairs(
+    sources: Sequence[PairFile], spill: QuerySpill, block_bytes: int, done: Callable[[int, int], None] | None = None
+) -> None:
+    """Spill the pairs of all files; call ``done`` with (number of the file, bytes read of it) from time to time."""
+    for number, source in enumerate(sources):
+        pairs = 0
+        for batch in source.batches(block_bytes):
+            pairs += len(batch)
+            spill.add(batch.stored(number))
+            if done is not None:
+                done(number, source.position)
+        if not pairs:
+            raise DataRejected(f"{source.path}: contains no pairs")
 
 
 class Mismatch(IntEnum):

@@ -51,7 +51,7 @@ def _is_empty(path: Path, form: str) -> bool:
     """Whether a file has no rows; what cannot be read is left to its reader."""
     check_file(path)
     try:
-        chosen = "letor" if form == "pairs" else format_of(path, form)
+        chosen = format_of(path, form)
         if not path.stat().st_size:
             return True
         if chosen == "parquet":

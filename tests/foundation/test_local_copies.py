@@ -225,8 +225,8 @@ def test_a_folder_is_complete_when_its_manifest_is_there(bucket: Bucket, tmp_pat
 def test_a_folder_that_grows_has_only_its_changes_put(bucket: Bucket, tmp_path: Path) -> None:
     write("f", {"_manifest.json": "1", "a": "a", "b": "b"}, tmp_path)
     bucket.changes.clear()
-    with local_paths({"out": "s3://b/f", "format": "pairs", "overwrite": False}, tmp_path) as local:
-        folder = Path(local["out"])
+    with local_paths({"dataset": "s3://b/f"}, tmp_path, updated="dataset") as local:
+        folder = Path(local["dataset"])
         assert (folder / "a").read_text() == "a"
         (folder / "b").unlink()
         (folder / "c").write_text("c")

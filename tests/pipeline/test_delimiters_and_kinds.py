@@ -16,7 +16,6 @@ from rankmill.foundation.errors import RankmillError
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.options import IngestOptions, ReadOptions
-from rankmill.pipeline.pairs.add_pairs import add_pairs
 from rankmill.pipeline.sources.files import find_files
 from rankmill.scorer.scored_file import read_qrels, read_scored
 from tests.refusals import refused
@@ -44,8 +43,7 @@ def test_the_first_line_shows_the_delimiter_in_every_role(tmp_path, delimiter, s
     assert (
         Dataset.open(tmp_path / "d").rows("train", columns).equals(Dataset.open(tmp_path / "e").rows("train", columns))
     )
-    assert add_pairs([pairs], tmp_path / "d").pairs.pairs == 1
-    ingest([rows], tmp_path / "f", qrels=[qrels])
+    assert ingest([rows], tmp_path / "f", qrels=[qrels], pairs=[pairs]).manifest.pairs.pairs == 1
     assert sorted(each.grade for each in Dataset.open(tmp_path / "f").manifest.grades) == [1, 2]
     assert read_qrels(qrels)["grade"].to_pylist() == [2, 1]
     assert read_scored(scored).to_pylist() == [{"qid": "q1", "doc_id": "a", "score": 0.5}]

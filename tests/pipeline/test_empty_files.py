@@ -12,7 +12,6 @@ from rankmill.pipeline.clicks.read_log import open_click_log
 from rankmill.pipeline.dataset_manifest import MANIFEST_NAME
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.options import IngestOptions
-from rankmill.pipeline.pairs.add_pairs import add_pairs
 from rankmill.scorer.candidate_sources import files_of
 from tests.refusals import refused
 
@@ -107,13 +106,12 @@ def test_judgments_pairs_and_clicks_are_read_without_their_empty_parts(tmp_path)
         for number, text in enumerate(texts):
             write(tmp_path / role / f"{number}.{'csv' if role == 'clicks' else 'txt'}", text)
     said = []
-    ingest([rows], tmp_path / "d", qrels=[tmp_path / "qrels"], pairs=[tmp_path / "pairs"], say=said.append)
+    report = ingest([rows], tmp_path / "d", qrels=[tmp_path / "qrels"], pairs=[tmp_path / "pairs"], say=said.append)
+    assert report.manifest.pairs.pairs == 1
     assert [line.split(",")[0] for line in said] == ["skipped 2 of 3 files"] * 2
-    ingest([rows], tmp_path / "e")
-    assert add_pairs([tmp_path / "pairs"], tmp_path / "e", say=said.append).pairs.pairs == 1
     with open_click_log([tmp_path / "clicks"], say=said.append) as log:
         assert log.totals.rows == 2
-    assert len(said) == 4
+    assert len(said) == 3
 
 
 def test_the_format_that_is_given_decides_what_a_header_is(tmp_path):

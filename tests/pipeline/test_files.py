@@ -11,7 +11,6 @@ from rankmill.foundation.errors import InputError
 from rankmill.pipeline.cli import app
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
-from rankmill.pipeline.pairs.add_pairs import add_pairs
 from rankmill.pipeline.sources.files import find_files, format_of
 from tests.refusals import only_line, refused, unnamed
 
@@ -183,14 +182,6 @@ def test_a_judgment_file_may_have_the_bytes_of_a_file_of_another_kind(tmp_path):
     for path in (rows, judged):
         path.write_text("qid,doc_id,grade,x\nq,d,1,0.5\n")
     assert ingest([rows], tmp_path / "out", qrels=[judged]).manifest.judgments.judgments == 1
-
-
-def test_pairs_that_come_later_are_refused_twice_too(tmp_path):
-    for name, text in (("rows.txt", ROWS), ("a.tsv", PAIRS + "1\ta\tb\n"), ("b.tsv", PAIRS + "1\ta\tb\n")):
-        (tmp_path / name).write_text(text)
-    ingest([tmp_path / "rows.txt"], tmp_path / "out")
-    with refused(InputError, "a.tsv", "b.tsv", "same bytes"):
-        add_pairs([tmp_path / "b.tsv", tmp_path / "a.tsv"], tmp_path / "out")
 
 
 def test_a_name_that_is_no_text_is_refused_in_one_line(tmp_path, monkeypatch, capsys):

@@ -17,10 +17,9 @@ from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.ingest import dataset_builder as building
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.options import IngestOptions
-from rankmill.pipeline.pairs.add_pairs import add_pairs
 from rankmill.pipeline.statistics.describe_dataset import describe
 from tests import naive_preferences
-from tests.refusals import refused, unnamed
+from tests.refusals import refused
 
 SHARES = {"train": 0.5, "valid": 0.3, "test": 0.2}
 COLUMNS = ("qid", "better", "worse", "weight", "probability")
@@ -211,7 +210,7 @@ def test_a_bad_pair_is_named_and_nothing_is_written(tmp_path, name, text, messag
     ingest([tmp_path / "rows.csv"], tmp_path / "out")
     before = files_of(tmp_path / "out"), (tmp_path / "out" / "_manifest.json").read_bytes()
     with refused(DataRejected, path, message):
-        add_pairs([path], tmp_path / "out")
+        ingest([tmp_path / "rows.csv"], tmp_path / "out", pairs=[path], options=IngestOptions(overwrite=True))
     assert (files_of(tmp_path / "out"), (tmp_path / "out" / "_manifest.json").read_bytes()) == before
     assert sorted(file.name for file in tmp_path.iterdir()) == ["out", name, "rows.csv"]
 
@@ -320,27 +319,22 @@ def test_files_that_are_none_or_given_twice(tmp_path, judged):
 # ---- a dataset that is there ---------------------------------------------------------------------------------------
 
 
-def test_pairs_that_come_later_are_as_those_that_came_with_the_judgments(tmp_path, judged):
-    wanted = preferences(judged, 80, 5)
-    path = write_pairs(tmp_path / "p.csv", wanted)
-    options = IngestOptions(split=SHARES)
+def test_pairs_that_come_later_are_as_those_that_came_at_once(tmp_path, judged):
+    path = write_pairs(tmp_path / "p.csv", preferences(judged, 80, 5))
+    options = IngestOptions(split=SHARES, overwrite=True)
     ingest([judged], tmp_path / "at-once", pairs=[path], options=options)
     ingest([judged], tmp_path / "later", options=options)
     without = Dataset.open(tmp_path / "later")
-    report = add_pairs([path], tmp_path / "later", block_size=3)
-    assert report.pairs.pairs == len(wanted)
+    ingest([judged], tmp_path / "later", pairs=[path], options=options)
     assert files_of(tmp_path / "later") == files_of(tmp_path / "at-once")
     manifests = [(tmp_path / name / "_manifest.json").read_bytes() for name in ("at-once", "later")]
     assert manifests[0] == manifests[1]
     assert Dataset.open(tmp_path / "later").digest != without.digest
 
-    with refused(InputError, "pairs", "overwrite"):
-        add_pairs([path], tmp_path / "later")
-    with refused(InputError, "dataset", "rankmill data ingest SRC"):
-        add_pairs([path], tmp_path / "gone")
     states = [Dataset.open(tmp_path / "later")]
     for seed in (6, 7):
-        add_pairs([write_pairs(tmp_path / "p.txt", preferences(judged, 40, seed))], tmp_path / "later", overwrite=True)
+        others = write_pairs(tmp_path / "p.txt", preferences(judged, 40, seed))
+        ingest([judged], tmp_path / "later", pairs=[others], options=options)
         states.append(Dataset.open(tmp_path / "later"))
         for former in states[-2:]:
             former.verify()
@@ -353,9 +347,9 @@ def test_bins_stay_when_only_the_pairs_are_others(tmp_path, judged):
     ingest([judged], tmp_path / "out")
     bin_dataset(Dataset.open(tmp_path / "out"), 20)
     bins = Dataset.open(tmp_path / "out").manifest.bins
-    add_pairs([path], tmp_path / "out")
-    assert Dataset.open(tmp_path / "out").manifest.bins == bins != []
     options = IngestOptions(overwrite=True, max_rejects=1)
+    ingest([judged], tmp_path / "out", pairs=[path], options=options)
+    assert Dataset.open(tmp_path / "out").manifest.bins == bins != []
     ingest(
         [judged],
         tmp_path / "out",
@@ -396,9 +390,6 @@ def test_a_failure_while_joining_leaves_the_old_dataset(tmp_path, judged, monkey
     monkeypatch.setattr(building, "join_pairs", fail)
     with pytest.raises(OSError, match="No space"):
         ingest([judged], tmp_path / "out", pairs=[path], options=IngestOptions(overwrite=True))
-    monkeypatch.setattr("rankmill.pipeline.pairs.add_pairs.join_pairs", fail)
-    with pytest.raises(OSError, match="No space"):
-        add_pairs([path], tmp_path / "out")
     assert (tmp_path / "out" / "_manifest.json").read_bytes() == before
     assert sorted(file.name for file in tmp_path.iterdir()) == ["out", "p.txt", "rows.csv"]
 
@@ -428,15 +419,6 @@ def test_commands_tell_of_pairs(tmp_path, judged):
         json.loads(run.invoke(app, ["describe", str(tmp_path / "out"), "--json"]).stdout)["splits"][0]["pairs"]["pairs"]
         > 0
     )
-
-    ingest([judged], tmp_path / "later")
-    add = ["ingest", "--format", "pairs", str(path), "-o", str(tmp_path / "later")]
-    told = run.invoke(app, add)
-    assert told.stdout == f"{tmp_path / 'later'}: {len(wanted)} pairs from 1 file\n"
-    told = run.invoke(app, [*add, "--overwrite", "--json"])
-    assert json.loads(told.stdout)["pairs"] == len(wanted)
-    told = run.invoke(app, [*add, "--overwrite", "--buckets", "8"])
-    assert not unnamed(str(told.exception), "--buckets", "--format pairs", tmp_path / "later")
 
 
 def test_contradictions_are_counted_as_they_are_defined():

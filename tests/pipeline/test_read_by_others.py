@@ -9,7 +9,6 @@ from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.dataset_manifest import MANIFEST_NAME, earlier_name
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.options import IngestOptions, ReadOptions
-from rankmill.pipeline.pairs.add_pairs import add_pairs
 from rankmill.pipeline.sql import query_dataset
 from rankmill.pipeline.statistics.describe_dataset import describe
 from tests.readers import READERS, rows_of
@@ -91,8 +90,6 @@ def test_datasets_of_earlier_versions_stay_readable_and_can_be_changed(full, tmp
     assert count(full, "rejects") > 0
     assert count(full, "pairs") == 1
     bin_dataset(dataset, 15)
-    (tmp_path / "p2.txt").write_text("q2 d2 d9\n")
-    add_pairs([tmp_path / "p2.txt"], full, overwrite=True)
     csv(tmp_path / "b.csv", range(60, 90))
     ingest([tmp_path / "b.csv"], full, options=IngestOptions(buckets=3, max_rejects=99, overwrite=True))
     ingest([tmp_path / "b.csv"], tmp_path / "new", options=IngestOptions(buckets=3, max_rejects=99))

@@ -18,7 +18,6 @@ from typer.main import get_command
 from rankmill import __version__, cli
 from rankmill.cli import UsageError
 from rankmill.foundation import errors, exit_codes
-from rankmill.scorer.options import RerankOptions
 from tests.refusals import only_line, refused, unnamed
 from tests.waiting import LIMIT, until
 
@@ -361,11 +360,3 @@ def test_the_help_of_a_group_lists_its_commands_in_the_layout_of_a_command(words
     assert "<bool>" not in out
     for name, command in group.commands.items():
         assert (f"\n  {name} " in out) is not command.hidden
-
-
-@pytest.mark.parametrize("command", ["rerank", "evaluate", "compare"])
-def test_pairs_are_a_format_of_data_ingest_only(command, capsys) -> None:
-    assert cli.execute([command, "--help"]) == 0
-    assert "pairs" not in capsys.readouterr().out.partition("--format ")[2].partition("\n  --")[0]
-    with refused(errors.InvalidParameter, "unknown value of format 'pairs'"):
-        RerankOptions(format="pairs")

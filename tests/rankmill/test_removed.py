@@ -27,13 +27,16 @@ def test_what_was_removed_is_answered_by_what_to_use_instead(
     elif place.startswith("["):
         path = tmp_path / "rankmill.toml"
         tables = {"[ingest]": 'sources = ["a.txt"]', "[train]": 'name = "web"', place: ""}
-        tables[place] += f"\n{row.name} = 1"
+        key, _, value = row.name.partition("=")
+        tables[place] += f"\n{key} = {repr(value) if value else 1}"
         path.write_text("\n".join(f"{section}\n{keys}" for section, keys in tables.items()))
         with pytest.raises(ConfigError) as mistake:
             read_config(path)
         answer = str(mistake.value).removeprefix(f"{path}: ")
     else:
-        words = row.name.split() if place == COMMAND else [*place.split(), f"--{row.name}", "x"]
+        words = (
+            row.name.split() if place == COMMAND else [*place.split(), f"--{row.name}", *["x"] * ("=" not in row.name)]
+        )
         assert execute(words) == 2
         answer = only_line(capsys.readouterr().err).removeprefix("rankmill: ")
         where = place if place != COMMAND else row.name.rpartition(" ")[0]

@@ -173,7 +173,8 @@ def test_a_dataset_that_got_pairs_is_known_again(call, work, tmp_path):
     shutil.copytree(work / "d", tmp_path / "with-pairs")
     rows = Dataset.open(work / "d").rows("train", ("qid", "doc_id")).slice(0, 2).to_pylist()
     (tmp_path / "p.csv").write_text(f"qid,better,worse\n{rows[0]['qid']},{rows[0]['doc_id']},{rows[1]['doc_id']}\n")
-    call("data", "ingest", "--format", "pairs", tmp_path / "p.csv", "-o", tmp_path / "with-pairs")
+    options = IngestOptions(buckets=3, split=SHARES, overwrite=True)
+    ingest([work / "judgments.txt"], tmp_path / "with-pairs", pairs=[tmp_path / "p.csv"], options=options)
     assert SEEN in call("evaluate", tmp_path / "with-pairs", "--model", "web@1", "--split", "train")
 
 

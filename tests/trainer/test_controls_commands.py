@@ -177,7 +177,8 @@ def test_pairs_of_a_dataset_are_learnt_as_those_of_arrays(columns, capsys):
         f"{qid[i]} {i} {j} {w.item()!r} {p.item()!r}" for (i, j), w, p in zip(pairs, weight, probability, strict=True)
     ]
     Path("pairs.txt").write_text("\n".join(rng.permutation(lines)) + "\n")
-    assert execute(["data", "ingest", "--format", "pairs", "pairs.txt", "-o", "d"]) == 0, capsys.readouterr().err
+    again = ["data", "ingest", "j.csv", "--pairs", "pairs.txt", "-o", "d", "--buckets", "4", "--overwrite"]
+    assert execute(again) == 0, capsys.readouterr().err
     own = {**FIXED, "n_rounds": 8, "max_leaves": 6, "objective": "ranknet", "learn_from": "pairs"}
     dataset = Dataset.open(Path("d"))
     forest = train(dataset, fixed(**own), TrainingOptions(n_threads=1)).forest

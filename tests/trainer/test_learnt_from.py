@@ -14,6 +14,8 @@ from rankmill import Ranker, cross_validate
 from rankmill.cli import execute
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.ingest import ingest
+from rankmill.pipeline.options import IngestOptions
 from rankmill.registry import Registry
 from rankmill.scorer.forest import Forest
 from rankmill.trainer.objectives.weights import relative_weights
@@ -56,6 +58,11 @@ def work(tmp_path, monkeypatch):
     return tmp_path
 
 
+def add_pairs(work):
+    options = IngestOptions(buckets=3, split=SHARES, overwrite=True)
+    ingest([work / "judgments.txt"], work / "d", pairs=[work / "clicks.csv"], options=options)
+
+
 def trained(name, *options):
     assert execute(["train", "d", "--name", name, *SMALL, *(() if "--n-rounds" in options else ROUNDS), *options]) == 0
     version = Registry("r").resolve(name, bare="latest")
@@ -69,7 +76,7 @@ def values(forest):
 def test_pairs_that_are_added_to_a_dataset_replace_no_grades(work, capsys):
     _, before = trained("before")
     assert not unnamed(capsys.readouterr().err, "learning from grades")
-    assert execute(["data", "ingest", "--format", "pairs", "clicks.csv", "-o", "d"]) == 0
+    add_pairs(work)
     n = Dataset.open(work / "d").pairs("train").better.size
     assert n > 100
     capsys.readouterr()
@@ -99,7 +106,7 @@ def test_pairs_that_are_added_to_a_dataset_replace_no_grades(work, capsys):
 
 
 def test_resuming_goes_on_with_what_the_model_has_learnt_from(work, capsys):
-    assert execute(["data", "ingest", "--format", "pairs", "clicks.csv", "-o", "d"]) == 0
+    add_pairs(work)
     _, pairs = trained("web", "--learn-from", "pairs")
     long = [*SMALL, "--n-rounds", "8", "--resume", "web@1", "--keep-rounds", "all"]
     assert execute(["train", "d", "--name", "web", *long]) == 2

@@ -16,7 +16,6 @@ from rankmill.pipeline.binning import bin_dataset
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.options import IngestOptions, SynthParameters
-from rankmill.pipeline.pairs.add_pairs import add_pairs
 from rankmill.pipeline.synth import write_synthetic
 from rankmill.trainer.objectives.registry import objective_of
 from rankmill.trainer.objectives.spelling import OBJECTIVES
@@ -118,7 +117,8 @@ def test_given_pairs_and_optional_columns_are_counted(tmp_path):
     bin_dataset(Dataset.open(tmp_path / "d"))
     parameters = fixed(objective="ranknet", criterion="ole", ole_pairs=0.0)
     plain = plan_of(Dataset.open(tmp_path / "d"), parameters)
-    add_pairs([tmp_path / "pairs.txt"], tmp_path / "d")
+    options = IngestOptions(buckets=2, overwrite=True)
+    ingest([tmp_path / "j.csv"], tmp_path / "d", pairs=[tmp_path / "pairs.txt"], options=options)
     unused = plan_of(Dataset.open(tmp_path / "d"), parameters)
     assert unused.column_bytes - plain.column_bytes == 100 * (4 + 4 + 8 + 8) + 101 * 8
     assert (unused.given_pairs, unused.pair_bytes) == (0, plain.pair_bytes)
