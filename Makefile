@@ -76,7 +76,7 @@ lock: $(VENV)/.dev ## Resolve the locks again (UPGRADE=--upgrade for the newest 
 	$(COMPILE) --extra docs -c locks/dev.txt pyproject.toml locks/build.in -o locks/docs.txt
 
 clean: ## Remove the environment and all generated files.
-	rm -rf $(VENV) build dist site *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .numba-cache
+	rm -rf $(VENV) build dist site *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # One stamp per lock: set-up runs once, and again when a lock or pyproject.toml changes.

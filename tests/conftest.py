@@ -8,12 +8,6 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-if "PYTEST_XDIST_WORKER" in os.environ and "NUMBA_CACHE_DIR" not in os.environ:
-    # What one worker has compiled, the other and the commands that tests start need not compile again.
-    cache = Path(__file__).parents[1] / ".numba-cache"
-    cache.mkdir(exist_ok=True)
-    os.environ["NUMBA_CACHE_DIR"] = str(cache)
-
 for name in (
     "COLUMNS",
     "LINES",

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,9 @@ import numpy as np
 import pytest
 from numba.core.errors import TypingError
 
-from rankmill.foundation.kernels.compiling import _LockedFiles
+from rankmill.foundation.kernels.compiling import _KernelFiles, sources_digest
 from rankmill.foundation.kernels.randoms import uniform
+from tests.waiting import until
 
 KERNELS = """
 from rankmill.foundation.kernels.compiling import kernel
@@ -63,7 +65,7 @@ def test_a_cache_that_may_not_be_written_is_read_and_what_it_lacks_is_compiled_w
     first = call(tmp_path, "1")
     assert json.loads(first.stdout or first.stderr) == {"values": [2], "compiled": 1}
     kept = {path: path.read_bytes() for path in (tmp_path / "cache").rglob("*") if path.is_file()}
-    assert len(kept) == 3  # an index, the code and the lock
+    assert len(kept) == 2  # the code and the lock
 
     for path in (*(tmp_path / "cache").rglob("*"), tmp_path / "cache", tmp_path):
         path.chmod(path.stat().st_mode & ~0o222)
@@ -118,33 +120,99 @@ from typing import NamedTuple
 from rankmill.foundation.kernels.compiling import kernel
 
 class {0}(NamedTuple):
-    left: int
-    right: int
+    {1}: int
+    {2}: int
 
 @kernel
-def add(pair):
-    return pair.left + pair.right
+def less(pair):
+    return pair.left - 2 * pair.right
 
 def twice(x):
-    return add({0}(x, x))
+    return less({0}(x, 2 * x))
 """
 
 
-def test_a_cache_that_names_what_is_gone_or_was_cut_off_is_compiled_anew(tmp_path: Path) -> None:
-    """The index of an older version names its argument types, and a full disk or a crash may leave half a file."""
+def test_a_cache_that_names_what_is_gone_or_was_damaged_is_compiled_anew(tmp_path: Path) -> None:
+    """Machine code of an older version names its argument types, and a full disk or a crash may leave half a file."""
     kernels = tmp_path / "kernels.py"
-    for number, name in enumerate(("Couple", "Pair")):
-        kernels.write_text(PAIR.format(name))
-        os.utime(kernels, (number, number))
+    for names in (("Couple", "left", "right"), ("Pair", "left", "right"), ("Pair", "right", "left")):
+        kernels.write_text(PAIR.format(*names))
+        os.utime(kernels, (1, 1))
         found = call(tmp_path, "3")
-        assert json.loads(found.stdout or found.stderr) == {"values": [6], "compiled": 1}
-    kept = call(tmp_path, "3")
-    assert json.loads(kept.stdout or kept.stderr) == {"values": [6], "compiled": 0}
-    for ending in ("nbi", "nbc"):
-        for path in (tmp_path / "cache").rglob(f"*.{ending}"):
-            path.write_bytes(path.read_bytes()[:-20])
-        found = call(tmp_path, "3")
-        assert json.loads(found.stdout or found.stderr) == {"values": [6], "compiled": 1}
+        value = -9 if names[1] == "left" else 0
+        assert json.loads(found.stdout or found.stderr) == {"values": [value], "compiled": 1}
+    (code,) = (tmp_path / "cache").rglob("*.nbc")  # what older sources had left is deleted
+    whole = code.read_bytes()
+    code.write_bytes(whole[:-20])
+    found = call(tmp_path, "3")
+    assert json.loads(found.stdout or found.stderr) == {"values": [0], "compiled": 1}
+    assert code.read_bytes() == whole
+
+
+def test_a_file_that_was_damaged_holds_nothing(tmp_path: Path) -> None:
+    files = _KernelFiles(str(tmp_path), "kernel", "stamp")
+    files.save(1, "code")
+    (path,) = tmp_path.iterdir()
+    whole = path.read_bytes()
+    for damaged in (*(whole[:size] for size in range(len(whole))), *(flip(whole, at) for at in range(len(whole)))):
+        path.write_bytes(damaged)
+        assert files.load(1) is None
+    path.write_bytes(whole)
+    assert files.load(1) == "code"
+
+
+def flip(data: bytes, at: int) -> bytes:
+    return data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :]
+
+
+HELPERS = {
+    "kernels.py": "from helper import SCALE\nfrom rankmill.foundation.kernels.compiling import kernel\n"
+    "@kernel\ndef twice(x):\n    return x * SCALE\n",
+    "helper.py": "import deeper\nfrom rankmill.foundation.kernels.randoms import GOLDEN\nSCALE = deeper.SCALE\n",
+    "deeper.py": "SCALE = 2\n",
+    "unused.py": "SCALE = 2\n",
+}
+
+
+def test_a_constant_of_a_module_that_is_imported_by_an_imported_one_counts(tmp_path: Path) -> None:
+    for name, text in HELPERS.items():
+        (tmp_path / name).write_text(text)
+    answers = []
+    for name, text in (("unused.py", "SCALE = 3\n"), ("unused.py", ""), ("deeper.py", "SCALE = 3\n")):
+        (tmp_path / name).write_text(text)
+        found = call(tmp_path, "2")
+        answers.append(json.loads(found.stdout or found.stderr))
+    assert answers == [
+        {"values": [4], "compiled": 1},
+        {"values": [4], "compiled": 0},
+        {"values": [6], "compiled": 1},
+    ]
+
+
+IMPORTS = {
+    "from made.b import X": True,
+    "from made import b": True,
+    "from made import (\n    c,  # first\n    b,\n)": True,
+    "from made import c, \\\n    b": True,
+    "import made.b as other": True,
+    "import made.c, made.b": True,
+    "if True:\n    from made.b import X": True,
+    "from . import b": True,
+    "from .b import X": True,
+    "from made.c import X": False,
+    "import numpy as np": False,
+}
+
+
+@pytest.mark.parametrize("line", IMPORTS)
+def test_every_way_to_import_is_seen(tmp_path: Path, line: str) -> None:
+    package = tmp_path / "made"
+    package.mkdir()
+    for name, text in (("__init__", ""), ("a", f"{line}\n"), ("b", "X = 1\n"), ("c", "X = 1\n")):
+        (package / f"{name}.py").write_text(text)
+    before = sources_digest("made.a", package / "a.py")
+    (package / "b.py").write_text("X = 12\n")
+    assert (sources_digest("made.a", package / "a.py") != before) is IMPORTS[line]
 
 
 COMPILED = """
@@ -189,37 +257,111 @@ def test_an_edit_in_a_shared_file_compiles_those_anew_that_use_it_and_no_edit_co
     shared = package / "foundation" / "kernels" / "randoms.py"
     shared.write_text(shared.read_text().replace(") + 0.5) *", ") + 0.25) *"))
     third = run()
-    assert third["compiled"] == ["absolute_sums", "uniform"]  # one key for all: simple, and never wrong
+    assert third["compiled"] == ["absolute_sums", "uniform"]
     assert third["value"] == 0.5 * first["value"]
     assert run()["compiled"] == []
+    other = package / "trainer" / "_kernels.py"
+    other.write_text(other.read_text() + "\nNOT_OF_RANDOMS = 1\n")
+    assert run()["compiled"] == ["absolute_sums"]  # and nothing of what it imports
 
 
-TURNS = """
+MARKED = """
 import sys, time
-import numpy as np
-from rankmill.foundation.kernels.compiling import _LockedFiles
+from numba.core import event
+from pathlib import Path
+import kernels
 
-files = _LockedFiles(sys.argv[1], "kernel", "stamp")
-for number in range(int(sys.argv[2]), 40, 4):
-    files.save(number, number)
+marks, waits = Path(sys.argv[1]), float(sys.argv[2])
+
+class Mark(event.Listener):
+    def on_start(self, compiling):
+        name = compiling.data["dispatcher"].py_func.__name__
+        with (marks / name).open("a") as mark:
+            mark.write("compiled\\n")
+        time.sleep(waits)
+
+    def on_end(self, _):
+        pass
+
+with event.install_listener("numba:compile", Mark()):
+    print(kernels.outer(3))
+"""
+CALLING = """
+from rankmill.foundation.kernels.compiling import kernel
+
+@kernel
+def inner(x):
+    return x + 1
+
+@kernel
+def factorial(n):
+    if n < 2:
+        return 1
+    return n * factorial(n - 1)
+
+@kernel
+def outer(x):
+    return inner(x) + factorial(x)
 """
 
 
+def start(folder: Path, waits: float) -> subprocess.Popen[str]:
+    """A process that compiles three kernels, marking each, and waits for ``waits`` seconds before each."""
+    path = os.pathsep.join([str(folder), str(ROOT)])
+    environment = {"PATH": os.environ["PATH"], "HOME": str(folder), "PYTHONPATH": path}
+    return subprocess.Popen(
+        [sys.executable, "-c", MARKED, str(folder / "marks"), str(waits)],
+        env={**environment, "NUMBA_CACHE_DIR": str(folder / "cache")},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.fixture
+def called(tmp_path: Path) -> Path:
+    (tmp_path / "kernels.py").write_text(CALLING)
+    (tmp_path / "marks").mkdir()
+    return tmp_path
+
+
+def test_processes_that_start_at_once_compile_each_kernel_once(called: Path) -> None:
+    started = [start(called, 0.2) for _ in range(2)]
+    assert [process.communicate()[0] for process in started] == ["10\n"] * 2
+    assert [process.returncode for process in started] == [0, 0]
+    marks = {path.name: path.read_text() for path in (called / "marks").iterdir()}
+    assert marks == dict.fromkeys(("outer", "inner", "factorial"), "compiled\n")
+    assert len(list((called / "cache").rglob("*.nbc"))) == 3
+
+
+def test_a_process_that_is_killed_while_it_compiles_leaves_the_turn_to_the_next(called: Path) -> None:
+    killed = start(called, 60)
+    until((called / "marks" / "outer").exists, killed)
+    killed.kill()
+    killed.communicate()
+    next_one = start(called, 0)
+    assert next_one.communicate(timeout=60)[0] == "10\n"
+    assert (called / "marks" / "outer").read_text() == "compiled\n" * 2
+
+
 def test_processes_that_save_at_once_lose_and_mix_nothing(tmp_path: Path) -> None:
-    savers = [subprocess.Popen([sys.executable, "-c", TURNS, str(tmp_path), str(k)], cwd=ROOT) for k in range(4)]
-    assert [saver.wait() for saver in savers] == [0] * 4
-    files = _LockedFiles(str(tmp_path), "kernel", "stamp")
+    files = _KernelFiles(str(tmp_path), "kernel", "stamp")
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda number: _KernelFiles(str(tmp_path), "kernel", "stamp").save(number, number), range(40)))
     assert [files.load(number) for number in range(40)] == list(range(40))
-    assert _LockedFiles(str(tmp_path), "kernel", "another").load(1) is None
+    assert _KernelFiles(str(tmp_path), "kernel", "another").load(1) is None
 
 
-def test_machine_code_is_there_before_the_index_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    files = _LockedFiles(str(tmp_path), "kernel", "stamp")
+def test_machine_code_is_published_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = _KernelFiles(str(tmp_path), "kernel", "stamp")
 
-    def killed(_: object) -> None:
+    def killed(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(files, "_save_index", killed)
-    with pytest.raises(KeyboardInterrupt):
-        files.save(1, "code")
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", killed)
+        with pytest.raises(KeyboardInterrupt):
+            files.save(1, "code")
     assert files.load(1) is None
+    files.save(1, "code")
+    assert files.load(1) == "code"
+    assert len(list(tmp_path.iterdir())) == 1

@@ -1,11 +1,12 @@
 """``@kernel`` compiles a function with Numba and keeps the machine code on disk, for every room.
 
-Numba's own ``cache=True`` falls short in four ways, so kernels have a cache of their own, a subclass of Numba 0.68's:
+Numba's own ``cache=True`` falls short in five ways, so kernels have a cache of their own, a subclass of Numba 0.68's:
 
 - It notices edits in the file of a function alone.  Kernels call functions of other files, so here machine code is used
-  only while *all* kernel sources are what they were: every ``*_kernels.py`` and everything in this folder.
-- Its files are written in two steps without a lock: of two processes, one may find machine code for other types under its
-  number.  Here processes take turns, and the index names only files that are complete.
+  only while the function's module *and all that it imports of ours, directly or not,* are what they were.
+- Several processes that start at once compile the same kernels.  Here one compiles a kernel and the others wait for it.
+- Its files are written in two steps: another process may find machine code for other types.  Here each file is whole, has a
+  checksum, and says what it was compiled from and for.
 - It refuses a ``NUMBA_CACHE_DIR`` that cannot be written.  Here such a folder is read (the image's, under any user), and
   what it lacks is compiled in every process.
 - It says nothing when a first command waits for half a minute: see :func:`compilation_announced`.
@@ -17,29 +18,44 @@ import fcntl
 import hashlib
 import os
 import pickle
+import re
+import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
+import llvmlite
+import numba
+import numpy as np
 from numba import njit, types
-from numba.core import event
+from numba.core import config, event
 from numba.core.caching import (
     CompileResultCacheImpl,
     FunctionCache,
-    IndexDataCacheFile,
     InTreeCacheLocator,
     UserProvidedCacheLocator,
     UserWideCacheLocator,
 )
+from numba.core.compiler_lock import global_compiler_lock
+from numba.core.serialize import dumps
 
 FIRST = "compiling the kernels for this machine, once; this takes half a minute, or longer if other programs are busy"
 MORE = "compiling kernels that were not needed here before; they are kept"
 EVERY_TIME = "compiling the kernels, which takes half a minute or longer every time: {folder} cannot be written"
+WAITING = "waiting for another process that is compiling the same kernels"
 
 _NOT_UNPICKLED = (pickle.UnpicklingError, AttributeError, ImportError, EOFError, IndexError, TypeError, ValueError)
-_ROOMS = ("foundation", "pipeline", "scorer", "trainer")
+_PATIENCE_SECONDS = 300.0  # for another process, which may have been stopped; after that, the kernel is compiled twice
+_CHECKSUM_BYTES = hashlib.sha256().digest_size
+_IMPORT = re.compile(
+    rb"^[ \t]*(?:from[ \t]+([.\w]+)[ \t]+import\b[ \t]*(\([^)]*\)|(?:\\\n|[^\n])*)|import[ \t]+([^\n]*))", re.MULTILINE
+)
+_TOOLS = f"py{sys.version_info[0]}{sys.version_info[1]}-{numba.__version__}-{llvmlite.__version__}-{np.__version__}"
+_SETTINGS = ("BOUNDSCHECK", "DEBUGINFO_DEFAULT", "DISABLE_INTEL_SVML", "LOOP_VECTORIZE", "OPT", "SLP_VECTORIZE")
+_WAIT = "rankmill:wait"  # an event beside Numba's own
 _folders: dict[str, set[str]] = {}  # room -> cache folders of its kernels that have been imported
 
 
@@ -62,33 +78,60 @@ def kernel(function: Callable[..., Any] | None = None, *, allocates: bool = Fals
     options |= {"_nrt": allocates}  # not in Numba's annotations
     dispatcher = njit(nogil=True, error_model="numpy", **options)(function)
     if dispatcher is not function and os.path.exists(function.__code__.co_filename):  # noqa: PTH110 - not for doctests
-        dispatcher._cache = _KernelCache(function)  # noqa: SLF001 - what cache=True sets
+        kept = dispatcher._cache = _KernelCache(function, dispatcher)  # noqa: SLF001 - what cache=True sets
+        dispatcher.compile = kept.in_turn(dispatcher.compile)
     return dispatcher
 
 
+def sources_digest(module: str, path: Path) -> str:
+    """Return the sha256 over a module's source and those of all modules of its package, or of rankmill, that it imports.
+
+    Imports are read from the sources, so that a constant counts as well as a function; those of other libraries do not.
+    """
+    digests: dict[str, str] = {}
+    waiting = [(module, path)]
+    while waiting:
+        name, file = waiting.pop()
+        if name not in digests:
+            facts = file.stat()
+            digests[name], imports = _read_source(name, file, facts.st_mtime_ns, facts.st_size)
+            waiting += imports
+    return hashlib.sha256(repr(sorted(digests.items())).encode()).hexdigest()
+
+
 @cache
-def kernel_sources_digest() -> str:
-    """Return the sha256 over all kernel sources as they are installed, in the order of their paths."""
-    root, paths = Path(__file__).parents[2], []
-    for room in _ROOMS:
-        for folder, _, names in os.walk(root / room):
-            shared = folder.endswith(os.path.join("foundation", "kernels"))  # noqa: PTH118
-            paths += [Path(folder, name) for name in names if name.endswith("_kernels.py" if not shared else ".py")]
-    digest = hashlib.sha256()
-    for path in sorted(paths):
-        data = path.read_bytes()
-        digest.update(f"{path.relative_to(root).as_posix()}\n{len(data)}\n".encode() + data)
-    return digest.hexdigest()
+def _read_source(module: str, path: Path, _mtime: int, _size: int) -> tuple[str, list[tuple[str, Path]]]:
+    """Return the digest of a module, and names and files of those that it imports, of its own package, rankmill, or its folder."""
+    source = path.read_bytes()
+    depth = module.count(".") + (path.name == "__init__.py")
+    named: list[str] = []
+    for origin, names, modules in _IMPORT.findall(source):
+        if modules:
+            named += re.findall(r"[.\w]+", modules.decode())
+        else:
+            start = origin.decode()
+            if start.startswith("."):  # one dot is the folder of the module, two are the one above
+                below = start.lstrip(".")
+                above = module.split(".")[: depth + 1 - len(start) + len(below)]
+                start = ".".join([*above, below] if below else above)
+            named += [start, *(f"{start}.{name}" for name in re.findall(r"\w+", names.decode()))]
+    folders = {
+        module.partition(".")[0]: path.parents[min(depth, len(path.parents) - 1)],
+        __name__.partition(".")[0]: Path(__file__).parents[__name__.count(".")],
+    }
+    found = []
+    for name in dict.fromkeys(named):
+        beside = path.parent if not depth and "." not in name else None  # a script finds modules in its own folder
+        folder = folders.get(name.partition(".")[0], beside)
+        if folder is not None:
+            stem = folder / name.replace(".", "/")
+            found += [
+                (name, file) for file in (stem.with_name(f"{stem.name}.py"), stem / "__init__.py") if file.is_file()
+            ]
+    return hashlib.sha256(source).hexdigest(), found
 
 
-class _KeyedBySources:
-    """Machine code is valid while its own file, which may be outside of the package, and all kernel sources are unchanged."""
-
-    def get_source_stamp(self) -> tuple[Any, str]:
-        return super().get_source_stamp(), kernel_sources_digest()  # type: ignore[misc]
-
-
-class _NamedFolder(_KeyedBySources, UserProvidedCacheLocator):
+class _NamedFolder(UserProvidedCacheLocator):
     """The folder that ``NUMBA_CACHE_DIR`` names, writable or not."""
 
     def ensure_cache_path(self) -> None:
@@ -98,51 +141,151 @@ class _NamedFolder(_KeyedBySources, UserProvidedCacheLocator):
                 folder.mkdir(parents=True, exist_ok=True)
 
 
-class _BesideTheSource(_KeyedBySources, InTreeCacheLocator):
-    """The ``__pycache__`` of an installation that may be written."""
-
-
-class _OfTheUser(_KeyedBySources, UserWideCacheLocator):
-    """A folder in the user's home."""
-
-
 class _Implementation(CompileResultCacheImpl):
-    _locator_classes: list[type[object]] = [_NamedFolder, _BesideTheSource, _OfTheUser]  # noqa: RUF012 - as Numba declares it
+    """Kernels are kept in the named folder, else beside their sources, else in the user's home."""
+
+    _locator_classes: list[type[object]] = [_NamedFolder, InTreeCacheLocator, UserWideCacheLocator]  # noqa: RUF012 - as Numba declares it
 
 
-class _LockedFiles(IndexDataCacheFile):
-    """The files of one kernel: an index, and one file for the types of arguments it has been compiled for."""
+class _KernelFiles:
+    """The files of one kernel: one for the types of arguments that it has been compiled for.
 
-    def load(self, key: Any) -> Any:
-        with _turn(self._cache_path, fcntl.LOCK_SH), suppress(*_NOT_UNPICKLED):
-            return super().load(key)
+    Their names have digests of the sources and of the types, so that none is ever changed: it is published whole, and deleted
+    when the same Python and Numba have compiled newer sources.
+    """
+
+    def __init__(self, folder: str, kernel: str, sources: str) -> None:
+        self._folder, self._sources = Path(folder), sources
+        self._prefix = f"{kernel}.{_TOOLS}."
+
+    def _path(self, key: object) -> Path:
+        return (
+            self._folder
+            / f"{self._prefix}{self._sources[:16]}.{hashlib.sha256(repr(key).encode()).hexdigest()[:16]}.nbc"
+        )
+
+    def load(self, key: object) -> Any:
+        """Return what was kept for ``key``; None if it is not there, or is not whole."""
+        try:
+            data = self._path(key).read_bytes()
+        except OSError:
+            return None
+        if hashlib.sha256(data[_CHECKSUM_BYTES:]).digest() != data[:_CHECKSUM_BYTES]:
+            return None
+        with suppress(*_NOT_UNPICKLED):
+            sources, kept_for, kept = pickle.loads(data[_CHECKSUM_BYTES:])  # noqa: S301 - as trusted as the sources beside it
+            if (sources, kept_for) == (self._sources, key):
+                return kept
         return None
 
-    def save(self, key: Any, data: Any) -> None:
-        with _turn(self._cache_path, fcntl.LOCK_EX):
-            names = self._load_index()
-            if key not in names:
-                taken = set(names.values())
-                names[key] = next(name for n in range(1, len(taken) + 2) if (name := self._data_name(n)) not in taken)
-            self._save_data(names[key], data)  # before the index names it: a killed process leaves no wrong entry
-            self._save_index(names)
+    def save(self, key: object, kept: object) -> None:
+        """Keep ``kept`` for ``key``, and delete what was compiled from older sources; OSError."""
+        data = dumps((self._sources, key, kept))
+        path = self._path(key)
+        unfinished = path.with_suffix(f".{os.getpid()}.tmp")
+        try:
+            unfinished.write_bytes(hashlib.sha256(data).digest() + data)
+            unfinished.replace(path)
+        finally:
+            unfinished.unlink(missing_ok=True)
+        for other in self._folder.glob(f"{self._prefix}*"):
+            if not other.name.startswith(f"{self._prefix}{self._sources[:16]}."):
+                other.unlink(missing_ok=True)
 
-    def _load_index(self) -> dict[Any, str]:
-        """Return the names of files by types; none if the index names types of an older version that no longer exist."""
-        with suppress(*_NOT_UNPICKLED):
-            return dict(super()._load_index())
-        return {}
+
+class _Turns:
+    """Locks of the kernels of one folder, between processes; the system frees those of a process that ends.
+
+    Each is one byte of one file.  A process that compiles a kernel takes the locks of those that it calls, too: calls have no
+    cycles, so nobody waits in a circle.  One thread of a process compiles at a time.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self._path = Path(folder, "compiling.lock")
+        self._file: IO[bytes] | None = None  # open while any is held: closing it frees all
+        self._held: set[str] = set()
+
+    def holds(self, kernel: str) -> bool:
+        return kernel in self._held
+
+    def take(self, kernel: str, when_waiting: Callable[[], object]) -> None:
+        """Wait for the lock of a kernel; go on without it in a folder that is only read, and if the other takes too long."""
+        until = 0.0
+        with suppress(OSError):
+            self._file = self._file or self._path.open("ab")
+            while not self._try(kernel):
+                if not until:
+                    until = time.monotonic() + _PATIENCE_SECONDS
+                    when_waiting()
+                elif time.monotonic() > until:
+                    return
+                time.sleep(0.02)
+            self._held.add(kernel)
+
+    def _try(self, kernel: str) -> bool:
+        with suppress(BlockingIOError, PermissionError):  # another process has it
+            fcntl.lockf(self._file or -1, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, _byte_of(kernel))
+            return True
+        return False
+
+    def free(self, kernel: str) -> None:
+        self._held.discard(kernel)
+        if self._file is not None:
+            with suppress(OSError):
+                fcntl.lockf(self._file, fcntl.LOCK_UN, 1, _byte_of(kernel))
+            if not self._held:
+                self._file.close()
+                self._file = None
+
+
+def _byte_of(kernel: str) -> int:
+    return int.from_bytes(hashlib.sha256(kernel.encode()).digest()[:7], "little")
+
+
+_turns: dict[str, _Turns] = {}  # by cache folder
 
 
 class _KernelCache(FunctionCache):
     _impl_class = _Implementation
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., Any], dispatcher: Any) -> None:
         super().__init__(function)
-        stamp = self._impl.locator.get_source_stamp()
-        self._cache_file = _LockedFiles(self._cache_path, self._impl.filename_base, stamp)
+        path = function.__code__.co_filename
+        self._kernel = f"{Path(path).stem}.{function.__qualname__.replace('<', '').replace('>', '')}"
+        self._dispatcher = dispatcher
+        self._cache_file: Any = _KernelFiles(
+            self._cache_path, self._kernel, sources_digest(function.__module__, Path(path))
+        )
+        self._turns = _turns.setdefault(self._cache_path, _Turns(self._cache_path))
+        self._taken: list[int] = []
         self.room = function.__module__.removeprefix("rankmill.").partition(".")[0]  # trainer, for one
         _folders.setdefault(self.room, set()).add(self._cache_path)
+
+    def in_turn(self, compile_for: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """Return a method of the dispatcher that loads, or compiles what no other process is compiling."""
+
+        def compile_in_turn(signature: Any) -> Any:
+            with global_compiler_lock:
+                outermost = not self._turns.holds(self._kernel)  # a kernel that calls itself is compiled meanwhile
+                try:
+                    return compile_for(signature)
+                finally:
+                    if outermost:
+                        self._turns.free(self._kernel)
+
+        return compile_in_turn
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """Return what is kept; if that is nothing, take the turn to compile, and look again for what others have kept."""
+        found = super().load_overload(sig, target_context)
+        if found is None and not self._turns.holds(self._kernel):
+            self._turns.take(self._kernel, self._say_waiting)
+            found = super().load_overload(sig, target_context)
+        return found
+
+    def _say_waiting(self) -> None:
+        with event.trigger_event(_WAIT, {"dispatcher": self._dispatcher}):
+            pass
 
     def save_overload(self, sig: Any, data: Any) -> None:
         if _has_array(data.signature.return_type):
@@ -151,6 +294,11 @@ class _KernelCache(FunctionCache):
             )
         super().save_overload(sig, data)
 
+    def _index_key(self, sig: Any, codegen: Any) -> Any:
+        """Return what machine code depends on besides the sources: types, CPU, the function's own code, Numba's settings."""
+        settings = tuple(getattr(config, name) for name in _SETTINGS)
+        return *super()._index_key(sig, codegen), _spelled(sig), self._py_func.__code__.co_firstlineno, settings
+
     @contextmanager
     def _guard_against_spurious_io_errors(self) -> Iterator[None]:
         """Compile what cannot be read; what cannot be stored is compiled again next time."""
@@ -158,27 +306,19 @@ class _KernelCache(FunctionCache):
             yield
 
 
+def _spelled(kind: Any) -> str:
+    """Return a type with the names of its fields: of two named tuples, they may be all that differs."""
+    parts = kind if isinstance(kind, tuple) else getattr(kind, "types", getattr(kind, "args", ()))
+    return f"{kind}{getattr(kind, 'fields', '')}{''.join(map(_spelled, parts))}"
+
+
 def _has_array(kind: types.Type) -> bool:
     return isinstance(kind, types.Array) or any(map(_has_array, getattr(kind, "types", ())))
 
 
-@contextmanager
-def _turn(folder: str, kind: int) -> Iterator[None]:
-    """Hold the lock of a cache folder; a read-only folder needs no lock."""
-    path = Path(folder, "turns.lock")
-    try:
-        lock = path.open("rb" if kind == fcntl.LOCK_SH and path.exists() else "ab")
-    except OSError:
-        yield
-        return
-    with lock:  # closing it releases the lock
-        fcntl.flock(lock, kind)
-        yield
-
-
 def kernels_compiled(room: str) -> bool:
     """Return whether any kernel of a room, of those imported so far, is in the cache, even that of an older version."""
-    return any(any(Path(folder).glob("*.nbi")) for folder in _folders.get(room, ()))
+    return any(any(Path(folder).glob("*.nbc")) for folder in _folders.get(room, ()))
 
 
 class _First(event.Listener):
@@ -194,6 +334,8 @@ class _First(event.Listener):
         say, self._say = self._say, None
         if not os.access(kept_in.cache_path, os.W_OK):
             say(EVERY_TIME.format(folder=kept_in.cache_path))
+        elif compiling.kind == _WAIT:
+            say(WAITING)
         else:
             say(MORE if kernels_compiled(kept_in.room) else FIRST)
 
@@ -203,6 +345,7 @@ class _First(event.Listener):
 
 @contextmanager
 def compilation_announced(say: Callable[[str], object]) -> Iterator[None]:
-    """Call ``say`` with one line as soon as a kernel has to be compiled in this context, and not again."""
-    with event.install_listener("numba:compile", _First(say)):
+    """Call ``say`` with one line as soon as a kernel has to be compiled in this context, or awaited, and not again."""
+    first = _First(say)
+    with event.install_listener("numba:compile", first), event.install_listener(_WAIT, first):
         yield

@@ -22,7 +22,7 @@ def tree(folder: Path) -> set[tuple[str, int]]:
 
 def test_it_says_everything_in_text_and_in_json(tmp_path: Path, monkeypatch, capsys) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)  # pytest-xdist's workers have one
+    monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
     monkeypatch.setenv("NUMBA_CPU_NAME", "generic")
     Registry(tmp_path / "models").prepare()
     before = tree(tmp_path)

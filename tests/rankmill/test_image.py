@@ -140,10 +140,10 @@ def kernels_of_the_house() -> set[tuple[str, str, str]]:
 
 
 def kernel_of(cached: str) -> tuple[str, str, str]:
-    """(package, file, function) of a file of Numba's cache: ``scorer_<digest>/_kernels.bin_rows-60.py311.nbi``."""
+    """(package, file, function) of a file of the cache: ``scorer_<digest>/_kernels.bin_rows.py311-<tools and digests>.nbc``."""
     path = Path(cached)
-    file, _, rest = path.name.partition(".")
-    return path.parent.name.rsplit("_", 1)[0], file, rest.rsplit("-", 1)[0]
+    file, function, *_ = path.name.split(".")
+    return path.parent.name.rsplit("_", 1)[0], file, function
 
 
 def text_of(name: str) -> str:

@@ -49,9 +49,6 @@ def test_compiling_once_is_said_where_it_is_true(tmp_path: Path) -> None:
     assert not unnamed(first, "compiling", "once", "half a minute", "or longer")
     assert len(first.splitlines()) == 1
     assert said(tmp_path) == "[]\n"
-    for index in tmp_path.rglob(
-        "_partition_kernels.partition*.nbi"
-    ):  # as if its source had changed, while others are there
-        index.with_name("_partition_kernels.other-1.nbi").write_bytes(index.read_bytes())
-        index.unlink()
+    for code in tmp_path.rglob("_partition_kernels.partition.*.nbc"):  # as if its source had changed
+        code.rename(code.with_name("_partition_kernels.other.nbc"))
     assert said(tmp_path) == "['compiling kernels that were not needed here before; they are kept']\n"
