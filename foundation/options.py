@@ -95,7 +95,7 @@ def option(
         ``2GB``.  ``read``: makes the value from the text of a command line (from a list of texts if it may be given more
         than once, ``repeat``).  ``convert``: makes the stored value from the given one, wherever it comes from.
         ``flags``: if they are not the name with dashes.  ``metavar``, ``panel``: as in Typer.  ``on_command_line``: false for
-        what only Python has.  ``always_stored``: false for an option that older files do not have; files contain it only if it
+        what only Python has.  ``always_stored``: false for an option that files contain only if it
         differs from the default, so that their bytes stay the same.  ``by_preset``: left out, None, a preset
         of the group decides; ``default`` is then the choice of its oldest preset.
     """

@@ -1,14 +1,14 @@
 """Convert typed records (frozen dataclasses) to JSON and back, in the same way for every file.
 
 A record is a frozen dataclass.  Its fields may be plain values, other records, tuples, lists, mappings, enums, paths, dates and
-NumPy's numbers and arrays.  A field made by :func:`left_out` has no key in the JSON while it is None, so that a record can gain a
-field and old files keep their bytes; one made by :func:`not_in_json` never has one.  Reading is strict (the text ``"7"`` is no number), takes defaults for keys that are not there and
-ignores unknown keys, so that old and newer files can both be read.
+NumPy's numbers and arrays.  A field made by :func:`left_out` has no key in the JSON while it is None; one made by :func:`not_in_json` never has one.  Reading is
+strict (the text ``"7"`` is no number), takes defaults for keys that are not there and ignores unknown keys.
 """
 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, field, fields, is_dataclass
 from datetime import date, datetime
@@ -98,6 +98,14 @@ def infinite_as_words(content: Any) -> Any:
 def to_line(value: object) -> str:
     """Return ``value`` as one line of JSON, keys sorted: the same bytes for the same record."""
     return json.dumps(as_json(value), sort_keys=True, ensure_ascii=False, allow_nan=False)
+
+
+def other_format(what: str, found: object, known: int, cure: str, *, first: int | None = None) -> str:
+    """Say that ``what`` (its place and kind) has the format ``found``, not ``known`` or ``first`` to ``known``, and who reads it."""
+    own = sys.modules[__name__.partition(".")[0]].__version__
+    reads = f"format {known}" if first is None else f"formats {first} to {known}"
+    later = f"use the version after {own} that wrote it, or " if isinstance(found, int) and found > known else ""
+    return f"{what} of format {found!r}, but rankmill {own} reads {reads}; {later}{cure}"
 
 
 def canonical_json(value: object) -> bytes:

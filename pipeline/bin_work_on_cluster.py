@@ -20,7 +20,7 @@ from rankmill.foundation.storage.publish import fsync_file, fsync_folder, keep_b
 from rankmill.pipeline.bin_work import BinWork, bins_of_features, no_counts, places_of, write_shard
 from rankmill.pipeline.binspec import BinSpec, FeatureBins
 from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.dataset_manifest import MANIFEST_NAME, path_in
+from rankmill.pipeline.dataset_manifest import MANIFEST_NAME
 from rankmill.pipeline.memory_plans import BinPlan
 from rankmill.pipeline.stored_shards import read_manifest
 
@@ -128,7 +128,7 @@ class ClusterBinWork(BinWork):
     def __init__(self, dataset: Dataset, plan: BinPlan, staging: Path, cluster: Cluster) -> None:
         super().__init__(dataset, plan, staging.absolute())
         self._cluster = cluster
-        write_atomically(path_in(self._staging, MANIFEST_NAME), dataset.manifest.to_bytes())
+        write_atomically(self._staging / MANIFEST_NAME, dataset.manifest.to_bytes())
         self._job = BinJob(dataset=dataset.path.absolute(), plan=plan, staging=self._staging)
         self._written: list[ShardsWritten] = []
 

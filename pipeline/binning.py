@@ -20,7 +20,7 @@ from rankmill.foundation.storage.staging import staging_folder
 from rankmill.pipeline.bin_work import BinWork
 from rankmill.pipeline.binspec import BinSpec, checked_max_bins
 from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.dataset_manifest import BINS, BinSet, path_in
+from rankmill.pipeline.dataset_manifest import BINS, BinSet
 from rankmill.pipeline.memory_plans import BinPlan
 from rankmill.pipeline.options import MAX_BIN, MIN_MAX_BIN, BinOptions
 from rankmill.pipeline.quantiles import checked_max_bin
@@ -115,7 +115,7 @@ def bin_dataset(
     """
     most = BinOptions(max_bin=checked_max_bin(max_bin, MIN_MAX_BIN), max_bin_of=max_bin_of or {})
     plan = bin_plan(dataset, memory) if plan is None else plan
-    folder = path_in(dataset.path, BINS)
+    folder = dataset.path / BINS
     folder.mkdir(exist_ok=True)
     with alone(folder):
         # another process may have finished while this one waited

@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from rankmill.foundation.errors import DatasetFormatError, InputError
 from rankmill.foundation.options import spelled
-from rankmill.foundation.records import as_json, infinite_as_words
+from rankmill.foundation.records import as_json, infinite_as_words, other_format
 from rankmill.pipeline import _kernels
 from rankmill.pipeline.options import MAX_BIN
 from rankmill.pipeline.quantiles import (
@@ -167,10 +167,8 @@ class BinSpec:
         try:
             content = json.loads(text)
             if content["format"] != BINSPEC_FORMAT:
-                raise DatasetFormatError(
-                    f"{where}: expected bin specification format {BINSPEC_FORMAT}, found {content['format']!r};"
-                    " bin the dataset again with this version"
-                )
+                what, cure = f"{where}: bin specification", "bin the dataset again"
+                raise DatasetFormatError(other_format(what, content["format"], BINSPEC_FORMAT, cure))
             features = tuple(FeatureBins.from_json(feature) for feature in content["features"])
             sampled = content.get("sampled_rows")
             max_bin_of = {str(name): int(most) for name, most in content.get("max_bin_of", {}).items()}

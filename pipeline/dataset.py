@@ -32,7 +32,6 @@ from rankmill.pipeline.dataset_manifest import (
     Manifest,
     Shard,
     SplitName,
-    path_in,
 )
 from rankmill.pipeline.pairs.stored_pairs import PreferencePairs, by_rows
 from rankmill.pipeline.sources.column_roles import type_of
@@ -229,7 +228,7 @@ class Dataset(StoredShards):
 
     def bins_folder(self, digest: str) -> Path:
         """Return the folder with the binned copy ``digest``."""
-        return path_in(self.path, BINS) / digest
+        return self.path / BINS / digest
 
     def bin_set(self, digest: str | None = None) -> BinSet:
         """Return the entry of the binned copy ``digest`` (None: the newest); InputError if there is none."""
@@ -306,7 +305,7 @@ class Dataset(StoredShards):
             others = [bins for bins in current.bins if bins.binspec != entry.binspec]
             manifest = current.model_copy(update={"bins": [*others, entry]})
             if manifest != current:
-                write_atomically(path_in(self.path, MANIFEST_NAME), manifest.to_bytes())
+                write_atomically(self.path / MANIFEST_NAME, manifest.to_bytes())
         return Dataset(self.path, manifest)
 
     @cached_property

@@ -1,7 +1,7 @@
 """Layout of a dataset on disk: the schema of its manifest, and the names of its files.
 
 Other programs can read a dataset as a folder of Parquet files.  pandas, pyarrow and Spark skip names that begin with ``_``, so
-they only see the shards of rows in ``features``.  Earlier versions wrote the other names without ``_``; such datasets keep them.
+they only see the shards of rows in ``features``.
 """
 
 from __future__ import annotations
@@ -28,9 +28,7 @@ ColumnName = Literal["label", "event", "weight", "offset", "position", "query_we
 
 class _Strict(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
-    always_written: ClassVar[str] = (
-        ""  # written by older versions even if it is the default; other fields are omitted then
-    )
+    always_written: ClassVar[str] = ""  # also if it is the default; other fields are omitted then
 
     @model_serializer(mode="wrap")
     def _without_defaults(self, handler: SerializerFunctionWrapHandler) -> Any:
@@ -73,7 +71,7 @@ class Shard(_Strict):
     features_bytes: Count
     queries: Digest  # _queries/<digest>.parquet
     queries_bytes: Count
-    statistics: ShardStatistics | None = None  # None: written by an earlier version
+    statistics: ShardStatistics
 
 
 class PairShard(_Strict):
@@ -274,17 +272,6 @@ PAIR_REJECTS_NAME = "_pair_rejects.parquet"
 JUDGMENT_REJECTS_NAME = "_judgment_rejects.parquet"
 
 T = TypeVar("T")
-
-
-def earlier_name(name: str) -> str:
-    """Return the name that earlier versions used for ``name``."""
-    return name.removeprefix("_")
-
-
-def path_in(dataset: Path, name: str) -> Path:
-    """Return the path of ``name`` in the folder ``dataset``: with its earlier name if only that exists."""
-    path, earlier = dataset / name, dataset / earlier_name(name)
-    return earlier if not path.exists() and earlier.exists() else path
 
 
 def read_even_if_replaced(shard: Path, read: Callable[[Path], T]) -> T:

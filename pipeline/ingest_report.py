@@ -12,7 +12,7 @@ from rich.progress import TaskID
 from rankmill.foundation.cures import NAME, spelled_with
 from rankmill.foundation.progress import TerminalBar, stderr_console
 from rankmill.foundation.records import JSON, as_json, infinite_as_words
-from rankmill.pipeline.dataset_manifest import JUDGMENT_REJECTS_NAME, PAIR_REJECTS_NAME, REJECTS_NAME, UNJUDGED, path_in
+from rankmill.pipeline.dataset_manifest import JUDGMENT_REJECTS_NAME, PAIR_REJECTS_NAME, REJECTS_NAME, UNJUDGED
 from rankmill.pipeline.sources.grades import HIGHEST_LABEL_AS_GRADE, note_on_gains
 from rankmill.pipeline.vocabulary import Vocabulary
 
@@ -62,12 +62,12 @@ class IngestReport:
     path: Path
     manifest: Manifest
     seconds: float
+    statistics: Statistics
+    """Statistics of the columns."""
     read: Sequence[SourceFile] = ()
     """The files read by this ingest."""
     columns_guessed: Mapping[str, str] = field(default_factory=dict)
     """Inferred roles with the names of their columns."""
-    statistics: Statistics | None = None
-    """Statistics of the columns; None if shards of an earlier version lack them."""
     vocabulary: Vocabulary = field(default_factory=Vocabulary)
     """The categories of the categorical features."""
 
@@ -84,7 +84,7 @@ class IngestReport:
     @property
     def remarks(self) -> list[str]:
         """Remarks for users, one line each."""
-        lines = [] if self.statistics is None else self.statistics.remarks
+        lines = self.statistics.remarks
         for name, clashes in self.vocabulary.clashes.items():
             what = "; ".join(" and ".join(map(repr, texts)) for texts in clashes[:CLASHES_SHOWN])
             more = f" and {len(clashes) - CLASHES_SHOWN:,} more" if len(clashes) > CLASHES_SHOWN else ""
@@ -129,12 +129,12 @@ class IngestReport:
             lines.append(f"  pairs     {manifest.pairs.pairs:,} from {files} file{'s' * (files > 1)}")
             if manifest.pairs.rejected:
                 pairs = f"{manifest.pairs.rejected:,} pair{'s' * (manifest.pairs.rejected > 1)}"
-                lines.append(f"  rejected  {pairs}, listed in {path_in(self.path, PAIR_REJECTS_NAME)}")
+                lines.append(f"  rejected  {pairs}, listed in {self.path / PAIR_REJECTS_NAME}")
         lines += _judged(manifest, self.path)
         lines += [f"  {'' if number else 'remarks':<10}{line}" for number, line in enumerate(self.remarks)]
         if manifest.rejected_rows:
             rows = f"{manifest.rejected_rows:,} row{'s' * (manifest.rejected_rows > 1)}"
-            lines.append(f"  rejected  {rows}, listed in {path_in(self.path, REJECTS_NAME)}")
+            lines.append(f"  rejected  {rows}, listed in {self.path / REJECTS_NAME}")
         return "\n".join(lines)
 
     def to_json(self) -> dict[str, JSON]:
@@ -187,12 +187,12 @@ def _judged(manifest: Manifest, path: Path) -> list[str]:
             lines.append(f"            {several(found.repeated, found.conflicting, 'judged more than once')}")
         if found.rejected:
             bad = f"{found.rejected:,} judgment{'s' * (found.rejected != 1)}"
-            lines.append(f"  rejected  {bad}, listed in {path_in(path, JUDGMENT_REJECTS_NAME)}")
+            lines.append(f"  rejected  {bad}, listed in {path / JUDGMENT_REJECTS_NAME}")
     if repeats is not None:
         lines.append(f"  repeated  {repeated(repeats)}")
     if manifest.unjudged:
         n = manifest.unjudged_rows
-        lines.append(f"  unjudged  {n:,} row{'s' * (n != 1)}, kept for re-ranking in {path_in(path, UNJUDGED)}")
+        lines.append(f"  unjudged  {n:,} row{'s' * (n != 1)}, kept for re-ranking in {path / UNJUDGED}")
     return lines
 
 

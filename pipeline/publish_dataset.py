@@ -25,7 +25,6 @@ from rankmill.pipeline.dataset_manifest import (
     STATISTICS,
     UNJUDGED,
     Manifest,
-    path_in,
 )
 from rankmill.pipeline.stored_shards import read_manifest
 
@@ -64,7 +63,7 @@ def publish_dataset(staged: Path, out: Path, manifest: Manifest, *, overwrite: b
     ConflictError
         Another command has made ``out`` meanwhile, and it may not be replaced.
     """
-    if not path_in(out, MANIFEST_NAME).exists():
+    if not (out / MANIFEST_NAME).exists():
         check_destination(out, overwrite=overwrite)
         (staged / MANIFEST_NAME).write_bytes(manifest.to_bytes())
         try:
@@ -96,10 +95,10 @@ def _replace(staged: Path, out: Path, manifest: Manifest) -> None:
     try:
         for name in _FOLDERS:
             if (staged / name).exists():
-                _move_files(staged / name, path_in(out, name), brought)
+                _move_files(staged / name, out / name, brought)
         for name in listed:
-            (staged / name).replace(path_in(out, name))
-        (staged / MANIFEST_NAME).replace(path_in(out, MANIFEST_NAME))
+            (staged / name).replace(out / name)
+        (staged / MANIFEST_NAME).replace(out / MANIFEST_NAME)
     except BaseException:
         for file in brought:
             file.unlink(missing_ok=True)
@@ -107,7 +106,7 @@ def _replace(staged: Path, out: Path, manifest: Manifest) -> None:
     fsync_folder(out)
     for name in lists:
         if name not in listed:
-            path_in(out, name).unlink(missing_ok=True)
+            (out / name).unlink(missing_ok=True)
     if old is not None:
         _sweep(out, old, manifest)
 
@@ -125,7 +124,7 @@ def _move_files(staged: Path, folder: Path, brought: list[Path]) -> None:
 
 def _is_dataset(folder: Path) -> bool:
     """Whether ``folder`` is a dataset: its manifest has a format number, or is damaged and there are features."""
-    manifest = path_in(folder, MANIFEST_NAME)
+    manifest = folder / MANIFEST_NAME
     if not manifest.is_file():
         return False
     try:
@@ -147,7 +146,7 @@ def _files(manifest: Manifest) -> dict[str, set[str]]:
     return {
         FEATURES: {shard.features for shard in manifest.shards},
         QUERIES: {shard.queries for shard in manifest.shards},
-        STATISTICS: {shard.statistics.digest for shard in manifest.shards if shard.statistics is not None},
+        STATISTICS: {shard.statistics.digest for shard in manifest.shards},
         PAIRS: set() if manifest.pairs is None else {shard.digest for shard in manifest.pairs.shards},
         UNJUDGED: {shard.digest for shard in manifest.unjudged},
         CATEGORIES: set() if manifest.categories is None else {manifest.categories.digest},
@@ -161,7 +160,7 @@ def _sweep(out: Path, old: Manifest, new: Manifest) -> None:
     """
     former, current = _files(old), _files(new)
     for name in _FOLDERS:
-        for file in path_in(out, name).glob("*.parquet"):
+        for file in (out / name).glob("*.parquet"):
             if file.stem not in former[name] | current[name]:
                 file.unlink(missing_ok=True)
             elif name == FEATURES and file.stem not in current[name]:

@@ -19,7 +19,6 @@ from rankmill.pipeline.dataset_manifest import (
     JUDGMENT_REJECTS_NAME,
     PAIR_REJECTS_NAME,
     REJECTS_NAME,
-    path_in,
     read_even_if_replaced,
 )
 from rankmill.pipeline.options import QueryOptions
@@ -71,7 +70,7 @@ def _views(dataset: Dataset) -> Iterator[tuple[str, tuple[str, list[Path]]]]:
     tables["pairs"] = [] if manifest.pairs is None else [dataset.pairs_path(shard) for shard in manifest.pairs.shards]
     tables["unjudged"] = [dataset.unjudged_path(shard) for shard in manifest.unjudged]
     tables["categories"] = [path for path in [dataset.vocabulary_path] if path is not None]
-    tables |= {name: [path_in(dataset.path, file)] for name, file in _LISTS.items()}
+    tables |= {name: [dataset.path / file] for name, file in _LISTS.items()}
     quoted = [_quoted(name, '"') for name in manifest.features]
     values = ", ".join(f"nullif({name}, 'nan'::FLOAT) AS {name}" for name in quoted)
     for name, files in tables.items():

@@ -21,6 +21,7 @@ from pydantic import ValidationError
 
 from rankmill.foundation.cures import SRC, command
 from rankmill.foundation.errors import DatasetFormatError, InputError
+from rankmill.foundation.records import other_format
 from rankmill.foundation.storage.publish import file_digest
 from rankmill.pipeline.arrow import open_parquet
 from rankmill.pipeline.dataset_manifest import (
@@ -38,7 +39,6 @@ from rankmill.pipeline.dataset_manifest import (
     Shard,
     ShardStatistics,
     UnjudgedShard,
-    path_in,
     read_even_if_replaced,
 )
 from rankmill.pipeline.sources.times import TIME
@@ -145,23 +145,23 @@ class StoredShards:
 
     def features_path(self, shard: Shard) -> Path:
         """Return the file with the rows of ``shard``."""
-        return path_in(self.path, FEATURES) / f"{shard.features}.parquet"
+        return self.path / FEATURES / f"{shard.features}.parquet"
 
     def queries_path(self, shard: Shard) -> Path:
         """Return the file with the queries of ``shard``."""
-        return path_in(self.path, QUERIES) / f"{shard.queries}.parquet"
+        return self.path / QUERIES / f"{shard.queries}.parquet"
 
     def pairs_path(self, shard: PairShard) -> Path:
         """Return the file with the pairs of ``shard``."""
-        return path_in(self.path, PAIRS) / f"{shard.digest}.parquet"
+        return self.path / PAIRS / f"{shard.digest}.parquet"
 
     def unjudged_path(self, shard: UnjudgedShard) -> Path:
         """Return the file with the unjudged rows of ``shard``: a file of candidates."""
-        return path_in(self.path, UNJUDGED) / f"{shard.digest}.parquet"
+        return self.path / UNJUDGED / f"{shard.digest}.parquet"
 
     def statistics_path(self, statistics: ShardStatistics) -> Path:
         """Return the file with ``statistics`` of a shard."""
-        return path_in(self.path, STATISTICS) / f"{statistics.digest}.parquet"
+        return self.path / STATISTICS / f"{statistics.digest}.parquet"
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
@@ -173,15 +173,14 @@ class StoredShards:
     def vocabulary_path(self) -> Path | None:
         """The file with the vocabulary; None if there are no categorical features."""
         stored = self.manifest.categories
-        return None if stored is None else path_in(self.path, CATEGORIES) / f"{stored.digest}.parquet"
+        return None if stored is None else self.path / CATEGORIES / f"{stored.digest}.parquet"
 
     def files(self) -> Iterator[tuple[Path, int]]:
         """Yield all files except the bins, with their size in the manifest."""
         for shard in self.manifest.shards:
             yield self.features_path(shard), shard.features_bytes
             yield self.queries_path(shard), shard.queries_bytes
-            if shard.statistics is not None:
-                yield self.statistics_path(shard.statistics), shard.statistics.size
+            yield self.statistics_path(shard.statistics), shard.statistics.size
         for pairs in () if self.manifest.pairs is None else self.manifest.pairs.shards:
             yield self.pairs_path(pairs), pairs.size
         for unjudged in self.manifest.unjudged:
@@ -227,25 +226,13 @@ class StoredShards:
 
     def statistics_table(self, shard: Shard) -> pa.Table:
         """Return the statistics of the features of ``shard``, one row per feature; see :mod:`rankmill.pipeline.statistics`."""
-        if shard.statistics is None:
-            raise ValueError(f"shard {shard.bucket} has no statistics")
         return self.read(self.statistics_path(shard.statistics))
-
-    def query_starts(self, shard: Shard) -> npt.NDArray[np.int64]:
-        """Return the first row of each query of ``shard``, (q,)."""
-        _, sizes = self.query_sizes[shard.bucket]
-        return np.cumsum(sizes, dtype=np.int64) - sizes
 
     def shard_batches(self, shard: Shard, batch_rows: int = 65536) -> Iterator[npt.NDArray[np.float32]]:
         """Yield (m, F) float32 blocks of the rows of ``shard``, of all splits, in canonical order."""
         file = self.features_path(shard)
         self.check(file)
         yield from blocks(file, list(self.manifest.features), None, batch_rows, np.float32)
-
-    def shard_grades(self, shard: Shard) -> npt.NDArray[np.int32]:
-        """Return the grades of all rows of ``shard``, in canonical order."""
-        grades: npt.NDArray[np.int32] = self.read(self.features_path(shard), ["grade"]).column(0).to_numpy()
-        return grades
 
     @cached_property
     def query_sizes(self) -> dict[int, tuple[npt.NDArray[np.uint8], npt.NDArray[np.int32]]]:
@@ -260,7 +247,7 @@ class StoredShards:
 
 def read_manifest(path: Path) -> Manifest:
     """Read the manifest of the dataset at ``path``; errors as :meth:`rankmill.pipeline.dataset.Dataset.open`."""
-    file = path_in(path, MANIFEST_NAME)
+    file = path / MANIFEST_NAME
     try:
         data = file.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
@@ -276,9 +263,7 @@ def read_manifest(path: Path) -> Manifest:
     except (ValueError, KeyError, TypeError):
         raise DatasetFormatError(f"{file}: not a manifest of a dataset; ingest the data again") from None
     if number != FORMAT:
-        raise DatasetFormatError(
-            f"{file}: dataset of format {number!r}, this version reads format {FORMAT}; ingest the data again"
-        )
+        raise DatasetFormatError(other_format(f"{file}: dataset", number, FORMAT, "ingest the data again"))
     try:
         return Manifest.model_validate_json(data)
     except ValidationError as error:

@@ -67,12 +67,12 @@ def gate(
         from rankmill.gate.recording import gate as through_the_gate
         from rankmill.pipeline.clicks.propensities import read_propensities
         from rankmill.pipeline.dataset import Dataset
-        from rankmill.pipeline.dataset_manifest import MANIFEST_NAME, path_in
+        from rankmill.pipeline.dataset_manifest import MANIFEST_NAME
         from rankmill.scorer.metrics.conventions import OURS, named_convention
 
         if asked.on is None:
             raise InputError("no dataset given; name one with --on DATASET, or print a stored report with --show")
-        if not asked.on.exists() and path_in(Path(model), MANIFEST_NAME).is_file():
+        if not asked.on.exists() and (Path(model) / MANIFEST_NAME).is_file():
             raise InputError(
                 f"{model} is a dataset; swap the two: {command('models', 'gate', asked.on, '--on', Path(model))}"
             )

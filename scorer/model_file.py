@@ -16,8 +16,7 @@ Layout, little-endian::
 The header's key ``arrays`` lists ``[name, dtype, length]`` in the order of the bytes; offsets follow from the lengths,
 so two arrays cannot overlap; ``rankmill.scorer.forest`` says which arrays there are.
 Formats 1 to 3 are forests, written in the lowest that can express them; ``rankmill.scorer.forest`` says what needs 2 or 3.  Format 4
-is a net (``rankmill.scorer.nets.net``), format 5 a blend (``rankmill.scorer.models``).  A new number goes in ``FORMATS`` when old readers would misread new files: a reader
-reports the number that it found and those that it knows.
+is a net (``rankmill.scorer.nets.net``), format 5 a blend (``rankmill.scorer.models``).
 
 The kernels do not check bounds, so all nodes of all trees are checked here.  Each check returns the first fault in words, or None.
 """
@@ -35,7 +34,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rankmill.foundation.errors import ModelFormatError
-from rankmill.foundation.records import canonical_json
+from rankmill.foundation.records import canonical_json, other_format
 
 MAGIC = b"RANKMILL"
 FORMATS = (1, 2, 3, 4, 5)
@@ -122,10 +121,7 @@ def format_number(data: bytes, where: str, magic: bytes = MAGIC) -> int:
             "rankmill convert FILE --from lightgbm (or xgboost) reads models of other tools"
         )
     if number not in FORMATS:
-        raise ModelFormatError(
-            f"{where}: model format number {number}, this version reads {', '.join(map(str, FORMATS[:-1]))} and {FORMATS[-1]}; "
-            f"use the version of rankmill that wrote it, or train again"
-        )
+        raise ModelFormatError(other_format(f"{where}: model", number, FORMATS[-1], "train again", first=FORMATS[0]))
     return int(number)
 
 

@@ -29,7 +29,6 @@ MANIFEST = "_manifest.json"
 SEVERAL = "ranked by several"  # the kind of a folder of folders, one for each model
 GRADE_TABLE = "_grades.pq"  # in a folder; not .parquet, so that ``*.parquet`` means the shards alone
 BESIDE = "grades.parquet"  # appended to the whole name of a single file
-_FORMER = {MANIFEST: "manifest.json", GRADE_TABLE: "grades.parquet"}  # in folders that earlier versions wrote
 FACTS = "rankmill"  # key in a Parquet file's metadata: the facts that a folder has in its manifest
 BELONGS = "rankmill.ranked"  # key in a side table's metadata: the digest of its ranked file
 
@@ -99,16 +98,10 @@ def grades_path(out: Path) -> Path:
     return out.with_name(f"{out.name}.{BESIDE}") if checked_suffix(out) else out / GRADE_TABLE
 
 
-def side_file(folder: Path, name: str) -> Path:
-    """Return the path of the side file ``name`` in ``folder``, by its former name if an earlier version wrote it."""
-    former = folder / _FORMER[name]
-    return former if not (folder / name).exists() and former.exists() else folder / name
-
-
 def is_ranked_folder(folder: Path) -> bool:
     """Return whether the manifest of ``folder`` is one of ranked lists."""
     try:
-        manifest = json.loads(side_file(folder, MANIFEST).read_bytes())
+        manifest = json.loads((folder / MANIFEST).read_bytes())
     except (OSError, ValueError):
         return False
     return isinstance(manifest, dict) and manifest.get("kind") in {"ranked", SEVERAL}

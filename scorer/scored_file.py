@@ -22,7 +22,7 @@ from rankmill.foundation.options import spelled
 from rankmill.foundation.storage.special_files import refuse_special
 from rankmill.foundation.storage.table_formats import refuse_table_format
 from rankmill.pipeline.arrow import refused_by_arrow, schema_of
-from rankmill.pipeline.dataset_manifest import MANIFEST_NAME, path_in
+from rankmill.pipeline.dataset_manifest import MANIFEST_NAME
 from rankmill.pipeline.made_ids import without_made
 from rankmill.pipeline.options import USUAL_DELIMITERS, ReadOptions
 from rankmill.pipeline.sources.batch import Quarantine, shorten
@@ -104,7 +104,7 @@ def scored_shards(path: Path) -> list[Path]:
             raise InputError(
                 f"{path}: contains the lists of several models; name one of them: {', '.join(map(str, lists))}"
             )
-        if not shards and path_in(path, MANIFEST_NAME).is_file():
+        if not shards and (path / MANIFEST_NAME).is_file():
             raise InputError(f"{path}: is a dataset; name the model that ranks it with {spelled('model')}")
         if not shards:
             raise InputError(f"{path}: no Parquet file with columns qid and score in this folder")

@@ -19,15 +19,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from rankmill.foundation.errors import CandidatesRejected, InputError
+from rankmill.foundation.errors import CandidatesRejected, InputError, IntegrityError
 from rankmill.foundation.options import spelled
+from rankmill.foundation.records import other_format
 from rankmill.foundation.storage.publish import file_digest
 from rankmill.scorer.links import MAX_GAINED_GRADE
 from rankmill.scorer.metrics import Policy
 from rankmill.scorer.metrics.arrangement import queries_of
 from rankmill.scorer.metrics.conventions import Convention
 from rankmill.scorer.metrics.per_query import PreparedQueries
-from rankmill.scorer.ranked_file import BESIDE, FACTS, GRADE_COUNTS, GRADE_TABLE, MANIFEST, counts_belong_to, side_file
+from rankmill.scorer.ranked_file import BESIDE, FACTS, FORMAT, GRADE_COUNTS, GRADE_TABLE, MANIFEST, counts_belong_to
 from rankmill.scorer.scored_file import QrelsFile, as_scored, read_scored
 
 Ideal = Literal["list", "qrels", "grade counts"]
@@ -346,7 +347,7 @@ def _recorded_facts(path: Path) -> Mapping[str, object]:
     """Return what `rerank` recorded about the list at ``path``; nothing if `rerank` did not write it or it is text."""
     try:
         if path.is_dir():
-            manifest = side_file(path, MANIFEST)
+            manifest = path / MANIFEST
             if not manifest.exists():  # each shard has the same facts
                 return _recorded_facts(min(path.glob("part-*.parquet"), default=manifest))
             facts = json.loads(manifest.read_bytes())
@@ -356,7 +357,11 @@ def _recorded_facts(path: Path) -> Mapping[str, object]:
             return {}
     except (OSError, ValueError, pa.ArrowInvalid):
         return {}  # the reader of the rows reports what is wrong
-    return facts if isinstance(facts, dict) else {}
+    if not isinstance(facts, dict):
+        return {}
+    if facts.get("format", FORMAT) != FORMAT:
+        raise IntegrityError(other_format(f"{path}: ranked list", facts["format"], FORMAT, "re-rank again"))
+    return facts
 
 
 def _grade_counts(path: Path, facts: Mapping[str, object]) -> Path | None:
@@ -366,7 +371,7 @@ def _grade_counts(path: Path, facts: Mapping[str, object]) -> Path | None:
     """
     if not path.exists():
         return None
-    counts = side_file(path, GRADE_TABLE) if path.is_dir() else path.with_name(f"{path.name}.{BESIDE}")
+    counts = path / GRADE_TABLE if path.is_dir() else path.with_name(f"{path.name}.{BESIDE}")
     if not counts.is_file():
         if facts.get("top_k") is not None and _has_grades(path):
             raise InputError(

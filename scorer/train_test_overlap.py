@@ -14,7 +14,7 @@ from rankmill.foundation.errors import CandidatesRejected, InputError
 from rankmill.foundation.options import spelled
 from rankmill.foundation.records import not_in_json
 from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.dataset_manifest import MANIFEST_NAME, SPLITS, path_in
+from rankmill.pipeline.dataset_manifest import MANIFEST_NAME, SPLITS
 from rankmill.pipeline.grouping.sketch import Overlap, QuerySketch, overlap
 from rankmill.scorer.model import DATASETS_OF_BASE, Model
 from rankmill.scorer.models import Blend, parts_of
@@ -179,7 +179,7 @@ def chosen_queries(
 
 def names_dataset(paths: Sequence[Path]) -> bool:
     """Whether ``paths`` are the folder of one dataset; another folder stands for the files of candidates in it."""
-    return len(paths) == 1 and path_in(paths[0], MANIFEST_NAME).is_file() and not is_ranked_folder(paths[0])
+    return len(paths) == 1 and (paths[0] / MANIFEST_NAME).is_file() and not is_ranked_folder(paths[0])
 
 
 def scope_of(dataset: Dataset, asked: str | None, models: Sequence[TrainedModel], qids: Sequence[str] = ()) -> Scope:

@@ -24,7 +24,7 @@ from rankmill.trainer.assembly import trees_a_round
 from rankmill.trainer.growing.tree import Tree
 from rankmill.trainer.layout import BINS_A_FEATURE, EDGE
 from rankmill.trainer.objectives.protocol import Objective
-from rankmill.trainer.parameters import PAIRS, TrainParameters, all_parameters
+from rankmill.trainer.parameters import TrainParameters, all_parameters
 from rankmill.trainer.target_encoding import ENCODED, EncodedColumn
 from rankmill.trainer.training_rows import LEARNT_FROM
 from rankmill.trainer.tree_weights import weights_of_trees
@@ -70,12 +70,12 @@ def check_resumable(
         detail = f"the data lack {missing[0]!r}" if missing else "the data have others, or in another order"
         raise InvalidParameter(f"resume: the model was trained on other features: {detail}")
     for name, value in info.items():
-        if forest.info.get(name) != value and name not in {"rows_digest", LEARNT_FROM}:  # missing in older models
+        if forest.info.get(name) != value and name != LEARNT_FROM:
             raise InvalidParameter(
                 f"resume: the model was trained on other data: its {name} is {_short(forest.info.get(name))}, that of"
                 f" the data {_short(value)}"
             )
-    before, now = forest.info.get(LEARNT_FROM, PAIRS), info.get(LEARNT_FROM, PAIRS)  # earlier versions took pairs
+    before, now = forest.info.get(LEARNT_FROM), info.get(LEARNT_FROM)
     if before != now:
         raise InvalidParameter(
             f"resume: the model was trained on {before}, but this training would use {now}; set learn_from to {before}"

@@ -5,14 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from rankmill.foundation.errors import InputError, IntegrityError
-from rankmill.foundation.records import as_json, canonical_json, from_json, left_out
+from rankmill.foundation.records import as_json, canonical_json, from_json, left_out, other_format
 from rankmill.foundation.storage.publish import explain_errors, write_atomically
+
+FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +59,7 @@ class Propensities:
     continuation: tuple[float, ...] | None = left_out()
     by_last_click: tuple[tuple[float, ...], ...] | None = left_out()
     held_out: HeldOutClicks | None = left_out()
-    format: Literal[1] = 1
+    format: int = FORMAT
 
     def at(self, rank: npt.NDArray[np.int32]) -> npt.NDArray[np.float64]:
         """Return the examination probability of each ``rank`` (n,), from 1.
@@ -99,6 +100,8 @@ def read_propensities(path: Path) -> Propensities:
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
     found = from_json(Propensities, data, str(path))
+    if found.format != FORMAT:
+        raise IntegrityError(other_format(f"{path}: propensities", found.format, FORMAT, "run clicks fit again"))
     ranks = len(found.examination)
     if not ranks or not all(0.0 < value < inf for value in found.examination):
         raise IntegrityError(

@@ -25,7 +25,7 @@ from rankmill.pipeline.publish_dataset import check_destination, publish_dataset
 from rankmill.pipeline.rejects import listing_rejects, write_rejects
 from rankmill.pipeline.sources.batch import Quarantine
 from rankmill.pipeline.sources.columns import guesses_line, guesses_of, index_line
-from rankmill.pipeline.statistics.feature_statistics import stored_statistics
+from rankmill.pipeline.statistics.feature_statistics import statistics_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -131,6 +131,6 @@ def ingest(
         seconds=time.perf_counter() - started,
         read=building.files,
         columns_guessed=inputs.guessed,
-        statistics=stored_statistics(made),
+        statistics=statistics_of(made),
         vocabulary=made.vocabulary,
     )

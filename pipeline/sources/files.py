@@ -14,7 +14,7 @@ from rankmill.foundation.options import spelled
 from rankmill.foundation.storage.publish import file_digest
 from rankmill.foundation.storage.special_files import refuse_special
 from rankmill.foundation.storage.table_formats import refuse_table_format
-from rankmill.pipeline.dataset_manifest import FEATURES, MANIFEST_NAME, UNJUDGED, earlier_name, path_in
+from rankmill.pipeline.dataset_manifest import FEATURES, MANIFEST_NAME, UNJUDGED
 from rankmill.pipeline.options import Format
 from rankmill.pipeline.sources.blocks import COMPRESSED
 
@@ -95,10 +95,10 @@ def _matching(pattern: str, path: Path, root: Path | None) -> list[Path]:
 
 
 def _in_folder(folder: Path) -> list[Path]:
-    if folder.name in {UNJUDGED, earlier_name(UNJUDGED)} and path_in(folder.parent, MANIFEST_NAME).is_file():
+    if folder.name == UNJUDGED and (folder.parent / MANIFEST_NAME).is_file():
         return _unjudged_of(folder.parent)
-    if path_in(folder, MANIFEST_NAME).is_file() and (folder / FEATURES).is_dir():
-        unjudged = path_in(folder, UNJUDGED)
+    if (folder / MANIFEST_NAME).is_file() and (folder / FEATURES).is_dir():
+        unjudged = folder / UNJUDGED
         cure = f"{unjudged} has rows to re-rank" if unjudged.is_dir() else "it has no rows to re-rank"
         raise InputError(
             f"{folder}: is a dataset, not a folder of input files; {cure}. To evaluate a model on it:"
@@ -134,11 +134,7 @@ def _holds_rows(path: Path) -> bool:
     suffix = uncompressed(path).suffix.lower()
     if path.name.split(".")[0].lower() in _DOCUMENTS:
         return False
-    return (
-        not path.name.startswith((".", "_"))
-        and path.name != earlier_name(MANIFEST_NAME)
-        and (not suffix or suffix in SUFFIXES)
-    )
+    return not path.name.startswith((".", "_")) and path.name != "manifest.json" and (not suffix or suffix in SUFFIXES)
 
 
 def _is_companion(path: Path) -> bool:

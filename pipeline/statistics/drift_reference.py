@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rankmill.foundation.errors import DatasetFormatError, IntegrityError
-from rankmill.foundation.records import from_json, to_line
+from rankmill.foundation.records import from_json, other_format, to_line
 from rankmill.foundation.storage.publish import write_atomically
 from rankmill.pipeline.bin_work import columns_of
 from rankmill.pipeline.binspec import FeatureBins
@@ -183,7 +183,7 @@ def grades_of(dataset: Dataset, split: SplitName | None) -> Values:
 def _facts(metadata: Mapping[bytes, bytes] | None, path: Path) -> _Facts:
     facts = from_json(_Facts, (metadata or {})[_METADATA], "metadata")
     if facts.format != FORMAT:
-        raise DatasetFormatError(f"{path}: expected format {FORMAT}, found {facts.format}; {_CURE}")
+        raise DatasetFormatError(other_format(f"{path}: drift reference", facts.format, FORMAT, _CURE))
     return facts
 
 

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rankmill.pipeline.dataset import Dataset
-    from rankmill.pipeline.dataset_manifest import Shard
 
 
 SCHEMA = schema_of(
@@ -193,21 +192,8 @@ def _few(names: list[str]) -> str:
     )
 
 
-def stored_statistics(dataset: Dataset) -> Statistics | None:
-    """Read the statistics of ``dataset``; None if shards of an earlier version have none.
-
-    Raises
-    ------
-    DatasetFormatError
-        A file is missing or damaged.
-    """
-    if any(shard.statistics is None for shard in dataset.manifest.shards):
-        return None
-    return statistics_of(dataset)
-
-
 def statistics_of(dataset: Dataset) -> Statistics:
-    """Return the statistics of ``dataset``: stored ones or, without them, computed one row group at a time.
+    """Read the statistics of ``dataset``.
 
     Raises
     ------
@@ -216,14 +202,9 @@ def statistics_of(dataset: Dataset) -> Statistics:
     """
     tables, one_document, one_grade = [SCHEMA.empty_table()], 0, 0
     for shard in dataset.manifest.shards:
-        if shard.statistics is None:
-            table, few = _counted(dataset, shard)
-        else:
-            table = dataset.statistics_table(shard)
-            few = QueryCounts(shard.statistics.one_document, shard.statistics.one_grade)
-        tables.append(table)
-        one_document += few.one_document
-        one_grade += few.one_grade
+        tables.append(dataset.statistics_table(shard))
+        one_document += shard.statistics.one_document
+        one_grade += shard.statistics.one_grade
     of_features = pa.concat_tables(tables).group_by("feature", use_threads=False)  # keeps the order of features
     facts = of_features.aggregate(
         [
@@ -237,12 +218,3 @@ def statistics_of(dataset: Dataset) -> Statistics:
         first = first_with.setdefault(tuple(digests), name)
         features.append(FeatureFacts(name, low, high, missing, zeros, varied, None if first == name else first))
     return Statistics(tuple(features), one_document, one_grade)
-
-
-def _counted(dataset: Dataset, shard: Shard) -> tuple[pa.Table, QueryCounts]:
-    """Compute the statistics that an earlier version did not store."""
-    starts = dataset.query_starts(shard)
-    collector = ColumnCollector(len(dataset.feature_names), starts)
-    for values in dataset.shard_batches(shard, 16384):
-        collector.add(np.ascontiguousarray(values.T))
-    return collector.table(dataset.feature_names), QueryCounts.of(dataset.shard_grades(shard), starts)

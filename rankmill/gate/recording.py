@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from rankmill.foundation.errors import IntegrityError, PromotionRefused, UnknownModel
-from rankmill.foundation.records import as_json, from_json
+from rankmill.foundation.records import as_json, from_json, other_format
 from rankmill.gate.gate_report import FORMAT, GateReport
 from rankmill.gate.gate_rules import GateOptions, rules_under
 from rankmill.gate.judging import Contender, judge
@@ -227,10 +227,8 @@ def stored_result(store: Registry, reference: str, alias: str = PRODUCTION) -> G
         raise UnknownModel(f"{version} has no gate result for {alias}{others}; {cure}")
     kept = store.gate_report(version.name, entry.number)
     if kept.get("format") != FORMAT:
-        found = f"its report has format {kept.get('format')!r}, this version of rankmill shows format {FORMAT}"
-        raise IntegrityError(
-            f"{version}: the gate is entry {entry.number} of the log, but {found}; use a later version"
-        )
+        what, cure = f"{version}: gate report of entry {entry.number}", "gate the version again"
+        raise IntegrityError(other_format(what, kept.get("format"), FORMAT, cure))
     report = from_json(GateReport, kept, f"{version}: the report of entry {entry.number}")
     return GateResult.of(version, alias, entry, report, store.policy(version.state, alias))
 

@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 
+from rankmill import __version__
 from rankmill.foundation.errors import DatasetFormatError, InputError
 from rankmill.foundation.storage import staging as storage_staging
 from rankmill.foundation.storage.publish import publish_folder, write_atomically
@@ -96,8 +97,8 @@ def test_what_is_no_dataset_or_a_damaged_one(tmp_path):
             Dataset.open(out)
         return str(caught.value).removeprefix(f"{out / '_manifest.json'}: ")
 
-    assert damaged(lambda data: data.update(format=2)) == (
-        "dataset of format 2, this version reads format 1; ingest the data again"
+    assert damaged(lambda data: data.update(format=0)) == (
+        f"dataset of format 0, but rankmill {__version__} reads format 1; ingest the data again"
     )
     assert damaged(lambda data: data.pop("format")) == "not a manifest of a dataset; ingest the data again"
     assert "damaged at shards.0.features: " in damaged(

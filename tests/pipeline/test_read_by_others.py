@@ -6,11 +6,9 @@ import pytest
 
 from rankmill.pipeline.binning import bin_dataset
 from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.dataset_manifest import MANIFEST_NAME, earlier_name
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.options import IngestOptions, ReadOptions
 from rankmill.pipeline.sql import query_dataset
-from rankmill.pipeline.statistics.describe_dataset import describe
 from tests.readers import READERS, rows_of
 
 WHOLE = ("pandas", "pyarrow.dataset", "pyarrow.parquet")  # those that look into the folders of a folder
@@ -70,29 +68,3 @@ def test_it_has_its_rows_alone_after_it_has_been_replaced(full, tmp_path):
         reader.verify()
         assert query_dataset(reader, "SELECT count(*) AS n FROM features").to_pydict() == {"n": [len(before)]}
     assert len(list((full / "_replaced").iterdir())) <= 3
-
-
-def with_earlier_names(path):
-    """Rename what earlier versions called otherwise."""
-    for file in path.glob("_*"):
-        file.rename(path / earlier_name(file.name))
-
-
-def test_datasets_of_earlier_versions_stay_readable_and_can_be_changed(full, tmp_path):
-    digest, expected, described = Dataset.open(full).digest, rows(full), describe(Dataset.open(full)).to_json()
-    with_earlier_names(full)
-    assert (full / "manifest.json").is_file()
-    assert (full / "unjudged").is_dir()
-    before = {path.name for path in full.iterdir()}
-    dataset = Dataset.open(full)
-    dataset.verify()
-    assert (dataset.digest, rows(full), describe(dataset).to_json()) == (digest, expected, described)
-    assert count(full, "rejects") > 0
-    assert count(full, "pairs") == 1
-    bin_dataset(dataset, 15)
-    csv(tmp_path / "b.csv", range(60, 90))
-    ingest([tmp_path / "b.csv"], full, options=IngestOptions(buckets=3, max_rejects=99, overwrite=True))
-    ingest([tmp_path / "b.csv"], tmp_path / "new", options=IngestOptions(buckets=3, max_rejects=99))
-    assert Dataset.open(full).digest == Dataset.open(tmp_path / "new").digest
-    assert {path.name for path in full.iterdir()} <= before | {"_replaced"}
-    assert not (full / MANIFEST_NAME).exists()

@@ -27,7 +27,6 @@ from rankmill.pipeline.statistics.feature_statistics import (
     QueryCounts,
     Statistics,
     statistics_of,
-    stored_statistics,
 )
 from rankmill.pipeline.synth import write_synthetic
 from tests import naive_statistics
@@ -127,25 +126,6 @@ def test_pieces_and_order_do_not_show_in_the_files(tmp_path, monkeypatch):
         queries = dataset.read(dataset.features_path(shard), ["qid"]).column("qid").to_pylist()
         for column, row in zip(columns.tolist(), dataset.statistics_table(shard).to_pylist(), strict=True):
             assert row == {"feature": row["feature"], **naive_statistics.facts(column, queries)}
-
-
-def without(dataset: Dataset) -> Dataset:
-    """The dataset as an earlier version has written it."""
-    manifest = json.loads((dataset.path / "_manifest.json").read_bytes())
-    for shard in manifest["shards"]:
-        del shard["statistics"]
-    (dataset.path / "_manifest.json").write_text(json.dumps(manifest))
-    return Dataset.open(dataset.path)
-
-
-def test_a_dataset_of_an_earlier_version_is_read_instead(tmp_path):
-    dataset = make(tmp_path)
-    wanted, described = statistics_of(dataset), describe(dataset)
-    old = without(dataset)
-    assert old.digest == dataset.digest
-    assert stored_statistics(old) is None
-    assert statistics_of(old) == wanted
-    assert describe(old) == described
 
 
 def test_lost_and_damaged_files_are_named(tmp_path):

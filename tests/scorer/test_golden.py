@@ -1,4 +1,4 @@
-"""Model files that earlier versions wrote are read for ever: the same forests, the same bytes back, the same scores."""
+"""A stored model file of each kind gives the same forest, the same bytes back and the same scores, whatever the code becomes."""
 
 from __future__ import annotations
 

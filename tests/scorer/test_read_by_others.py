@@ -44,22 +44,6 @@ def test_a_folder_is_read_as_it_is(tmp_path, forest, rows, monkeypatch, reader, 
     assert rows_of(READERS[reader](tmp_path / "ranked")) == sorted(ranked(forest, rows, top_k), key=repr)
 
 
-def test_folders_of_earlier_versions_are_still_known(tmp_path, forest, rows):
-    source = write_letor(tmp_path / "c.txt", rows)
-    rerank(source, forest, tmp_path / "ranked", top_k=3)
-    expected = evaluate(tmp_path / "ranked").to_json()
-    former = {"_manifest.json": "manifest.json", "_grades.pq": "grades.parquet"}
-    for new, old in former.items():
-        (tmp_path / "ranked" / new).rename(tmp_path / "ranked" / old)
-    assert evaluate(tmp_path / "ranked").to_json() == expected
-    (tmp_path / "ranked" / "grades.parquet").rename(tmp_path / "counts")
-    with refused(InputError, "top 3"):
-        evaluate(tmp_path / "ranked")
-    rerank(source, forest, tmp_path / "ranked", top_k=3, overwrite=True)
-    assert sorted(path.name for path in (tmp_path / "ranked").iterdir()) == sorted([*former, "part-00000.parquet"])
-    assert evaluate(tmp_path / "ranked").to_json() == expected
-
-
 @pytest.mark.parametrize("top_k", [None, 3])
 def test_one_csv_holds_the_same_rows_in_the_same_order(tmp_path, forest, top_k):
     rows = [

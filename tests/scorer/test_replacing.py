@@ -23,7 +23,7 @@ from tests.scorer.forests import random_forest
 
 def ranked_folder(path, text):
     path.mkdir()
-    (path / "manifest.json").write_text(json.dumps({"kind": "ranked"}))
+    (path / "_manifest.json").write_text(json.dumps({"kind": "ranked"}))
     (path / "rows").write_text(text)
     return path
 
@@ -73,7 +73,7 @@ def test_all_is_synced_before_anything_moves(tmp_path, way, monkeypatch):
         monkeypatch.setattr(module, "flush_path", flush_path)
     replace(tmp_path / "out")
     before = {name for name, rows in seen if rows == "old"}
-    assert {"rows", "manifest.json", "out"} <= before
+    assert {"rows", "_manifest.json", "out"} <= before
     assert seen[-1] == (tmp_path.name, "new")
     assert way
 

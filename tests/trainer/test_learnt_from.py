@@ -107,7 +107,7 @@ def test_pairs_that_are_added_to_a_dataset_replace_no_grades(work, capsys):
 
 def test_resuming_goes_on_with_what_the_model_has_learnt_from(work, capsys):
     add_pairs(work)
-    _, pairs = trained("web", "--learn-from", "pairs")
+    trained("web", "--learn-from", "pairs")
     long = [*SMALL, "--n-rounds", "8", "--resume", "web@1", "--keep-rounds", "all"]
     assert execute(["train", "d", "--name", "web", *long]) == 2
     assert not unnamed(capsys.readouterr().err, "trained on pairs", "learn_from")
@@ -115,11 +115,6 @@ def test_resuming_goes_on_with_what_the_model_has_learnt_from(work, capsys):
     assert execute(["train", "d", "--name", "web", *long, "--learn-from", "pairs"]) == 0
     resumed = Forest.from_bytes(Registry("r").resolve("web@2", bare="latest").read(), "web@2")
     assert resumed.to_bytes() == whole.to_bytes()
-    info = {name: value for name, value in pairs.info.items() if name not in {"learnt_from", "rows_digest"}}
-    replace(pairs, info=info).save(work / "former.rankmill")  # of a version that always took pairs
-    former = [*SMALL, "--n-rounds", "8", "--resume", "former.rankmill"]
-    assert execute(["train", "d", "--name", "former", *former]) == 2
-    assert execute(["train", "d", "--name", "former", *former, "--learn-from", "pairs"]) == 0
 
 
 def gradients(objective, scores):

@@ -11,7 +11,7 @@ from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.foundation.kernels.dense import PANEL
 from rankmill.foundation.options import spelled, values_of
 from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.statistics.feature_statistics import stored_statistics
+from rankmill.pipeline.statistics.feature_statistics import statistics_of
 from rankmill.scorer.nets._kernels import FIRST_CATEGORY
 from rankmill.trainer.nets.options import ADAMW, NetOptions
 from rankmill.trainer.options import CheckpointOptions, MachineOptions
@@ -112,12 +112,8 @@ def plan_net(dataset: Dataset, options: NetOptions, machine: MachineOptions, fol
     train, valid = dataset.queries("train"), dataset.queries("valid")
     if train.n_rows == 0:
         raise TrainingDataRejected(f"{dataset.path}: the train split is empty; ingest data for it")
-    categorical, statistics = set(dataset.manifest.categorical), stored_statistics(dataset)
-    missing = (
-        set(dataset.feature_names)  # of an earlier version, which did not count them
-        if statistics is None
-        else {feature.name for feature in statistics.features if feature.missing}
-    )
+    categorical = set(dataset.manifest.categorical)
+    missing = {feature.name for feature in statistics_of(dataset).features if feature.missing}
     return NetPlan(
         train_rows=train.n_rows, train_queries=len(train), valid_rows=0 if folds else valid.n_rows,
         n_features=len(dataset.feature_names), n_categorical=len(categorical),

@@ -7,6 +7,7 @@ leaves the same files as an uninterrupted one, for any number of workers.
 
 from __future__ import annotations
 
+import json
 import shutil
 import time
 from collections.abc import Mapping
@@ -18,7 +19,7 @@ from typing import Any
 
 from rankmill.foundation.errors import InputError, IntegrityError, InvalidParameter, RankmillError, TrainingDataRejected
 from rankmill.foundation.options import spelled
-from rankmill.foundation.records import as_json, canonical_json, from_json, left_out
+from rankmill.foundation.records import as_json, canonical_json, from_json, left_out, other_format
 from rankmill.foundation.storage.publish import write_atomically
 from rankmill.pipeline.dataset import Dataset
 from rankmill.scorer.metrics.per_query import mean_of
@@ -106,6 +107,9 @@ class TrialStore:
             raise InvalidParameter(f"{folder}: contains other files; choose another folder")
         if there is not None and (there != data or fresh):
             if not fresh:
+                if (number := _format_in(there)) != facts["format"]:
+                    cure = f"discard it with {spelled('fresh')}"
+                    raise InvalidParameter(other_format(f"{folder}: search", number, facts["format"], cure))
                 raise InvalidParameter(
                     f"{folder}: contains a search with other data, parameters, space, seed or code;"
                     f" choose another folder, or discard it with {spelled('fresh')}"
@@ -147,6 +151,15 @@ class TrialStore:
 
     def _path(self, task: Task) -> Path:
         return self._folder / TRIALS / f"{task.name}.json"
+
+
+def _format_in(data: bytes) -> object:
+    """Return the format of a ``search.json``; None if it is none."""
+    try:
+        found = json.loads(data)
+    except ValueError:
+        return None
+    return found.get("format") if isinstance(found, dict) else None
 
 
 def _is_staged(path: Path) -> bool:
