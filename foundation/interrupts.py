@@ -97,7 +97,7 @@ def _end(number: int, _frame: FrameType | None) -> None:
     """Unwind the stack, quietly; signals meanwhile are ignored."""
     if not _asked:
         _asked.append(128 + number)
-        _exit_after(LAST, 128 + number)
+        _exit_soon(128 + number)
         sys.unraisablehook = threading.excepthook = _ignore
     elif _is_unwinding():
         return
@@ -113,7 +113,7 @@ def _watch(pipe: int) -> None:
     while (number := os.read(pipe, 1)[0]) not in SIGNALS:
         pass
     end = time.monotonic() + GRACE
-    _exit_after(LAST, 128 + number)
+    _exit_soon(128 + number)
     while (left := end - time.monotonic()) > 0:
         for connection in list(_INTERRUPTIBLE):
             with suppress(Exception):  # closed meanwhile
@@ -133,7 +133,7 @@ def _is_unwinding() -> bool:
     return error is not None
 
 
-def _exit_after(seconds: float, code: int) -> None:
+def _exit_soon(code: int) -> None:
     """Have the C library end the process, if it has timers: no thread of Python runs while a library keeps the interpreter's lock."""
     with suppress(AttributeError, OSError):
         library, timer = ctypes.CDLL(None), ctypes.c_void_p()
@@ -141,7 +141,7 @@ def _exit_after(seconds: float, code: int) -> None:
         # struct sigevent: the value, no signal, SIGEV_THREAD, the function to call with the value, and what is not used
         event = struct.pack("qiiP40x", code, 0, 2, end)
         if library.timer_create(time.CLOCK_MONOTONIC, event, ctypes.byref(timer)) == 0:
-            whole, part = divmod(int(seconds * 1e9), 10**9)
+            whole, part = divmod(int(LAST * 1e9), 10**9)
             library.timer_settime(timer, 0, struct.pack("4l", 0, 0, whole, part), None)
 
 

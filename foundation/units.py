@@ -28,20 +28,20 @@ def parse_size(text: str, option: str) -> int:
 _SPANS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
-def parse_span(text: str, option: str) -> timedelta:
-    """Return ``26h``, ``90m``, ``3600s`` or ``2d`` as a span; ``option`` names the option in messages.
+def parse_span(text: str) -> timedelta:
+    """Return ``26h``, ``90m``, ``3600s`` or ``2d``, the value of ``--max-age``, as a span.
 
     Raises
     ------
     InputError
         It is not a span, or it is zero.
 
-    >>> parse_span("26h", "--max-age") == timedelta(days=1, hours=2)
+    >>> parse_span("26h") == timedelta(days=1, hours=2)
     True
     """
     match = re.fullmatch(r"(\d{1,6}(?:\.\d+)?)\s*([smhd])", text.strip())
     if match is None or float(match[1]) == 0:
-        raise InputError(f"{option}: expected a number with s, m, h or d, such as 26h; found {text!r}")
+        raise InputError(f"--max-age: expected a number with s, m, h or d, such as 26h; found {text!r}")
     return timedelta(**{_SPANS[match[2]]: float(match[1])})
 
 

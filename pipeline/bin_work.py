@@ -163,7 +163,7 @@ def write_shard(path: Path, dataset: Dataset, shard: Shard, spec: BinSpec, batch
     import pyarrow.parquet as pq
 
     schema = pa.schema([pa.field(name, pa.uint8(), nullable=False) for name in spec.feature_names])
-    train = None if spec.sampled_rows is None else dataset.rows_in(shard, "train")
+    train = None if spec.sampled_rows is None else dataset.train_rows(shard)
     done = 0
     with pq.ParquetWriter(path, schema, compression="zstd", use_dictionary=True, write_statistics=False) as writer:
         for values in dataset.shard_batches(shard, batch_rows):

@@ -161,11 +161,10 @@ class Dataset(StoredShards):
             table = table.filter(pa.array(_is_in(table, split)))
             yield table.column("qid").combine_chunks(), table.column("n_docs").to_numpy()
 
-    def rows_in(self, shard: Shard, split: str) -> npt.NDArray[np.bool_]:
-        """Return which rows of ``shard`` belong to ``split``, (rows,)."""
-        self._check_split(split)
+    def train_rows(self, shard: Shard) -> npt.NDArray[np.bool_]:
+        """Return which rows of ``shard`` belong to the train split, (rows,)."""
         split_of, sizes = self.query_sizes[shard.bucket]
-        return np.repeat(split_of == SPLITS.index(cast("SplitName", split)), sizes)
+        return np.repeat(split_of == SPLITS.index("train"), sizes)
 
     def rows(self, split: str | None = None, columns: Sequence[str] = ("grade",)) -> pa.Table:
         """Return narrow ``columns`` of ``split``, in canonical order: qid, doc_id, grade, optional ones, features by name."""

@@ -18,23 +18,6 @@ Values = npt.NDArray[np.float32]
 Masses = npt.NDArray[np.int64]
 
 
-def edges_of(values: Values, max_bin: int = MAX_BIN) -> Values:
-    """Return the ascending float32 edges of at most ``max_bin`` (2..255) quantile bins of ``values`` (n,).
-
-    With at most ``max_bin`` distinct values, each has its own bin.  Otherwise the largest mass of a bin with several values
-    is minimised: very frequent values (such as the zero of a sparse feature) get their own bins, and the values between them
-    are divided into bins of equal mass, as far as repeated values allow.  So a bin with two or more values has at most
-    ``2 n / (max_bin - 1) + 1`` rows.  NaN are ignored, -0.0 is 0.0, and infinite values are the outermost values.  The edges
-    depend only on the multiset of values.
-
-    >>> edges_of(np.array([3, 1, 2, 2, np.nan], dtype=np.float32)).tolist()
-    [1.5, 2.5]
-    """
-    present, _ = sort_values(values.astype(EDGE))
-    cumulative = cumulative_counts(present)
-    return edges_of_sorted(present, cumulative, bin_ends(cumulative, checked_max_bin(max_bin, 2)))
-
-
 def checked_max_bin(max_bin: int, least: int) -> int:
     """Return ``max_bin`` if it is ``least`` to 255; InputError if not."""
     if not least <= max_bin <= MAX_BIN:

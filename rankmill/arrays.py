@@ -274,7 +274,7 @@ def _refuse_queries_as_feature(values: Any, names: Sequence[str], qid: Any, grou
             )
 
 
-def check_same_rows(given: Mapping[str, Any], where: str = "") -> None:
+def check_same_rows(given: Mapping[str, Any]) -> None:
     """Raise TrainingDataRejected if two of the pandas objects ``given`` have the same length but different indexes.
 
     Rows are matched by position, so different indexes suggest that they do not belong together.
@@ -284,7 +284,7 @@ def check_same_rows(given: Mapping[str, Any], where: str = "") -> None:
         first = next(iter(indexed))
         if len(index) == len(indexed[first]) and not index.equals(indexed[first]):
             raise TrainingDataRejected(
-                f"{where}{first} and {name} have different pandas indexes, but rows are matched by position; give "
+                f"{first} and {name} have different pandas indexes, but rows are matched by position; give "
                 f"{name}.loc[{first}.index] to match by index, or {name}.to_numpy() to match by position"
             )
 

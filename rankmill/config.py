@@ -40,7 +40,6 @@ OTHERS_IN_WORK = frozenset({"", "dataset", "model", "stages", "report", "drift",
 ClusterStage = Literal["ingest", "bin", "train", "rerank"]
 
 Texts = Annotated[tuple[str, ...], Field(min_length=1)]
-Share = Annotated[float, Field(ge=0, le=1)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)

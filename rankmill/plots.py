@@ -74,9 +74,9 @@ def plot_learning_curve(ranker: Ranker, metric: str | None = None) -> alt.LayerC
     lines = alt.Chart(_spread(pl.DataFrame(rows), "round")).mark_line()
     lines = lines.encode(
         x=alt.X("round:Q", title="round"),
-        y=alt.Y(_field(chosen, "Q"), title=chosen, scale=alt.Scale(zero=False)),
+        y=alt.Y(_quantity(chosen), title=chosen, scale=alt.Scale(zero=False)),
         color=alt.Color("set:N", title=None, sort=list(curves)),
-        tooltip=["set:N", "round:Q", alt.Tooltip(_field(chosen, "Q"), format=".4f", title=chosen)],
+        tooltip=["set:N", "round:Q", alt.Tooltip(_quantity(chosen), format=".4f", title=chosen)],
     )
     kept = alt.Chart(pl.DataFrame({"round": [ranker.best_round_]})).mark_rule(strokeDash=[4, 4], opacity=0.6)
     return lines + kept.encode(x="round:Q", tooltip=[alt.Tooltip("round:Q", title="kept")])
@@ -347,11 +347,11 @@ def _one_of(what: str, name: str | None, known: Sequence[str]) -> str:
     return name
 
 
-def _field(name: str, kind: str) -> str:
-    """Escape the name of a column for Altair."""
+def _quantity(name: str) -> str:
+    """Escape the name of a column of numbers for Altair."""
     for special in "\\:.[]":
         name = name.replace(special, f"\\{special}")
-    return f"{name}:{kind}"
+    return f"{name}:Q"
 
 
 def _evenly_spaced(places: npt.NDArray[np.int64], most: int = MOST_STEPS) -> npt.NDArray[np.int64]:

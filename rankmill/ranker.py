@@ -658,7 +658,7 @@ class Ranker(Routed):
         rows = rows_of(values, y, queries_of(qid, group, len(values), "score "), Extras(goals=goals))
         assert isinstance(rows.values, np.ndarray)  # noqa: S101 - as given
         if (seen := self.__dict__.get("_seen")) is not None:
-            seen.warn_of(rows.queries, 3)
+            seen.warn_of(rows.queries)
         self._check_metrics()
         parameters = TrainParameters(gain="exp" if self.gain is None else self.gain, goals=self.goals)
         named = "" if self.stop_metric == "deviance" else self.stop_metric

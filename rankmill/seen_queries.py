@@ -46,7 +46,7 @@ class SeenQueries:
     trained: npt.NDArray[np.uint64]
     then: Mapping[str, npt.NDArray[np.uint64]] = field(default_factory=dict)
 
-    def warn_of(self, scored: DigestedQueries, stacklevel: int) -> None:
+    def warn_of(self, scored: DigestedQueries) -> None:
         """Warn if ``scored`` queries are of an eval set that was learnt from, or have other documents in ``fit``.
 
         It does not warn of whole queries of ``X``: that these were learnt from is no surprise.  Ids that just count the queries
@@ -60,7 +60,7 @@ class SeenQueries:
                     f"score: {n_found:,} of {len(whole):,} queries are known: {learnt_in_the_end(name)}; score others, or fit with"
                     ' refit="none"',
                     UserWarning,
-                    stacklevel=stacklevel,
+                    stacklevel=3,
                 )
             whole |= of_set
         if _are_numbers(scored.ids) and frame_of_search() is None:
@@ -71,7 +71,7 @@ class SeenQueries:
                 " they are the same queries, the score is higher than that of new ones: keep queries whole, in scikit-learn"
                 " with cv=GroupKFold(..) and groups=",
                 UserWarning,
-                stacklevel=stacklevel,
+                stacklevel=3,
             )
 
 

@@ -12,7 +12,6 @@ from rankmill.foundation.units import MIN_MEMORY
 MB = 1_000_000
 MIB = 1 << 20
 LEAST = MIN_MEMORY
-DEFAULT = "2GB"
 FLOOR = 230 * MIB
 """Interpreter, libraries, compiled kernels and the allocators' slack: about 210 MiB measured, before any data."""
 

@@ -124,7 +124,6 @@ def blend_and_register(
     registry: Registry,
     options: BlendOptions,
     *,
-    n_threads: int = 0,
     reason: str = "",
     attached: Mapping[str, bytes] | None = None,
 ) -> BlendReport:
@@ -138,7 +137,7 @@ def blend_and_register(
         (model, trained_model(model, identity, registry.root, reference))
         for reference, (model, identity) in zip(models, found, strict=True)
     ]
-    blend, found_weights = blended(known, dataset, options, n_threads or available_cores())
+    blend, found_weights = blended(known, dataset, options, available_cores())
     parts = tuple(
         BlendedPart(
             sha256=identity.sha256,

@@ -132,8 +132,8 @@ def compare(dataset: Dataset, old: Dataset) -> DriftComparison:
     return replace(compare_with(dataset, reference), went=went)
 
 
-def compare_with(dataset: Dataset, reference: DriftReference, *, where: str = "the former dataset") -> DriftComparison:
-    """Compare ``dataset`` with the drift reference of an old one, as `compare` does; ``where`` names it in messages.
+def compare_with(dataset: Dataset, reference: DriftReference) -> DriftComparison:
+    """Compare ``dataset`` with the drift reference of an old one, as `compare` does.
 
     The result equals that of `compare` for at least 200 queries, or as many as the old dataset had.  For fewer queries, the
     stored cells are joined, while `compare` would compute new ones.
@@ -143,14 +143,12 @@ def compare_with(dataset: Dataset, reference: DriftReference, *, where: str = "t
     InputError
         There is no feature in common, or ``dataset`` does not have the split of the reference.
     """
-    return _compare_once(dataset, reference, where, keep=False)[0]
+    return _compare_once(dataset, reference, "the former dataset", keep=False)[0]
 
 
-def compare_and_keep(
-    dataset: Dataset, reference: DriftReference, *, where: str = "the former dataset"
-) -> tuple[DriftComparison, DriftReference]:
-    """Return the result of `compare_with` and the drift reference of ``dataset``, reading it once."""
-    comparison, kept = _compare_once(dataset, reference, where, keep=True)
+def compare_and_keep(dataset: Dataset, reference: DriftReference) -> tuple[DriftComparison, DriftReference]:
+    """Return the result of `compare_with` the previous dataset and the drift reference of ``dataset``, reading it once."""
+    comparison, kept = _compare_once(dataset, reference, "the previous dataset", keep=True)
     assert kept is not None  # noqa: S101 (requested above)
     return comparison, kept
 

@@ -65,7 +65,7 @@ def curves(learning: Facts, width: float) -> Markup:
         if at is not None:
             title = f"seed {run['seed']}: {number(at)} after round {run['best_round']}"
             art.circle(x(run["best_round"]), y(at), 4.5, "dot candidate", title)
-    for at, end, words, css in _without_overlaps(ends, 15.0):
+    for at, end, words, css in _without_overlaps(ends):
         art.text(end + 8, at + 4, words, css)
     return art.svg()
 
@@ -278,9 +278,9 @@ def _value(points: Sequence[float], outputs: Sequence[float], at: float) -> floa
     return next((output for point, output in zip(points, outputs, strict=True) if at <= point), outputs[-1])
 
 
-def _without_overlaps(labels: list[tuple[float, float, str, str]], least: float) -> list[tuple[float, float, str, str]]:
+def _without_overlaps(labels: list[tuple[float, float, str, str]]) -> list[tuple[float, float, str, str]]:
     """Move labels, tuples that begin with a height, down so that none overlap."""
     placed: list[tuple[float, float, str, str]] = []
     for at, end, words, css in sorted(labels):
-        placed.append((max(at, placed[-1][0] + least) if placed else at, end, words, css))
+        placed.append((max(at, placed[-1][0] + 15.0) if placed else at, end, words, css))
     return placed

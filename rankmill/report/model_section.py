@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from rankmill.report.rankings import Rankings
     from rankmill.report.subject import Subject
 
-TRAIN = "train"
 MOST_POINTS = 400  # of a curve; longer ones are thinned, but keep their ends and best rounds
 _DECIDING = ("valid", "holdout", "cv", "test")  # sets that decide the number of rounds, in order of preference
 

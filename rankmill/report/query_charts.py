@@ -60,7 +60,7 @@ def _mark(art: Drawing, kind: str, x: float, y: float, title: str) -> None:
     if kind == "row order":
         art.line(x, y - 5, x, y + 5, f"tick-mark {css}", title)
     elif kind == "best single feature":
-        art.diamond(x, y, 5.5, f"dot {css}", title)
+        art.diamond(x, y, f"dot {css}", title)
     else:
         art.circle(x, y, 5.0, f"dot {css}", title)
 

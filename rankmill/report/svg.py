@@ -33,9 +33,9 @@ class Drawing:
         """Draw a circle."""
         self._add("circle", css, title, cx=x, cy=y, r=radius)
 
-    def diamond(self, x: float, y: float, radius: float, css: str, title: str = "") -> None:
+    def diamond(self, x: float, y: float, css: str, title: str) -> None:
         """Draw a square on its corner."""
-        points = [(x, y - radius), (x + radius, y), (x, y + radius), (x - radius, y)]
+        points = [(x, y - 5.5), (x + 5.5, y), (x, y + 5.5), (x - 5.5, y)]
         self.path(points, f"{css} closed", title, closed=True)
 
     def path(self, points: Sequence[tuple[float, float]], css: str, title: str = "", *, closed: bool = False) -> None:

@@ -170,7 +170,7 @@ def _against_previous(dataset: Dataset, path: Path, work: Path) -> DriftFound:
     if not (work / KEPT).exists():
         DriftReference.of(dataset).write(work / NEXT)
         return _written(path, dataset.digest, None)
-    comparison, found = compare_and_keep(dataset, DriftReference.read(work / KEPT), where="the previous dataset")
+    comparison, found = compare_and_keep(dataset, DriftReference.read(work / KEPT))
     found.write(work / NEXT)
     return _written(path, dataset.digest, comparison)
 

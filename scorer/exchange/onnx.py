@@ -65,7 +65,7 @@ def write(forest: Forest, name: str) -> ConvertedModel:
         domain=MACHINE_LEARNING,
     )
     if linked:
-        _add_link(graph, forest, outputs, "score")
+        _add_link(graph, forest, outputs)
     texts = {forest.feature_names[f]: own.texts for f, own in known.items() if own.texts}
     metadata = {"feature_names": json.dumps(list(forest.feature_names), ensure_ascii=False)}
     if texts:
@@ -171,8 +171,8 @@ def _chained(tree: PlainTree, known: Mapping[int, CategoryNumbers]) -> tuple[Pla
     return replace(tree, **arrays, value=np.concatenate([tree.value, more]), sets={}), np.array(equal)
 
 
-def _add_link(graph: Graph, forest: Forest, outputs: str, out: str) -> None:
-    """Add the operators that compute the scores from ``outputs`` (see rankmill.scorer.links)."""
+def _add_link(graph: Graph, forest: Forest, outputs: str) -> None:
+    """Add the operators that compute the output ``score`` from ``outputs`` (see rankmill.scorer.links)."""
     values = class_values(forest.link, forest.n_outputs)
     worth = graph.constant("worth", values[:, None])
     f = graph.node("Cast", [outputs], "f", int_attribute("to", DOUBLE))
@@ -196,4 +196,4 @@ def _add_link(graph: Graph, forest: Forest, outputs: str, out: str) -> None:
         mass = graph.node("ReduceSum", [clipped, axis], "mass")
         masses = graph.node("Div", [clipped, mass], "masses")
     expected = graph.node("MatMul", [masses, worth], "expected")
-    graph.node("Cast", [expected], out, int_attribute("to", FLOAT))
+    graph.node("Cast", [expected], "score", int_attribute("to", FLOAT))

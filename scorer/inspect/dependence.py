@@ -43,7 +43,6 @@ from rankmill.scorer.inspect.paths import Codes, Paths, in_spans, leaf_paths, re
 MOST_IMPORTANT = 10  # features to test for interactions if none are named
 MAX_CELLS = 1 << 22  # points of a grid
 _Array: TypeAlias = npt.NDArray[np.float64]
-_Mask: TypeAlias = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

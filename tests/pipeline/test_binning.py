@@ -13,7 +13,6 @@ from hypothesis.extra import numpy as hnp
 from rankmill.foundation.errors import DatasetFormatError, InputError
 from rankmill.pipeline import binspec
 from rankmill.pipeline.binspec import BinSpec, FeatureBins, apply_bins, feature_bins, matrix_bins
-from rankmill.pipeline.quantiles import edges_of
 from tests import naive
 from tests.refusals import refused
 
@@ -22,6 +21,10 @@ COARSE = hnp.arrays(np.float32, st.integers(0, 400), elements=st.integers(-20, 2
 SAMPLES = FLOATS | COARSE
 # the first example waits for the compiler
 law = settings(deadline=None)
+
+
+def edges_of(values: np.ndarray, max_bin: int = 255) -> np.ndarray:
+    return feature_bins("x", values, max_bin).edges
 
 
 def masses(values: np.ndarray, edges: np.ndarray) -> list[Counter[float]]:

@@ -132,4 +132,4 @@ def test_a_span_is_told_to_within_its_second_unit(seconds: int) -> None:
 @pytest.mark.parametrize("text", ["", "26", "h", "-1h", "0h", "1e3h", "26 hours", "1h 30m", "9999999d"])
 def test_what_is_no_span_is_refused(text: str) -> None:
     with pytest.raises(InputError, match="--max-age"):
-        parse_span(text, "--max-age")
+        parse_span(text)

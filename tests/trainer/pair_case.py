@@ -48,17 +48,17 @@ CASES = [
 ]
 
 
-def case(seed, *, weighted=False, given=False, spread=1.0):
+def case(seed, *, weighted=False, given=False, spread=1.0, sizes=SIZES):
     """Rows of a few queries, and distinct scores."""
     rng = np.random.default_rng(seed)
-    n, starts = sum(SIZES), np.concatenate(([0], np.cumsum(SIZES))).astype(np.int64)
+    n, starts = sum(sizes), np.concatenate(([0], np.cumsum(sizes))).astype(np.int64)
     grades = rng.integers(0, 4, size=n).astype(np.int32)
     weights = rng.integers(1, 5, size=n) / 2.0 if weighted else None
-    query_weights = rng.integers(1, 5, size=len(SIZES)) / 4.0 if weighted else None
+    query_weights = rng.integers(1, 5, size=len(sizes)) / 4.0 if weighted else None
     pairs = None
     if given:
         found = []
-        for first, size in zip(starts[:-1], SIZES, strict=True):
+        for first, size in zip(starts[:-1], sizes, strict=True):
             if size > 1:
                 both = np.array([rng.choice(size, 2, replace=False) for _ in range(2 * size)])
                 found.append(first + np.concatenate((both, both[:3, ::-1])))  # which contradict each other

@@ -6,7 +6,7 @@ import numpy as np
 
 from rankmill.trainer.objectives.registry import objective_of
 from rankmill.trainer.rows import RankedRows
-from rankmill.trainer.workers import Team, with_team
+from rankmill.trainer.workers import with_team
 from tests.trainer.fixed import fixed
 
 
@@ -73,22 +73,3 @@ def steps_of(objective, scores, leaves, output=0, team_size=1):
         g, h = np.atleast_2d(g)[output], np.atleast_2d(h)[output]
         steps = np.array([-g[leaf].sum() / h[leaf].sum() for leaf in leaves])
     return steps
-
-
-def same_bits_for_any_team(objective, scores, leaves):
-    alone = [*derivatives(objective, scores), steps_of(objective, scores, leaves)]
-    together = [*derivatives(objective, scores, 3), steps_of(objective, scores, leaves, team_size=3)]
-    assert [a.tobytes() for a in alone] == [b.tobytes() for b in together]
-
-
-__all__ = [
-    "Team",
-    "derivatives",
-    "differences",
-    "gradient_error",
-    "hessian_error",
-    "objective_on",
-    "rows_with",
-    "same_bits_for_any_team",
-    "steps_of",
-]

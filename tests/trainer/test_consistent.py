@@ -10,12 +10,10 @@ import pytest
 
 from rankmill import Ranker
 from rankmill.foundation.errors import TrainingDataRejected
-from rankmill.trainer.objectives.pointwise import consistent as consistent_module
 from rankmill.trainer.objectives.pointwise.consistent import normalised_gains
 from tests.naive_points import cosine_loss, least, term
 from tests.refusals import refused
 from tests.trainer.fixed import fixed
-from tests.trainer.planted import fit, small_data
 from tests.trainer.point_cases import (
     derivatives,
     differences,
@@ -23,7 +21,6 @@ from tests.trainer.point_cases import (
     hessian_error,
     objective_on,
     rows_with,
-    same_bits_for_any_team,
     steps_of,
 )
 
@@ -161,30 +158,3 @@ def test_lists_without_a_direction_are_harmless():
     assert objective.start() == 1.0
     with refused(TrainingDataRejected, "query", "relevant"):
         objective_on("consistent_cosine", rows_with(grades=[0, 0])).start()
-
-
-@pytest.mark.parametrize("written", ["consistent_l2", "consistent_kl", "consistent_cosine"])
-def test_the_order_of_rows_in_a_list_and_the_size_of_weights_do_not_matter(written):
-    order = np.concatenate([[2, 0, 3, 1], [5, 4], [8, 6, 7], [9]])
-    moved = rows_with(
-        grades=np.array(GRADES)[order], sizes=SIZES, weights=np.array(WEIGHTS)[order] * 3,
-        query_weights=np.array(QUERY_WEIGHTS) / 5,
-    )  # fmt: skip
-    one, other = objective_on(written, ROWS), objective_on(written, moved)
-    for a, b in zip(derivatives(one, SCORES), derivatives(other, SCORES[order]), strict=True):
-        np.testing.assert_allclose(a[order], b, rtol=1e-11, atol=1e-13)
-    assert one.deviance(SCORES) == pytest.approx(other.deviance(SCORES[order]), rel=1e-12)
-
-
-def test_the_same_bits_for_any_team(monkeypatch):
-    monkeypatch.setattr(consistent_module, "_LEAST_LISTED", 1)
-    same_bits_for_any_team(objective_on("consistent_cosine", ROWS), SCORES, LEAVES[1:2])
-
-
-@pytest.mark.parametrize("written", ["consistent_l2", "consistent_kl", "consistent_cosine", "logistrank", "poisson"])
-def test_training_ranks_the_planted_signal(written):
-    data = small_data()
-    result = fit(data, objective=written, n_rounds=40, metric="ndcg@5", options={"eval_metrics": ["deviance"]})
-    first, last = result.history[0].metrics, result.history[-1].metrics
-    assert last["train"]["deviance"] < first["train"]["deviance"]
-    assert max(record.metrics["valid"]["ndcg@5"] for record in result.history) > 0.7

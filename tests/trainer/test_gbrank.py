@@ -10,9 +10,7 @@ import pytest
 from rankmill import Ranker
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.scorer.predict import predict
-from rankmill.trainer.objectives.pairwise import gbrank
 from rankmill.trainer.rows import RankedRows
-from rankmill.trainer.workers import with_team
 from tests.refusals import refused
 from tests.trainer import planted
 from tests.trainer.pair_case import build, case, derivatives
@@ -100,16 +98,6 @@ def test_offsets_are_part_of_the_order_and_not_of_the_fit():
     targets, total, _ = targets_of(rows, offsets + scores, 0.1)
     assert h == pytest.approx(total)
     assert g == pytest.approx(total * offsets - targets, rel=1e-9, abs=1e-12)
-
-
-def test_threads_do_not_change_a_bit(monkeypatch):
-    monkeypatch.setattr(gbrank, "_LEAST_WORK", 1)
-    rows, scores = case(4, weighted=True)
-    alone = derivatives(build(rows, "gbrank"), scores)
-    for n_threads in (2, 3):
-        together = with_team(n_threads, lambda team: derivatives(build(rows, "gbrank"), scores, team=team))
-        assert np.array_equal(alone[0], together[0])
-        assert np.array_equal(alone[1], together[1])
 
 
 ETAS = (0.05, 0.25, 1.0, 3.0)

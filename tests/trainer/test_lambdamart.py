@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 
 from rankmill.foundation.errors import TrainingDataRejected
 from rankmill.trainer.objectives.pairwise import _kernels
-from rankmill.trainer.objectives.pairwise import pair_loss as pairwise
 from rankmill.trainer.objectives.pairwise.lambdamart import LambdaMart, LambdaMartOptions
 from rankmill.trainer.rows import RankedRows
-from rankmill.trainer.workers import Team, with_team
+from rankmill.trainer.workers import Team
 from tests import naive
 from tests.refusals import refused
 from tests.trainer.fixed import fixed
@@ -124,46 +123,6 @@ def test_gradient_and_hessian_are_those_of_the_frozen_loss(seed):
         above, here, below = (frozen_loss(s, scores, grades, 5) for s in (up, scores, down))
         assert g[i] == pytest.approx((above - below) / (2 * step), rel=1e-6, abs=1e-8)
         assert h[i] == pytest.approx((above - 2 * here + below) / step**2, rel=1e-4, abs=1e-6)
-
-
-@pytest.mark.parametrize("normalise", [True, False])
-@pytest.mark.parametrize("truncation", [3, 1000])
-def test_gradients_of_a_query_sum_to_zero_and_ignore_a_shift(normalise, truncation):
-    rng = np.random.default_rng(11)
-    sizes = [1, 7, 40, 2, 30]
-    grades = rng.integers(0, 5, size=sum(sizes))
-    scores = rng.integers(-40, 40, size=sum(sizes)) / 64  # sums with 8 are exact
-    options = {"lambda_normalisation": normalise, "truncation": truncation}
-    g, h = gradients(scores, grades, sizes, **options)
-    assert np.add.reduceat(g, np.cumsum([0, *sizes[:-1]])) == pytest.approx(0.0, abs=1e-12)
-    assert (h >= 0).all()
-    shifted = gradients(scores + 8.0, grades, sizes, **options)
-    assert np.array_equal(shifted[0], g)
-    assert np.array_equal(shifted[1], h)
-
-
-def test_row_order_within_a_query_does_not_matter():
-    rng = np.random.default_rng(2)
-    grades, scores = rng.integers(0, 5, size=50), rng.permutation(50) / 7
-    g, h = gradients(scores, grades, truncation=10)
-    shuffle = rng.permutation(50)
-    shuffled = gradients(scores[shuffle], grades[shuffle], truncation=10)
-    assert shuffled[0] == pytest.approx(g[shuffle], rel=1e-12)
-    assert shuffled[1] == pytest.approx(h[shuffle], rel=1e-12)
-
-
-@pytest.mark.parametrize("n_threads", [2, 3])
-def test_threads_do_not_change_a_bit(n_threads, monkeypatch):
-    monkeypatch.setattr(pairwise, "_LEAST_WORK", 1)  # let small work be shared out as well
-    rng = np.random.default_rng(4)
-    sizes = rng.integers(1, 60, size=40).tolist()
-    grades, scores = rng.integers(0, 5, size=sum(sizes)), rng.normal(size=sum(sizes)).round(1)
-    alone = gradients(scores, grades, sizes, lambda_normalisation=True, truncation=30)
-    together = with_team(
-        n_threads, lambda team: gradients(scores, grades, sizes, team=team, lambda_normalisation=True, truncation=30)
-    )
-    assert np.array_equal(alone[0], together[0])
-    assert np.array_equal(alone[1], together[1])
 
 
 @pytest.mark.parametrize("normalise", [True, False])

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
-from rankmill.trainer.objectives.pointwise import document_loss as pointwise_module
 from tests.refusals import refused
 from tests.trainer.point_cases import (
     derivatives,
@@ -14,7 +13,6 @@ from tests.trainer.point_cases import (
     hessian_error,
     objective_on,
     rows_with,
-    same_bits_for_any_team,
     steps_of,
 )
 
@@ -77,22 +75,6 @@ def test_the_start_is_the_mean_class_without_offsets():
 def test_the_top_grade_can_be_given():
     g, _ = derivatives(objective_on("logistrank(top=5)", rows_with(grades=GRADES)), np.zeros(8))
     np.testing.assert_allclose(np.abs(g), np.where(GRADES == 4, 1.0, 0.5))
-
-
-def test_only_ratios_of_weights_and_no_order_of_rows_matter():
-    order = np.random.default_rng(1).permutation(8)
-    one = objective_on("logistrank", rows_with(grades=GRADES, weights=WEIGHTS))
-    other = objective_on("logistrank", rows_with(grades=GRADES[order], weights=WEIGHTS[order] * 7))
-    for a, b in zip(derivatives(one, SCORES), derivatives(other, SCORES[order]), strict=True):
-        np.testing.assert_allclose(a[order], b, rtol=1e-12)
-    assert one.deviance(SCORES) == pytest.approx(other.deviance(SCORES[order]))
-
-
-@pytest.mark.parametrize("leaf", ["paper", "newton"])
-def test_the_same_bits_for_any_team(leaf, monkeypatch):
-    monkeypatch.setattr(pointwise_module, "LEAST_ROWS", 1)
-    monkeypatch.setattr(pointwise_module, "LEAST_LEAF_ROWS", 1)
-    same_bits_for_any_team(objective_on(f"logistrank(leaf={leaf})", rows_with(grades=GRADES)), SCORES, LEAVES)
 
 
 def test_what_it_refuses():

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 import pytest
 
 from rankmill.pipeline.pairs.stored_pairs import PreferencePairs
 from rankmill.trainer.objectives.pairwise import _kernels
-from rankmill.trainer.objectives.pairwise import pair_loss as pairwise
 from rankmill.trainer.rows import RankedRows
-from rankmill.trainer.workers import Team, with_team
+from rankmill.trainer.workers import Team
 from tests.trainer.pair_case import CASES, build, case, derivatives, expected, merged
 
 
@@ -97,53 +94,6 @@ def test_a_loss_that_knows_no_ranks_is_differentiated_as_it_stands(objective):
         )
         slope = (derivatives(built, up)[0] - derivatives(built, down)[0]) / (2 * step)
         assert h[i] == pytest.approx(slope[i], rel=1e-6, abs=1e-7)
-
-
-@pytest.mark.parametrize(("objective", "parameters"), CASES)
-def test_a_shift_and_the_order_of_rows_change_nothing(objective, parameters):
-    rows, scores = case(4, weighted=True, given=True)
-    scores = np.round(scores * 64) / 64  # sums with 8 are exact
-    g, h = derivatives(build(rows, objective, **parameters), scores)
-    shifted = derivatives(build(rows, objective, **parameters), scores + 8.0)
-    assert np.array_equal(shifted[0], g)
-    assert np.array_equal(shifted[1], h)
-    rng = np.random.default_rng(0)
-    place = np.concatenate(
-        [first + rng.permutation(last - first) for first, last in zip(rows.starts[:-1], rows.starts[1:], strict=True)]
-    )  # row i goes to place[i]
-    pairs = rows.pairs
-    moved_pairs = PreferencePairs(
-        place[pairs.better].astype(np.int32), place[pairs.worse].astype(np.int32),
-        pairs.weight, pairs.probability, pairs.starts,
-    )  # fmt: skip
-    back = np.argsort(place)
-    moved = RankedRows(
-        rows.grades[back], rows.starts, [], rows.weights[back], query_weights=rows.query_weights, pairs=moved_pairs
-    )
-    g_moved, h_moved = derivatives(build(moved, objective, **parameters), scores[back])
-    assert g_moved[place] == pytest.approx(g, rel=1e-10, abs=1e-13)
-    assert h_moved[place] == pytest.approx(h, rel=1e-10, abs=1e-13)
-
-
-@pytest.mark.parametrize("objective", ["lambdamart", "ranknet", "rankboost", "ranknet(ties=true)", "lambdaloss"])
-def test_threads_do_not_change_a_bit(objective, monkeypatch):
-    monkeypatch.setattr(pairwise, "_LEAST_WORK", 1)  # let small work be shared out as well
-    monkeypatch.setattr(pairwise, "_MOST_CELLS", 30)
-    metrics = ("ndcg@5",) if objective == "lambdaloss" else ("err", "ndcg@5", "concordance")
-    for given, metric in itertools.product((False, True), metrics):
-        rows, exact = case(5, given=given)
-        scores = exact.round(0)
-
-        def run(team, rows=rows, scores=scores, metric=metric):
-            built = build(rows, objective, metric=metric)
-            g, h = derivatives(built, scores, step=3, team=team)
-            pairs = built.pair_hessians(3, scores, 0.05, team)
-            return g, h, pairs.first.copy(), pairs.second.copy(), pairs.hessian.copy()
-
-        alone = run(Team(1))
-        for n_threads in (2, 3):
-            for one, other in zip(alone, with_team(n_threads, run), strict=True):
-                assert np.array_equal(one, other)
 
 
 def test_a_pair_that_contradicts_itself_is_pulled_to_the_middle():

@@ -10,7 +10,6 @@ import pytest
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.foundation.kernels import elementary
 from rankmill.trainer.objectives.pointwise import _kernels as _point_kernels
-from rankmill.trainer.objectives.pointwise import document_loss as pointwise_module
 from rankmill.trainer.workers import Team
 from tests.naive_points import least, quantile_range, term
 from tests.refusals import refused
@@ -20,7 +19,6 @@ from tests.trainer.point_cases import (
     hessian_error,
     objective_on,
     rows_with,
-    same_bits_for_any_team,
     steps_of,
 )
 
@@ -86,16 +84,6 @@ def test_losses_with_flat_parts_write_the_weight_as_hessian_and_permit_se_alone(
     objective = objective_on(written, rows)
     np.testing.assert_allclose(derivatives(objective, scores)[1], rows.weights / rows.weights.mean(), rtol=1e-14)
     assert objective.criteria == ("se",)
-
-
-@pytest.mark.parametrize("written", ALL)
-def test_far_scores_keep_finite_derivatives(written):
-    labels = [0.0, 1.0, 0.0, 1.0, 1.0]
-    scores = np.array([-800.0, -40.0, 0.0, 40.0, 800.0])
-    g, h = derivatives(objective_on(written, rows_with(labels=labels)), scores)
-    assert np.isfinite(g).all()
-    assert np.isfinite(h).all()
-    assert (h >= 0).all()
 
 
 @pytest.mark.parametrize("offsets", [False, True])
@@ -250,18 +238,6 @@ def test_values_are_sorted_whatever_their_order_was(n):
 
 
 @pytest.mark.parametrize("written", [*ALL, "logistic2(balanced=true)"])
-def test_only_ratios_of_weights_matter(written):
-    rows, scores = case(written)
-    scaled = rows_with(labels=rows.labels, weights=rows.weights * 3e-7)
-    one, other = objective_on(written, rows), objective_on(written, scaled)
-    for a, b in zip(derivatives(one, scores), derivatives(other, scores), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-12)
-    assert one.start() == pytest.approx(other.start(), rel=1e-12)
-    np.testing.assert_allclose(steps_of(one, scores, LEAVES), steps_of(other, scores, LEAVES), rtol=1e-12)
-    assert one.deviance(scores) == pytest.approx(other.deviance(scores), rel=1e-12)
-
-
-@pytest.mark.parametrize("written", [*ALL, "logistic2(balanced=true)"])
 def test_a_weight_of_two_is_a_row_that_comes_twice(written):
     rows, scores = case(written)
     times = rows.weights.astype(int)
@@ -289,21 +265,6 @@ def test_query_weights_multiply_those_of_documents(written):
         np.testing.assert_allclose(a, b, rtol=1e-12)
 
 
-@pytest.mark.parametrize("written", ALL)
-def test_the_order_of_rows_does_not_matter(written):
-    rows, scores = case(written, offsets=True)
-    order = np.random.default_rng(5).permutation(len(scores))
-    place = np.argsort(order)
-    moved = rows_with(labels=rows.labels[order], weights=rows.weights[order], offsets=rows.offsets[order])
-    one, other = objective_on(written, rows), objective_on(written, moved)
-    assert one.start() == pytest.approx(other.start(), rel=1e-13)
-    for a, b in zip(derivatives(one, scores), derivatives(other, scores[order]), strict=True):
-        assert a[order].tobytes() == b.tobytes()
-    np.testing.assert_allclose(
-        steps_of(one, scores, LEAVES), steps_of(other, scores[order], [place[leaf] for leaf in LEAVES]), rtol=1e-13
-    )
-
-
 @pytest.mark.parametrize("written", ["laplace", "quantile(alpha=0.3)", "huber"])
 def test_quantiles_have_the_same_bits_for_any_order_of_rows(written):
     rng = np.random.default_rng(8)
@@ -314,16 +275,6 @@ def test_quantiles_have_the_same_bits_for_any_order_of_rows(written):
     leaf = [np.arange(400)]
     scores = np.zeros(400)
     assert steps_of(one, scores, leaf).tobytes() == steps_of(one, scores, [order]).tobytes()
-
-
-@pytest.mark.parametrize("written", [*ALL, "logistic2(balanced=true)"])
-def test_the_same_bits_for_any_team(written, monkeypatch):
-    monkeypatch.setattr(pointwise_module, "LEAST_ROWS", 1)
-    monkeypatch.setattr(pointwise_module, "LEAST_LEAF_ROWS", 1)
-    monkeypatch.setattr("rankmill.trainer.objectives.pointwise.regression.LEAST_ROWS", 1)
-    rows, scores = case(written, n=50)
-    leaves = [np.arange(0, 50, 2), np.arange(1, 25, 2), np.arange(25, 47, 2), np.array([47, 49])]
-    same_bits_for_any_team(objective_on(written, rows), scores, leaves)
 
 
 @pytest.mark.parametrize("sigma", [0.3, 0.5, 2.0])

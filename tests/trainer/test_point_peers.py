@@ -119,9 +119,6 @@ def test_deviance_of_grades_is_that_of_lightgbm():
 
 # ---- training as a whole -----------------------------------------------------------------------------------------
 
-OWN_LEAVES = ["laplace", "quantile(alpha=0.3)", "huber", "poisson", "logistrank", "coxph", "consistent_kl"]
-NEWTON = ["l2", "bernoulli", "adaboost", "logistic2(balanced=true)", "mcrank", "ordinal", "consistent_cosine"]
-
 
 def ranked():
     """Rows of queries of ten, with grades, weights, and labels that suit every loss."""
@@ -129,26 +126,6 @@ def ranked():
     rows, spec = rows_with_bins(None, rng.integers(0, 4, size=len(features())).astype(float))
     grades = np.digitize(signal() + rng.normal(size=rows.n_rows), [-1, 0, 1]).astype(np.int32)
     return replace(rows, grades=grades, starts=np.arange(0, rows.n_rows + 1, 10)), spec
-
-
-@pytest.mark.parametrize("written", OWN_LEAVES + NEWTON)
-def test_neither_threads_nor_going_on_change_a_byte(written, monkeypatch):
-    names = (
-        "document_loss.LEAST_ROWS",
-        "document_loss.LEAST_LEAF_ROWS",
-        "regression.LEAST_ROWS",
-        "consistent._LEAST_LISTED",
-    )
-    for name in names:
-        monkeypatch.setattr(f"rankmill.trainer.objectives.pointwise.{name}", 1)
-    rows, spec = ranked()
-    way = {"n_rounds": 7, "row_fraction": 0.6, "query_fraction": 0.8}
-    whole = train(written, rows, spec, **way)
-    assert train(written, rows, spec, n_threads=3, **way).forest.to_bytes() == whole.forest.to_bytes()
-    half = train(written, rows, spec, **{**way, "n_rounds": 3})
-    on = train(written, rows, spec, resume=half.forest, **way)
-    assert on.forest.to_bytes() == whole.forest.to_bytes()
-    assert on.history == whole.history
 
 
 @pytest.mark.parametrize("written", ["l2", "laplace", "quantile(alpha=0.3)", "huber"])

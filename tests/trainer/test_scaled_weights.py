@@ -18,28 +18,6 @@ from tests.trainer.fixed import fixed
 from tests.trainer.planted import boost_rows, rows_of, small_data
 
 
-@pytest.mark.parametrize("name", [name for name in OBJECTIVES if name != "user"])  # which needs a function
-def test_scaling_all_weights_changes_nothing(name):
-    data = small_data()
-    rng = np.random.default_rng(11)
-    n, n_queries = len(data[0][1]), len(data[0][2]) - 1
-    weights, of_query = rng.uniform(0.1, 2.0, size=n), rng.uniform(0.1, 2.0, size=n_queries)
-
-    def trained(scale, of_queries):
-        rows = replace(rows_of(data[0], data[2]), weights=weights * scale, query_weights=of_query * of_queries)
-        return boost_rows(
-            rows, [], [f.edges for f in data[2].features], data[2].feature_names,
-            fixed(objective=name, n_rounds=4, max_leaves=8), max_grade=4, n_threads=1,
-        )  # fmt: skip
-
-    one = trained(1.0, 1.0)
-    for scale, of_queries in ((8.0, 1.0), (1.0, 0.25)):  # powers of two: the ratios keep their last bits
-        two = trained(scale, of_queries)
-        assert one.history == two.history
-        for part in ("node_value", "node_feature", "node_cut", "cuts", "node_gain"):
-            assert np.array_equal(getattr(one.forest, part), getattr(two.forest, part)), part
-
-
 @pytest.mark.parametrize("name", ["ranknet", "rankboost", "lambdamart", "gbrank"])
 def test_scaling_the_weights_of_all_pairs_changes_nothing(name):
     data = small_data()

@@ -10,10 +10,10 @@ import pytest
 
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.scorer.metrics import Policy, parse_metric
-from rankmill.trainer.objectives.pairwise import _kernels, yetirank
+from rankmill.trainer.objectives.pairwise import _kernels
 from rankmill.trainer.objectives.registry import objective_of
 from rankmill.trainer.rows import RankedRows
-from rankmill.trainer.workers import Team, with_team
+from rankmill.trainer.workers import Team
 from tests import naive_lists, naive_pairs
 from tests.refusals import refused
 from tests.trainer import planted
@@ -115,26 +115,6 @@ def test_gumbel_noise_draws_from_the_plackett_luce_model():
         u = [((int(_kernels.random_bits(np.uint64(key), row)) >> 12) + 0.5) / 2**52 for row in range(3)]
         firsts[np.argmax(scores - np.log(-np.log(u)))] += 1
     assert firsts / n == pytest.approx(expected, abs=5 * math.sqrt(0.25 / n))
-
-
-@pytest.mark.parametrize("metric", [None, "ndcg@5", "err", "map", "mrr"])
-def test_threads_do_not_change_a_bit_and_steps_do(metric, monkeypatch):
-    monkeypatch.setattr(yetirank, "_LEAST_WORK", 1)
-    rows, scores = case(2)
-
-    def new():
-        return build(rows) if metric is None else build(rows, "(mode=metric)", metric=metric)
-
-    def run(team):
-        built = new()
-        g, h = derivatives(built, scores, step=2, team=team)
-        return g, h, built.pair_hessians(2, scores, 0.1, team).hessian
-
-    alone = run(Team(1))
-    for n_threads in (2, 3):
-        for one, other in zip(alone, with_team(n_threads, run), strict=True):
-            assert np.array_equal(one, other)
-    assert not np.array_equal(alone[0], derivatives(new(), scores, step=3)[0])
 
 
 def test_drawn_hessians_are_right_on_average():

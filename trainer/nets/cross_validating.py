@@ -16,7 +16,7 @@ from rankmill.trainer.nets.options import COSINE, NetOptions
 from rankmill.trainer.nets.train_on_dataset import OnRound, data_of_net
 from rankmill.trainer.nets.training import NetData, NetResult, train_net, with_pairs_chosen
 from rankmill.trainer.options import MachineOptions
-from rankmill.trainer.training_result import HOLDOUT, TRAIN, CrossValidation, RoundRecord
+from rankmill.trainer.training_result import TRAIN, CrossValidation, RoundRecord
 from rankmill.trainer.workers import workers_for
 
 
@@ -52,7 +52,7 @@ def cross_validate_net(
             return record.round_number == epochs
 
         result = train_net(
-            lambda: data.without_queries(fold.apart, HOLDOUT),
+            lambda: data.without_queries(fold.apart),
             options if epochs is None and not last else replace(options, early_stopping_epochs=0),
             eval_metrics=eval_metrics,
             n_threads=n_threads,

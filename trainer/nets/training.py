@@ -86,10 +86,10 @@ class NetData:
         valid = None if self.valid is None else replace(self.valid, values=none)
         return replace(self, train=replace(self.train, values=none), valid=valid)
 
-    def without_queries(self, apart: npt.NDArray[np.bool_], name: str) -> NetData:
-        """Return the train split without the queries ``apart`` (n_queries,), which become the valid split, called ``name``."""
+    def without_queries(self, apart: npt.NDArray[np.bool_]) -> NetData:
+        """Return the train split without the queries ``apart`` (n_queries,), which become the held-out ones."""
         split = self.train.of_queries(~apart), self.train.of_queries(apart)
-        return replace(self, train=split[0], valid=split[1], valid_name=name)
+        return replace(self, train=split[0], valid=split[1], valid_name=HOLDOUT)
 
 
 @dataclass(frozen=True, slots=True)
