@@ -35,7 +35,6 @@ _TABLES = {
     "split": "{train = 0.8, test = 0.2}",
     "split_time": '{valid = "2026-01-01", test = "2026-02-01"}',
     "propensities": "{examination = [1.0, 0.6, 0.4]}",
-    "forced_splits": '{feature = "bm25", threshold = 12.5}',
 }  # examples of keys that are tables
 _FILE = "FILE"  # metavar of options with the content of a file
 

@@ -40,12 +40,9 @@ OURS = {
         "feature_fraction_by_node": "feature_fraction_bynode colsample_bynode sub_feature_bynode",
         "extra_trees": "extra_tree",
         "interaction_constraints": "interaction_cst",
-        "forced_splits": "forcedsplits_filename forced_splits_filename forced_splits_file fs",
         "lambda_l1": "reg_alpha alpha l1_regularization",
         "max_delta_step": "max_tree_output max_leaf_output",
         "feature_weights": "feature_contri feature_contrib fc fp feature_penalty",
-        "feature_costs": "cegb_penalty_feature_coupled first_feature_use_penalties",
-        "split_cost": "cegb_penalty_split",
         "query_fraction": "bagging_by_query sampling_unit",
         "row_fraction": "bagging_fraction subsample sub_row bagging",
         "boosting": "booster boosting_type boost num_parallel_tree",
@@ -83,8 +80,9 @@ OURS = {
 """Our name for each name in LightGBM, XGBoost, CatBoost or scikit-learn; see docs/coming-from.md for other differences."""
 
 _NOT_HERE = (
-    "auc_mu_weights auto_class_weights bagging_freq class_weights data default_direction device device_type "
-    "diffusion_temperature embedding_features feature_calcers feature_pre_filter force_col_wise force_row_wise "
+    "auc_mu_weights auto_class_weights bagging_freq cegb_penalty_feature_coupled cegb_penalty_split class_weights data "
+    "default_direction device device_type diffusion_temperature embedding_features feature_calcers feature_pre_filter "
+    "first_feature_use_penalties force_col_wise force_row_wise forced_splits_file forced_splits_filename forcedsplits_filename "
     "ignored_features input_model linear_tree metric_freq min_data_in_bin model_shrink_rate monotone_penalty "
     "neg_bagging_fraction normalize_type num_feature one_drop poisson_max_delta_step pos_bagging_fraction "
     "pre_partition process_type sample_type saved_feature_importance_type scale_pos_weight "

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 COMMAND, RANKER = "command", "Ranker"
+_TRAININGS, _PARAMETERS = ("train", "cv", "tune", "select-features"), ("[train]", RANKER)
 
 
 class Removed(NamedTuple):
@@ -31,6 +32,20 @@ REMOVED = (
     Removed("goal-floors", ("train",), "set limits of goals with --also in rankmill models gate"),
     Removed("goal_steps", ("[train]",), "give goals weights, such as goals = {bought = 0.3}"),
     Removed("goal_floors", ("[train]",), "set limits of goals with also in [gate]"),
+    Removed("forced-splits", _TRAININGS, "restrict trees with --interaction-constraints or --monotone"),
+    Removed(
+        "feature-costs",
+        _TRAININGS,
+        "weigh gains with --feature-weights, or find few features with rankmill select-features",
+    ),
+    Removed("split-cost", _TRAININGS, "grow smaller trees with --min-gain or --max-leaves"),
+    Removed("forced_splits", _PARAMETERS, "restrict trees with interaction_constraints or monotone"),
+    Removed(
+        "feature_costs",
+        _PARAMETERS,
+        "weigh gains with feature_weights, or find few features with rankmill select-features",
+    ),
+    Removed("split_cost", _PARAMETERS, "grow smaller trees with min_gain or max_leaves"),
     Removed("features", ("clicks fit",), "train with --objective position_based, or judge without --propensities"),
     Removed(
         "clicks join", (COMMAND,), "join the log and the features in DuckDB; docs/click-judgments.md has the query"

@@ -61,8 +61,7 @@ train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 3 --m
 train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 3 --bootstrap mvs --query-fraction 0.8 --random-strength 1
 train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 3 --boosting dart --skip-drop 0 --drop-rate 1
 train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 3 --boosting rf
-train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 3 --interaction-constraints f1,f2,f3 --feature-fraction-by-level 0.8 --extra-trees --split-cost 0.001
-train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 2 --forced-splits {folder}/forced.json
+train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 3 --interaction-constraints f1,f2,f3 --feature-fraction-by-level 0.8 --extra-trees
 data synth -o {folder}/categories.parquet --queries 60 --docs-per-query 12 --features 10 --categorical 8,300
 data ingest {folder}/categories.parquet -o {folder}/categories --split train=0.6,test=0.4
 data bin {folder}/categories
@@ -252,7 +251,6 @@ def _write_other_formats(folder: Path) -> None:
     for suffix, delimiter in (("csv", ","), ("tsv", "\t")):
         options = pyarrow.csv.WriteOptions(delimiter=delimiter)
         pyarrow.csv.write_csv(table, folder / f"judgments.{suffix}", options)
-    (folder / "forced.json").write_text('{"feature": "f1", "threshold": 0}', encoding="utf-8")
     objects = (json.dumps(row, default=float) for row in table.slice(0, 50).to_pylist())
     (folder / "judgments.jsonl").write_text("\n".join(objects), encoding="utf-8")
     (folder / "bare.txt").write_text("".join(_bare_lines(folder / "judgments.txt")), encoding="utf-8")

@@ -23,7 +23,6 @@ from rankmill.trainer.checkpoints import Checkpoint
 from rankmill.trainer.divided import check_divided, check_divided_loss
 from rankmill.trainer.early_stopping import EarlyStopping, measures_of
 from rankmill.trainer.growing.controls import Controls
-from rankmill.trainer.growing.forced import forced_table
 from rankmill.trainer.growing.grower import Grower, LeafRules
 from rankmill.trainer.growing.histogram import total_of
 from rankmill.trainer.growing.tree import Tree, add_tree
@@ -165,7 +164,6 @@ class _Training:
         self._check_link()
         self.data, self.encoded = with_encoded_columns(data, self.parameters)
         self.controls = Controls.of(parameters, data.feature_names, [column.source for column in self.encoded])
-        self.forced = forced_table(parameters, data.feature_names, data.edges, self.categorical)
         data, train = self.data, self.data.train
         self.rows = train
         self.replayed = self._trained_before()  # trees of the first rounds
@@ -216,15 +214,7 @@ class _Training:
             raise InvalidParameter(
                 f"{spelled('extra_trees')} does not work with {spelled('criterion')} 'ole'; use rwse or se, or leave it out"
             )
-        for name in (
-            "lambda_l1",
-            "max_delta_step",
-            "path_smooth",
-            "feature_weights",
-            "feature_costs",
-            "split_cost",
-            "forced_splits",
-        ):
+        for name in ("lambda_l1", "max_delta_step", "path_smooth", "feature_weights"):
             if self.criterion == "ole" and getattr(p, name):
                 raise InvalidParameter(
                     f"{spelled(name)} does not work with {spelled('criterion')} 'ole'; use rwse or se, or leave it out"
@@ -375,7 +365,7 @@ class _Training:
         p, metrics, stopwatch, options = self.parameters, self.metrics, self.stopwatch, self.options
         whole_steps = replace(p, learning_rate=1.0) if p.boosting == RF else p
         grower = Grower(
-            self.bins, whole_steps, team, monotone=self.monotone, categorical=self.categorical, controls=self.controls, forced=self.forced,
+            self.bins, whole_steps, team, monotone=self.monotone, categorical=self.categorical, controls=self.controls,
             pool_bytes=options.histogram_memory, timed=stopwatch.on, span=self.span,
         )  # fmt: skip
         round_grower = _RoundGrower(self, grower, team)
@@ -469,7 +459,6 @@ class _RoundGrower:
     def replay(self, round_number: int, trees: Sequence[Tree]) -> list[Tree]:
         """Add the trees of a round that is already trained."""
         many, self._changes = len(trees) // len(self._members), []
-        self._grower.note(trees)
         for member in range(len(self._members)):
             own = list(trees[member * many : (member + 1) * many])
             turn = (round_number - 1) * len(self._members) + member + 1

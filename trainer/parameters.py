@@ -23,7 +23,6 @@ from rankmill.trainer.by_feature import (
     without_zeros,
 )
 from rankmill.trainer.clicks.propensities_given import as_propensities
-from rankmill.trainer.forced_splits import as_forced_splits, first_of_depths, of_features
 from rankmill.trainer.goal_options import MIXES, ROUNDING, SUM, as_goals, parse_goals
 from rankmill.trainer.objectives.spelling import OBJECTIVES, canonical
 
@@ -375,31 +374,6 @@ class TrainParameters:
         convert=partial(as_amounts, "feature_weights"),
         always_stored=False,
     )
-    feature_costs: Mapping[str, float] = option(
-        default_factory=dict,
-        help="Cost of a feature that no tree of the model uses yet: taken off the gains of its splits where splits are compared."
-        " Repeat for several.",
-        metavar="NAME:COST",
-        read=partial(parse_amounts, "feature_costs"),
-        repeat=True,
-        convert=partial(as_amounts, "feature_costs"),
-        always_stored=False,
-    )
-    split_cost: float = option(
-        default=0.0,
-        help="Cost of a split for each document of its node: taken off its gain where splits are compared.",
-        least=0,
-        always_stored=False,
-    )
-    forced_splits: Mapping[str, Any] = option(
-        default_factory=dict,
-        help="JSON, or a file of it, with the splits that every tree begins with, in the form of LightGBM: feature (name or number),"
-        " threshold (of a categorical feature a category, or a list of them), and left and right with more of them.",
-        metavar="FILE",
-        read=as_forced_splits,
-        convert=as_forced_splits,
-        always_stored=False,
-    )
     feature_fraction: float = option(
         default=1.0,
         by_preset=True,
@@ -592,7 +566,6 @@ class TrainParameters:
         if self.bootstrap in BY_GRADIENT:
             self._check_drawn_by_gradient()
         if self.grow == "oblivious":
-            first_of_depths(self.forced_splits)
             if self.feature_fraction_by_node < 1.0:
                 raise InvalidParameter(
                     f"{spelled('feature_fraction_by_node')} does not work with {spelled('grow')} 'oblivious', whose nodes of a"
@@ -704,8 +677,6 @@ class TrainParameters:
             monotone={name: direction for name, direction in self.monotone.items() if name in names},
             interaction_constraints=[group for group in groups if group],
             feature_weights={name: amount for name, amount in self.feature_weights.items() if name in names},
-            feature_costs={name: amount for name, amount in self.feature_costs.items() if name in names},
-            forced_splits=of_features(self.forced_splits, names),
         )
 
     def completed(self, values: Mapping[str, Any]) -> TrainParameters:

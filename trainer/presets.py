@@ -112,7 +112,7 @@ def _auto_1(given: TrainParameters, shape: DataShape) -> Mapping[str, Any]:
         values["objective"] = "ranknet"
     deep = (given.max_depth or 0) > MOST_OBLIVIOUS_DEPTH
     other_trees = given.max_leaves is not None or given.monotone or given.criterion == "ole" or deep
-    other_trees = other_trees or given.feature_fraction_by_node < 1.0 or bool(given.forced_splits)
+    other_trees = other_trees or given.feature_fraction_by_node < 1.0
     if given.grow in {None, "oblivious"} and not other_trees and not forest:
         values |= {"grow": "oblivious", "max_depth": 4 if few else 6}
     of_clicks = given.corrects_clicks

@@ -20,7 +20,6 @@ from rankmill.trainer.checkpoints import Checkpoints
 from rankmill.trainer.combined_forests import BaseModel, after_base
 from rankmill.trainer.early_stopping import DEVIANCE, measures_of
 from rankmill.trainer.growing.controls import Controls
-from rankmill.trainer.growing.forced import check_forced_splits
 from rankmill.trainer.growing.grower import Grower
 from rankmill.trainer.growing.histogram import HistogramPool
 from rankmill.trainer.layout import BLOCK_WIDTH, blocks_shape, lanes_of, n_lanes
@@ -183,7 +182,6 @@ def plan_of(dataset: Dataset, parameters: TrainParameters, options: TrainingOpti
             check_goal(measure, measure.goal, dataset.goals, str(dataset.path))
     directions_of(parameters.monotone, dataset.feature_names)
     Controls.of(parameters, dataset.feature_names)
-    check_forced_splits(parameters, dataset.feature_names)
     bins = dataset.bin_set()
     base, bin_cache = _base_of(dataset, parameters, options), options.bin_cache
     mapped = bin_cache is not None and CachedBins.of(bin_cache, dataset, bins.binspec, "train").can_be_mapped()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import shlex
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -246,8 +245,6 @@ def _options(version: Version) -> str:
         option = f"--{name.replace('_', '-')}"
         if isinstance(value, bool):
             words.append(option if value else f"--no-{name.replace('_', '-')}")
-        elif name == "forced_splits":
-            words.append(f"{option} {shlex.quote(json.dumps(value, ensure_ascii=False))}")
         elif name == "interaction_constraints":
             words += [f"{option} {shlex.quote(_as_csv(group))}" for group in value]
         elif isinstance(value, dict):

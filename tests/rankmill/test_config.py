@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -49,23 +48,6 @@ def test_the_smallest_file_means_the_defaults_of_the_commands(tmp_path: Path) ->
     assert config.rerank is None
     assert config.drift is None
     assert config.tell == Tell(log=None)
-
-
-def test_a_file_of_forced_splits_is_found_beside_the_configuration(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    splits, given = {"feature": "bm25", "threshold": 12.5}, 'forced_splits = "first.json"'
-    (tmp_path / "first.json").write_text(json.dumps(splits), encoding="utf-8")
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    monkeypatch.chdir(elsewhere)
-    assert read(tmp_path, train=given).train.parameters.forced_splits == splits
-    in_place = read(tmp_path, train='forced_splits = {feature = "bm25", threshold = 12.5}')
-    assert in_place.train.parameters.forced_splits == splits
-    with refused(ConfigError, "forced_splits", str(elsewhere / "first.json")):
-        read(elsewhere, train=given)
-    with refused(ConfigError, "forced_splits", "table", "3"):
-        read(tmp_path, train="forced_splits = [3]")
 
 
 def test_the_log_is_in_the_work_folder_unless_somebody_says_where(tmp_path: Path) -> None:

@@ -86,8 +86,7 @@ def test_mistakes_are_one_line_and_register_nothing(dataset: Path, tmp_path: Pat
 
 def test_the_command_to_train_again_makes_the_same_model(dataset: Path, tmp_path: Path, monkeypatch) -> None:
     registry, (one, other, *_) = tmp_path / "models", Dataset.open(dataset).feature_names
-    forced = {"feature": one, "threshold": 0.5, "left": {"feature": other, "threshold": 0.25}}
-    more = ["--goals", "bought:0.25,fresh:0.1", "--forced-splits", json.dumps(forced)]
+    more = ["--goals", "bought:0.25,fresh:0.1", "--feature-weights", f"{one}:0.5"]
     groups = ["--interaction-constraints", f"{one},{other}"]
     common = ["train", str(dataset), "--name", "web", "--registry", str(registry), *QUICK]
     assert execute([*common, *more, *groups]) == 0

@@ -114,36 +114,20 @@ def test_groups_hold_on_every_path_and_one_of_all_changes_nothing(seed, shape):
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("shape", SHAPES)
-def test_weights_and_costs_count_for_categories_as_for_numbers(seed, shape):
+def test_weights_count_for_categories_as_for_numbers(seed, shape):
     bins, g, h = case(seed)
     free = grown(bins, g, h, **shape)
     assert {1, 2} & set(free.feature.tolist())
-    for away in ({"feature_costs": {"colour": 1e6}}, {"feature_weights": {"colour": 0.0}}):
-        without = grown(bins, g, h, **away, **shape)
-        assert 1 not in without.feature
-        constant = bins.copy()
-        constant[:, 1] = 0
-        assert same(without, grown(constant, g, h, **shape))
-    assert grown(bins, g, h, split_cost=1e3, **shape).n_leaves == 1
-    assert same(
-        grown(bins, g, h, feature_costs={"colour": 0.0}, feature_weights=dict.fromkeys(NAMES, 1.0), **shape), free
-    )
+    without = grown(bins, g, h, feature_weights={"colour": 0.0}, **shape)
+    assert 1 not in without.feature
+    constant = bins.copy()
+    constant[:, 1] = 0
+    assert same(without, grown(constant, g, h, **shape))
+    assert same(grown(bins, g, h, feature_weights=dict.fromkeys(NAMES, 1.0), **shape), free)
     preferred = grown(bins, g, h, feature_weights={"shop": 1e6}, **shape)
     assert preferred.feature[0] == 2
     gains = [naive.split_gain(g, h, left, 0.0) for _, left in ways(bins, g, h, [2])]
     assert preferred.gain[0] == pytest.approx(max(gains), rel=1e-9)  # the true one
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_a_split_is_worth_its_gain_less_the_cost_of_the_documents_of_its_node(seed):
-    bins, g, h = case(seed)
-    tree = grown(bins, g, h, max_leaves=200, split_cost=0.6)
-    rows = nodes_of(tree, bins)
-    for node, mine in rows.items():
-        gains = [naive.split_gain(g[mine], h[mine], left, 0.0) for _, left in ways(bins[mine], g[mine], h[mine])]
-        best = max(gains, default=0.0) - 0.6 * len(mine)
-        assert (tree.feature[node] >= 0) == (best > 0.0)
-    assert 2 < tree.n_leaves < 150
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -191,7 +175,7 @@ def test_values_are_held_back_below_splits_by_categories(seed, held, grow):
     "options",
     [
         {"interaction_constraints": GROUPS, "extra_trees": True},
-        {"feature_costs": {"colour": 3.0}, "split_cost": 0.001, "feature_fraction_by_level": 0.6},
+        {"feature_weights": {"colour": 3.0}, "feature_fraction_by_level": 0.6},
         {"lambda_l1": 5.0, "path_smooth": 30.0},
     ],
     ids=str,
@@ -237,16 +221,13 @@ def paths_of(forest):
 
 @pytest.mark.parametrize("encode_above", [0, 20])  # the shops get a second column, of numbers
 @pytest.mark.parametrize("grow", ["best_first", "oblivious"])
-def test_models_obey_groups_weights_and_costs(encode_above, grow):
+def test_models_obey_groups_and_weights(encode_above, grow):
     shape = {"encode_above": encode_above, "grow": grow}
     assert {"colour", "shop"} <= set().union(*paths_of(fitted(**shape)))
     held = paths_of(fitted(interaction_constraints=GROUPS, **shape))
     assert all(len(path) <= 1 or any(path <= set(group) for group in GROUPS) for path in held)
     assert "shop" in set().union(*held)
-    for away in ({"feature_costs": {"shop": 1e9}}, {"feature_weights": {"shop": 0.0}}):
-        assert "shop" not in set().union(*paths_of(fitted(**away, **shape)))
-    with pytest.warns(UserWarning, match="no tree has a split"):
-        assert set().union(*paths_of(fitted(split_cost=1e6, **shape))) == set()
+    assert "shop" not in set().union(*paths_of(fitted(feature_weights={"shop": 0.0}, **shape)))
     with pytest.warns(UserWarning, match="no tree has a split"):
         assert not np.abs(fitted(lambda_l1=1e9, **shape).node_value).any()
     smooth = fitted(path_smooth=1e12, **shape)

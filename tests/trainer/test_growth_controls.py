@@ -289,16 +289,13 @@ def test_random_thresholds_with_the_loss_as_criterion_are_refused():
         fit(small_data(), criterion="ole", extra_trees=True)
 
 
-# -- weights and costs -----------------------------------------------------------------------------------------------
+# -- weights ---------------------------------------------------------------------------------------------------------
 
-WEIGHTS, COSTS, SPLIT_COST = {"f0": 0.5, "f2": 3.0, "f3": 0.0}, {"f1": 0.4, "f2": 2.0, "f4": 0.3}, 0.002
-WEIGHED = {"feature_weights": WEIGHTS, "feature_costs": COSTS, "split_cost": SPLIT_COST}
+WEIGHTS = {"f0": 0.5, "f2": 3.0, "f3": 0.0}
 
 
-def worth(gain, feature, n_rows, used):
-    name = NAMES[feature]
-    cost = 0.0 if feature in used else COSTS.get(name, 0.0)
-    return gain * WEIGHTS.get(name, 1.0) - SPLIT_COST * n_rows - cost
+def worth(gain, feature):
+    return gain * WEIGHTS.get(NAMES[feature], 1.0)
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -306,20 +303,11 @@ def worth(gain, feature, n_rows, used):
 @pytest.mark.parametrize("min_rows", [1, 6])
 def test_each_node_has_the_split_that_is_worth_most(seed, grow, min_rows):
     bins, g, h = small_case(seed, n=80)
-    tree = grown(bins, g, h, max_leaves=9, grow=grow, min_rows_in_leaf=min_rows, **WEIGHED)
-    parent = {
-        int(child): node for node in np.flatnonzero(tree.left >= 0) for child in (tree.left[node], tree.right[node])
-    }
+    tree = grown(bins, g, h, max_leaves=9, grow=grow, min_rows_in_leaf=min_rows, feature_weights=WEIGHTS)
     worths = {}
     for node, rows in enumerate(nodes_of(tree, bins)):
-        # what the tree uses when the node is made
-        used = {
-            int(tree.feature[n])
-            for n in np.flatnonzero(tree.left >= 0)
-            if node and tree.left[n] <= tree.left[parent[node]]
-        }
         found = naive.splits(bins[rows], g[rows], h[rows], min_rows=min_rows)
-        best = best_of([(worth(s[0], s[1], len(rows), used), *s) for s in found if s[0] > 1e-12])
+        best = best_of([(worth(s[0], s[1]), *s) for s in found if s[0] > 1e-12])
         if tree.feature[node] >= 0:
             worths[node], gain, feature, threshold, _ = best
             assert (tree.feature[node], tree.threshold[node]) == (feature, threshold)
@@ -334,49 +322,30 @@ def test_each_node_has_the_split_that_is_worth_most(seed, grow, min_rows):
 @pytest.mark.parametrize("seed", range(8))
 def test_each_level_has_the_split_that_is_worth_most(seed):
     bins, g, h = small_case(seed, n=80)
-    tree = grown(bins, g, h, grow="oblivious", max_depth=3, **WEIGHED)
-    nodes, used = nodes_of(tree, bins), set()
+    tree = grown(bins, g, h, grow="oblivious", max_depth=3, feature_weights=WEIGHTS)
+    nodes = nodes_of(tree, bins)
     for level in range(by_level(tree).max()):
         first = 2**level - 1
         leaves = nodes[first : 2 * first + 1]
         ways = itertools.product(range(5), range(1, TOP), (False, True))
         gains = [(sum(gain_of(bins[r, f], g[r], h[r], b, m) for r in leaves), f, b) for f, b, m in ways]
-        _, gain, feature, threshold = best_of([(worth(gain, f, 80, used), gain, f, b) for gain, f, b in gains])
+        _, gain, feature, threshold = best_of([(worth(gain, f), gain, f, b) for gain, f, b in gains])
         assert (tree.feature[first], tree.threshold[first]) == (feature, threshold)
         assert tree.gain[first : 2 * first + 1].sum() == pytest.approx(gain, rel=1e-9)
-        used.add(feature)
 
 
-@pytest.mark.parametrize("shape", [{"grow": "best_first"}, {"grow": "oblivious", "max_depth": 3}])
-def test_a_feature_is_paid_for_once_in_a_model_and_after_a_resume(shape):
-    names = small_data()[2].feature_names
-    options = {"n_rounds": 8, "watch": False, "feature_costs": dict.fromkeys(names, 4.0) | {names[1]: 1e9}, **shape}
-    whole = fit(small_data(), **options).forest
-    dear = fit(small_data(), **(options | {"feature_costs": dict.fromkeys(names, 1e9)})).forest
-    free = fit(small_data(), **(options | {"feature_costs": {}})).forest
-    assert set(dear.node_feature) == {-1}
-    assert len(set(whole.node_feature)) > 1
-    assert 1 in free.node_feature
-    assert 1 not in whole.node_feature
-    start = fit(small_data(), **(options | {"n_rounds": 3})).forest
-    assert fit(small_data(), options={"resume": start}, **options).forest.sha256 == whole.sha256
-
-
-def test_columns_made_from_a_feature_share_its_weight_and_its_cost():
+def test_columns_made_from_a_feature_share_its_weight():
     bins, g, h = small_case(1, n=200, n_features=6)
     g += bins[:, 5] - 4.0
     free = grown(bins, g, h, made_from=[0], max_leaves=8)
     assert free.feature[0] == 5
     assert not {0, 5} & set(grown(bins, g, h, made_from=[0], max_leaves=8, feature_weights={"f0": 0.0}).feature)
-    assert not {0, 5} & set(grown(bins, g, h, made_from=[0], max_leaves=8, feature_costs={"f0": 1e6}).feature)
 
 
-def test_weights_of_1_and_costs_of_0_change_no_score():
+def test_weights_of_1_change_no_score():
     names = small_data()[2].feature_names
     usual = fit(small_data(), n_rounds=4).forest
-    same_trees = fit(
-        small_data(), n_rounds=4, feature_weights=dict.fromkeys(names, 1.0), feature_costs=dict.fromkeys(names, 0.0)
-    ).forest
+    same_trees = fit(small_data(), n_rounds=4, feature_weights=dict.fromkeys(names, 1.0)).forest
     assert np.array_equal(usual.node_value, same_trees.node_value)
 
 
@@ -385,14 +354,12 @@ def test_weights_of_1_and_costs_of_0_change_no_score():
     [
         ({"feature_weights": {"f0": -1.0}}, ("feature_weights['f0']", "0 or more", "-1")),
         ({"feature_weights": {"g7": 1.0}}, ("feature_weights", "unknown feature", "'g7'")),
-        ({"feature_costs": {"f0": float("inf")}}, ("feature_costs['f0']",)),
-        ({"feature_costs": [1.0]}, ("feature_costs", "by feature name")),
-        ({"split_cost": -1.0}, ("split_cost", "0")),
-        ({"split_cost": 1.0, "criterion": "ole"}, ("split_cost", "ole")),
-        ({"feature_costs": {"f0": 1.0}, "criterion": "ole"}, ("feature_costs", "ole")),
+        ({"feature_weights": {"f0": float("inf")}}, ("feature_weights['f0']",)),
+        ({"feature_weights": [1.0]}, ("feature_weights", "by feature name")),
+        ({"feature_weights": {"f0": 1.0}, "criterion": "ole"}, ("feature_weights", "ole")),
     ],
 )
-def test_weights_and_costs_that_are_none_are_refused(options, facts):
+def test_weights_that_are_none_are_refused(options, facts):
     with refused(InvalidParameter, *facts):
         fit(small_data(), n_rounds=1, **options)
 
@@ -407,7 +374,7 @@ def test_no_draw_depends_on_the_number_of_threads(shape):
     g, h = rng.normal(size=30_000), rng.random(30_000)
     options = {**shape, "feature_fraction_by_level": 0.7}
     options["interaction_constraints"] = [[f"f{n}" for n in range(25)], [f"f{n}" for n in range(10, 40)]]
-    options |= {"extra_trees": True, "split_cost": 1e-5, "feature_costs": {"f3": 5.0, "f5": 1.0, "f7": 3.0}}
+    options |= {"extra_trees": True, "feature_weights": {"f3": 5.0, "f5": 0.5, "f7": 3.0}}
     options |= {} if shape["grow"] == "oblivious" else {"feature_fraction_by_node": 0.5}
     layout = BlockedBins.from_batches([bins], len(bins), np.full(40, TOP, dtype=np.int32))
     given = fixed(**options)

@@ -90,7 +90,7 @@ WAYS = {
     "random forest": {"boosting": "rf", "query_fraction": 0.5},
     "members": {"members": 2, "query_fraction": 0.5},
     "scaled lambda": {"lambda_l2": 1.0, "l2_scale": "mean_hessian"},
-    "costs": {"split_cost": 0.001, "feature_costs": {"f0": 0.1}},
+    "weights of features": {"feature_weights": {"f0": 0.1}},
     "several outputs": {"objective": "mcrank", "row_fraction": 0.7},
     "two threads": {"options": {"n_threads": 2}},
 }

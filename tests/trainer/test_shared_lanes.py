@@ -44,7 +44,6 @@ WAYS = {
     "random": {"extra_trees": True, "feature_fraction_by_node": 0.5},
     "exact": {"objective": "ranknet"},
     "dart": {"boosting": "dart"},
-    "forced": {"forced_splits": {"feature": "f9", "threshold": 0.2, "left": {"feature": "f20", "threshold": 0.2}}},
     "monotone": {"monotone": {"f10": 1, "f11": -1}},
 }
 

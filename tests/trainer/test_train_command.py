@@ -156,22 +156,16 @@ def test_controls_of_features_reach_the_model(dataset: str, capsys) -> None:
         "f1:0.5",
     ]
     options += [
-        "--feature-costs",
-        "f2:3",
-        "--feature-costs",
+        "--feature-weights",
         "f3:1e-2",
         "--feature-fraction-by-node",
         "0.5",
         "--extra-trees",
     ]
-    for path in (Path("first.json"), Path("other.json")):  # the model does not depend on the path
-        path.write_text('{"feature": "f3", "threshold": 0.5}')
-        new = facts(capsys, "train", dataset, "--name", "web", *SMALL, *options, "--forced-splits", str(path))["new"]
-        assert new == (path.name == "first.json")
+    assert facts(capsys, "train", dataset, "--name", "web", *SMALL, *options)["new"]
     forest = Forest.from_bytes(Path(facts(capsys, "models", "show", "web")["model_path"]).read_bytes())
-    assert forest.parameters["forced_splits"] == {"feature": "f3", "threshold": 0.5}
-    expected = {"interaction_constraints": [["f1", "f2"], ["f2", "f3"]], "feature_weights": {"f1": 0.5}}
-    expected |= {"feature_costs": {"f2": 3.0, "f3": 0.01}, "feature_fraction_by_node": 0.5, "extra_trees": True}
+    expected = {"interaction_constraints": [["f1", "f2"], ["f2", "f3"]], "feature_weights": {"f1": 0.5, "f3": 0.01}}
+    expected |= {"feature_fraction_by_node": 0.5, "extra_trees": True}
     assert {name: forest.parameters[name] for name in expected} == expected
 
 
@@ -186,8 +180,7 @@ def test_controls_of_features_reach_the_model(dataset: str, capsys) -> None:
         (["--monotone", "f1:1", "--monotone", "f1:-1"], "monotone: the feature 'f1' is given twice"),
         (["--monotone", "f99:1"], "monotone: unknown feature 'f99'"),
         (["--interaction-constraints", "f1,f99"], "--interaction-constraints: unknown feature 'f99'"),
-        (["--forced-splits", "no.json"], "--forced-splits: expected a JSON file with splits, found no file no.json"),
-        (["--feature-costs", "f1"], "--feature-costs: expected NAME:NUMBER, such as bm25:0.5, found 'f1'"),
+        (["--feature-weights", "f1"], "--feature-weights: expected NAME:NUMBER, such as bm25:0.5, found 'f1'"),
         (
             ["--feature-weights", "f1:1", "--feature-weights", "f1:2"],
             "--feature-weights: the feature 'f1' is given twice",

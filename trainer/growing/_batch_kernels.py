@@ -12,6 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from rankmill.foundation.kernels.compiling import kernel
+from rankmill.trainer.growing._growth_kernels import judge, take_node
 from rankmill.trainer.growing._histogram_kernels import add_edges, count_rows
 from rankmill.trainer.growing._partition_kernels import partition_alone, partition_node, rows_left
 from rankmill.trainer.growing._state_kernels import (
@@ -27,6 +28,7 @@ from rankmill.trainer.growing._state_kernels import (
     N_LEAVES,
     N_WAITING,
     NEXT_SLOT,
+    NODE,
     OWN_LEFT,
     PARTING,
     ROWS,
@@ -40,8 +42,8 @@ from rankmill.trainer.growing._state_kernels import (
 )
 
 
-@kernel
-def choose_batch(node, rules, nodes):
+@kernel(inline="always")
+def _choose_batch(node, rules, nodes):
     """Choose the nodes to prepare with ``node``, which is no longer waiting, those with the highest priority. By worker 0.
 
     Half as many as the tree may still have leaves are chosen: what is prepared and never split costs a count.  Each takes a free
@@ -68,8 +70,8 @@ def choose_batch(node, rules, nodes):
     state[N_BATCH] = n
 
 
-@kernel
-def prepare_batch(crew, bins, rows, rules, nodes, histograms):
+@kernel(inline="always")
+def _prepare_batch(crew, bins, rows, rules, nodes, histograms):
     """Partition the nodes of the batch, and count the smaller child of each, together with the other processes.  False: stop.
 
     One exchange then has the rows that go left, and another the histograms.  Nothing depends on the order in which nodes are
@@ -129,3 +131,26 @@ def prepare_batch(crew, bins, rows, rules, nodes, histograms):
             return False
         tick(crew, COUNTING)
     return meet(crew)
+
+
+@kernel
+def grow_in_batches(crew, bins, rows, derivatives, rules, nodes, histograms, search, pairs):
+    """As :func:`grow_by_node`, together with other processes, which have other rows."""
+    table, state = nodes.table, nodes.state
+    tick(crew, COUNTING)
+    while take_node(crew, bins, rows, derivatives, rules, nodes, histograms, search, pairs):
+        node = state[NODE]
+        if crew.worker == 0:
+            state[N_BATCH] = 0
+            if table[node, OWN_LEFT] < 0:
+                _choose_batch(node, rules, nodes)
+        if not meet(crew):
+            return
+        if state[N_BATCH] > 0 and not _prepare_batch(crew, bins, rows, rules, nodes, histograms):
+            return
+        if crew.worker == 0:
+            own_left, n_left = table[node, OWN_LEFT], table[node, ALL_LEFT]
+            judge(crew, node, own_left, n_left, bins, rows, derivatives, rules, nodes, pairs, search)
+            tick(crew, DECIDING)
+        if not meet(crew):
+            return

@@ -1,6 +1,6 @@
 """What a node may be split by: features that may occur together on a path, random samples of features, random thresholds.
 
-Also what a split is worth: its gain after the weight and the cost of its feature.
+Also what a split is worth: its gain after the weight of its feature.
 
     path      f3 -- f7 -- this node        groups of f3 and f7: {f3, f7, f9}, {f3, f7}, ..
     usable    f3, f7, f9                   every feature that one of these groups has, of which a sample may be drawn
@@ -16,7 +16,7 @@ import numpy as np
 from rankmill.foundation.kernels.arrays import copy_to
 from rankmill.foundation.kernels.compiling import kernel
 from rankmill.foundation.kernels.randoms import random_bits, uniform
-from rankmill.trainer.growing._state_kernels import DEPTH, ROWS
+from rankmill.trainer.growing._state_kernels import DEPTH
 
 _OF_LEVEL, _OF_NODE, _OF_SPLIT = 1, 2, 3  # disjoint random streams of a tree
 
@@ -87,27 +87,9 @@ def keep_drawn_split(f, node, first, end, rules, work):
 
 
 @kernel
-def worth_of(gain, f, node, bins, rules, nodes):
-    """Return what the ``gain`` of the best split by feature ``f`` is worth, of ``node`` or the level that begins with it.
-
-    It rises with the gain.  The cost of a first use depends on what the trees used when the node was made, so that it is
-    the same whenever the node is searched.
-    """
-    if not rules.weighed or gain <= 0.0:
-        return gain
-    n_rows = nodes.table[0 if rules.by_depth else node, ROWS]
-    cost = 0.0 if nodes.used[node, bins.sources[f]] else bins.costs[f]
-    return gain * bins.weights[f] - rules.split_cost * n_rows - cost
-
-
-@kernel
-def note_use(f, children, end, bins, rules, nodes):
-    """Note that a tree uses feature ``f``, for the nodes children .. end - 1 and all that are made later.  By worker 0."""
-    if not rules.weighed:
-        return
-    bins.used[bins.sources[f]] = 1
-    for child in range(children, end):
-        copy_to(nodes.used[child], bins.used)
+def worth_of(gain, f, bins, rules):
+    """Return what the ``gain`` of the best split by feature ``f`` is worth; it rises with the gain."""
+    return gain * bins.weights[f] if rules.weighed and gain > 0.0 else gain
 
 
 @kernel

@@ -16,15 +16,8 @@ import numpy as np
 
 from rankmill.foundation.kernels.arrays import copy_to
 from rankmill.foundation.kernels.compiling import kernel
-from rankmill.trainer.growing._batch_kernels import choose_batch, prepare_batch
 from rankmill.trainer.growing._category_kernels import sum_of_set
-from rankmill.trainer.growing._control_kernels import narrow_groups, note_use, worth_of
-from rankmill.trainer.growing._forced_kernels import (
-    forget_forced,
-    has_forced,
-    pass_forced_on,
-    search_forced,
-)
+from rankmill.trainer.growing._control_kernels import narrow_groups, worth_of
 from rankmill.trainer.growing._gain_kernels import bounded_gain_of, value_of
 from rankmill.trainer.growing._histogram_kernels import add_edges, count_node, subtract
 from rankmill.trainer.growing._pair_search_kernels import search_node_by_pairs
@@ -38,7 +31,6 @@ from rankmill.trainer.growing._split_kernels import (
     sides_have_hessian,
 )
 from rankmill.trainer.growing._state_kernels import (
-    ALL_LEFT,
     BEST_FIRST,
     BREADTH_FIRST,
     COUNT_BOTH,
@@ -54,14 +46,11 @@ from rankmill.trainer.growing._state_kernels import (
     LEFT_SUM,
     LOW,
     MISSING_LEFT,
-    N_BATCH,
     N_LEAVES,
     N_NODES,
     N_WAITING,
     NEXT_SLOT,
-    NO,
     NODE,
-    OWN_LEFT,
     PARTING,
     REFUSED,
     ROWS,
@@ -74,7 +63,6 @@ from rankmill.trainer.growing._state_kernels import (
     SUMS,
     THRESHOLD,
     TOTAL,
-    YES,
     add_up,
     add_up_histograms,
     counted_features,
@@ -112,11 +100,6 @@ def _settle(child, node, crew, bins, rules, nodes, search):
         if key > best_key or (key == best_key and splits[child, worker, 0] < splits[child, best, 0]):
             best = worker
     gain, split = search.gains[child, best], splits[child, best]
-    forced = has_forced(node, bins, nodes) and search.forced_gains[child] > 0.0
-    if forced:
-        gain, split = search.forced_gains[child], search.forced[child]
-    else:
-        forget_forced(node, bins, nodes)
     if not (may_split(table, node, rules) and gain > 0.0):
         release_slot(nodes, node)
         return
@@ -126,10 +109,8 @@ def _settle(child, node, crew, bins, rules, nodes, search):
     table[node, LEFT_SUM] = split[3]
     copy_to(table[node, SET:], split[4:])
     nodes.gains[node] = gain + rules.min_gain  # the search returns the gain above min_gain
-    if forced:
-        nodes.priority[node] = np.inf
-    elif rules.policy == BEST_FIRST:
-        nodes.priority[node] = worth_of(gain, split[0], node, bins, rules, nodes)
+    if rules.policy == BEST_FIRST:
+        nodes.priority[node] = worth_of(gain, split[0], bins, rules)
     elif rules.policy == BREADTH_FIRST:
         nodes.priority[node] = -table[node, DEPTH]
     else:
@@ -160,7 +141,7 @@ def _search_refused(crew, node, bins, rows, derivatives, rules, nodes, histogram
 
 
 @kernel(inline="always")
-def _search_children(crew, bins, rows, derivatives, rules, nodes, histograms, pairs, search):
+def _search_children(crew, bins, rows, rules, nodes, histograms, pairs, search):
     """Count the smaller child, subtract it from its parent, and search both.  False: stop."""
     table, pool, state = nodes.table, histograms.pool, nodes.state
     small, large, both = state[SMALL], state[LARGE], state[COUNT_BOTH]
@@ -176,18 +157,10 @@ def _search_children(crew, bins, rows, derivatives, rules, nodes, histograms, pa
     search_large = large >= 0 and may_split(table, large, rules)
     if search_small:
         search_node(crew, one, small, first_feature, last_feature, bins, rules, nodes, histograms, search)
-        search_forced(
-            crew, one, (small, small + 1), NO, first_feature, last_feature, bins, rows.rows, derivatives.hessians, rules, nodes,
-            pool, search.work[crew.worker], search.counts[crew.worker], search,
-        )  # fmt: skip
     if search_large:
         if not both:
             subtract(pool[table[large, SLOT]], pool[table[small, SLOT]], bins.n_bins, first_feature, last_feature)
         search_node(crew, other, large, first_feature, last_feature, bins, rules, nodes, histograms, search)
-        search_forced(
-            crew, other, (large, large + 1), NO, first_feature, last_feature, bins, rows.rows, derivatives.hessians, rules, nodes,
-            pool, search.work[crew.worker], search.counts[crew.worker], search,
-        )  # fmt: skip
     if not meet(crew):
         return False
     if rules.paired:
@@ -247,8 +220,6 @@ def _split(node, own_left, n_left, bins, rules, nodes):
     _bound_children(node, bins, rules, nodes)
     for child in range(left, left + 2):
         narrow_groups(node, child, table[node, FEATURE], bins, nodes)
-    pass_forced_on(node, left, 2, bins, nodes)
-    note_use(table[node, FEATURE], left, left + 2, bins, rules, nodes)
     if state[N_LEAVES] == rules.max_leaves or not (may_split(table, left, rules) or may_split(table, left + 1, rules)):
         release_slot(nodes, node)
         release_next_slot(nodes, node)
@@ -264,7 +235,7 @@ def _split(node, own_left, n_left, bins, rules, nodes):
 
 
 @kernel(inline="always")
-def _judge(crew, node, own_left, n_left, bins, rows, derivatives, rules, nodes, pairs, search):
+def judge(crew, node, own_left, n_left, bins, rows, derivatives, rules, nodes, pairs, search):
     """Accept the split of a partitioned node, reject it, or make the node a leaf.  By worker 0."""
     table, state = nodes.table, nodes.state
     n_right = table[node, ROWS] - n_left
@@ -273,14 +244,11 @@ def _judge(crew, node, own_left, n_left, bins, rows, derivatives, rules, nodes, 
         crew, node, table[node, FIRST] + own_left, n_left, rows.rows, derivatives.hessians, rules, table
     )
     worth_it = rules.paired or gains_something(crew, node, n_left, n_right, bins, rows, derivatives, rules, table)
-    undone = (few or light or not worth_it) and has_forced(node, bins, nodes)
-    if undone:
-        forget_forced(node, bins, nodes)
     state[SMALL] = -1
     state[REFUSED] = -1
-    if few or light or undone or not worth_it:
+    if few or light or not worth_it:
         release_next_slot(nodes, node)
-    if (few or light or undone) and not rules.paired:
+    if (few or light) and not rules.paired:
         state[REFUSED] = node
         state[SUM_HESSIANS] = light or not rules.by_h
         state[COUNT_BOTH] = table[node, SLOT] < 0
@@ -296,6 +264,24 @@ def _judge(crew, node, own_left, n_left, bins, rows, derivatives, rules, nodes, 
             divide_pairs(node, bins, rows, table, pairs, search.splits[0, 0])
 
 
+@kernel(inline="always")
+def take_node(crew, bins, rows, derivatives, rules, nodes, histograms, search, pairs):
+    """Search the nodes that wait for it, and take the best one that may be split; False: there is none, or stop."""
+    state = nodes.state
+    if state[REFUSED] >= 0:
+        if not _search_refused(crew, state[REFUSED], bins, rows, derivatives, rules, nodes, histograms, search):
+            return False
+    elif state[SMALL] >= 0:
+        if not _search_children(crew, bins, rows, rules, nodes, histograms, pairs, search):
+            return False
+    if crew.worker == 0:
+        state[NODE] = -1
+        if state[N_WAITING] > 0 and state[N_LEAVES] < rules.max_leaves:
+            state[NODE] = pop(nodes)
+        tick(crew, DECIDING)
+    return meet(crew) and state[NODE] >= 0
+
+
 @kernel
 def grow_by_node(crew, bins, rows, derivatives, rules, nodes, histograms, search, pairs):
     """Split one node after another, the part of one worker; the root is node 0 and holds a slot of the pool.
@@ -307,43 +293,10 @@ def grow_by_node(crew, bins, rows, derivatives, rules, nodes, histograms, search
     ``state`` begins with one node, one leaf, ``SMALL`` 0, ``LARGE`` and ``REFUSED`` -1.  Afterwards
     table[:state[N_NODES]] is the tree.
     """
-    table, state = nodes.table, nodes.state
+    table = nodes.table
     tick(crew, COUNTING)
-    while True:
-        if state[REFUSED] >= 0:
-            if not _search_refused(
-                crew, state[REFUSED], bins, rows, derivatives, rules, nodes, histograms, search
-            ):  # fmt: skip
-                return
-        elif state[SMALL] >= 0:
-            if not _search_children(crew, bins, rows, derivatives, rules, nodes, histograms, pairs, search):
-                return
-        if crew.worker == 0:
-            state[NODE] = -1
-            if state[N_WAITING] > 0 and state[N_LEAVES] < rules.max_leaves:
-                state[NODE] = pop(nodes)
-            tick(crew, DECIDING)
-        if not meet(crew):
-            return
-        node = state[NODE]
-        if node < 0:
-            return
-        if crew.peers != 0:
-            if crew.worker == 0:
-                state[N_BATCH] = 0
-                if table[node, OWN_LEFT] < 0:
-                    choose_batch(node, rules, nodes)
-            if not meet(crew):
-                return
-            if state[N_BATCH] > 0 and not prepare_batch(crew, bins, rows, rules, nodes, histograms):
-                return
-            if crew.worker == 0:
-                own_left, n_left = table[node, OWN_LEFT], table[node, ALL_LEFT]
-                _judge(crew, node, own_left, n_left, bins, rows, derivatives, rules, nodes, pairs, search)
-                tick(crew, DECIDING)
-            if not meet(crew):
-                return
-            continue
+    while take_node(crew, bins, rows, derivatives, rules, nodes, histograms, search, pairs):
+        node = nodes.state[NODE]
         if crew.size > 1 and table[node, LAST] - table[node, FIRST] >= rules.shared_rows:
             if not (partition_node(crew, node, bins, rows, table) and meet(crew)):
                 return
@@ -353,7 +306,7 @@ def grow_by_node(crew, bins, rows, derivatives, rules, nodes, histograms, search
         if crew.worker == 0:
             tick(crew, PARTING)
             n_left = rows_left(crew, rows)
-            _judge(crew, node, n_left, n_left, bins, rows, derivatives, rules, nodes, pairs, search)
+            judge(crew, node, n_left, n_left, bins, rows, derivatives, rules, nodes, pairs, search)
             tick(crew, DECIDING)
         if not meet(crew):
             return
@@ -424,13 +377,8 @@ def _write_level_split(split, level, n_bins, table, pool):
 
 @kernel(inline="always")
 def _choose_level_split(crew, level, bins, rules, nodes, histograms, search):
-    """Take the forced split, or the best of all workers, on ties the lowest feature; ``state[NODE]`` -1: there is none."""
-    best, n_bins = 0, bins.n_bins
-    if has_forced(level[0], bins, nodes) and search.forced_gains[0] > 0.0:
-        nodes.state[NODE] = level[0]
-        _write_level_split(search.forced[0], level, n_bins, nodes.table, histograms.pool)
-        return
-    forget_forced(level[0], bins, nodes)
+    """Take the best split of all workers, on ties the lowest feature; ``state[NODE]`` -1: there is none."""
+    best = 0
     keys = search.keys if rules.noise != 0.0 or rules.weighed else search.gains
     for worker in range(1, crew.size):
         if keys[0, worker] > keys[0, best]:
@@ -438,7 +386,7 @@ def _choose_level_split(crew, level, bins, rules, nodes, histograms, search):
     nodes.state[NODE] = -1
     if search.gains[0, best] > 0.0:
         nodes.state[NODE] = level[0]
-        _write_level_split(search.splits[0, best], level, n_bins, nodes.table, histograms.pool)
+        _write_level_split(search.splits[0, best], level, bins.n_bins, nodes.table, histograms.pool)
 
 
 @kernel(inline="always")
@@ -520,7 +468,7 @@ def grow_by_level(crew, bins, rows, derivatives, rules, nodes, histograms, searc
     :func:`grow_by_node`, the first search ignores the number of rows, and if a side is too small the level is searched
     again with counted sides.  Afterwards ``state[N_NODES]`` is the number of nodes.
     """
-    table, state, one = nodes.table, nodes.state, np.int64(0)  # a variable instead of a literal, see NO and YES
+    table, state = nodes.table, nodes.state
     first_feature, last_feature = own_features(crew, bins.n_bins.shape[0])
     first_counted, last_counted = counted_features(crew, bins.n_bins.shape[0])
     tick(crew, COUNTING)
@@ -531,10 +479,6 @@ def grow_by_level(crew, bins, rows, derivatives, rules, nodes, histograms, searc
             return
         tick(crew, COUNTING)
         search_level(crew, level, first_feature, last_feature, bins, rules, nodes, histograms, search)
-        search_forced(
-            crew, one, level, NO, first_feature, last_feature, bins, rows.rows, derivatives.hessians, rules, nodes,
-            histograms.pool, search.work[crew.worker], search.counts[crew.worker, 0], search,
-        )  # fmt: skip
         counted = False
         while True:
             if not meet(crew):
@@ -556,11 +500,7 @@ def grow_by_level(crew, bins, rows, derivatives, rules, nodes, histograms, searc
                 if state[REFUSED] < 0 and not _level_gains_something(
                     crew, level, bins, rows, derivatives, rules, nodes
                 ):
-                    if has_forced(first_node, bins, nodes):
-                        forget_forced(first_node, bins, nodes)
-                        state[REFUSED] = first_node
-                    else:
-                        state[NODE] = -1
+                    state[NODE] = -1
                 tick(crew, DECIDING)
             if not meet(crew):
                 return
@@ -568,23 +508,14 @@ def grow_by_level(crew, bins, rows, derivatives, rules, nodes, histograms, searc
                 return
             if state[REFUSED] < 0:
                 break
-            if counted:  # and found: only what was forced is dropped
-                continue
             counted = True
             search_level_counted(
                 crew, level, first_counted, last_counted, bins, rows.rows, derivatives.hessians, rules, nodes,
                 histograms, search,
             )  # fmt: skip
-            search_forced(
-                crew, one, level, YES, first_counted, last_counted, bins, rows.rows, derivatives.hessians, rules, nodes,
-                histograms.pool, search.work[crew.worker], search.counts[crew.worker, 0], search,
-            )  # fmt: skip
         if crew.worker == 0:
             for node in range(first_node, first_node + n_nodes):
                 table[node, LEFT] = 2 * node + 1
                 _bound_children(node, bins, rules, nodes)
-            f, below = table[first_node, FEATURE], 2 * first_node + 1
-            narrow_groups(first_node, below, f, bins, nodes)
-            note_use(f, below, below + 1, bins, rules, nodes)
-            pass_forced_on(first_node, below, 1, bins, nodes)
+            narrow_groups(first_node, 2 * first_node + 1, table[first_node, FEATURE], bins, nodes)
             state[N_NODES] = 4 * n_nodes - 1

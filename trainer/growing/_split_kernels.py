@@ -148,7 +148,7 @@ def best_split(
         if rules.random_splits:
             _keep_one(f, node, last, histogram[f], bins, rules, work)
         highest = best_of_feature(work[1], work[2], both_sides, last)
-        worth = worth_of(highest, f, node, bins, rules, nodes)
+        worth = worth_of(highest, f, bins, rules)
         key = compared_by(worth, score, node, f, rules)
         of_feature[f] = key
         if worth > 0.0 and key > best:
@@ -250,7 +250,7 @@ def search_counted(
         if rules.random_splits:
             _keep_one(f, node, last, histogram[f], bins, rules, work)
         highest = best_of_feature(work[1], work[2], both_sides, last)
-        worth = worth_of(highest, f, node, bins, rules, nodes)
+        worth = worth_of(highest, f, bins, rules)
         key = compared_by(worth, score, node, f, rules)
         if worth > 0.0 and (key > best or (key == best and f < split[0])):
             best = key
@@ -439,7 +439,7 @@ def search_level(crew, level, first_feature, last_feature, bins, rules, nodes, h
             f, level, search.counts[crew.worker], NO, 0.0, bins, rules, nodes, histograms.pool, work
         )
         highest = best_of_feature(work[1], work[2], both_sides, last)
-        worth = worth_of(highest, f, level[0], bins, rules, nodes)
+        worth = worth_of(highest, f, bins, rules)
         key = compared_by(worth, score, level[0], f, rules)
         search.uppers[0, f] = key
         if worth > 0.0 and key > best:
@@ -477,7 +477,7 @@ def search_level_counted(
             )  # fmt: skip
         last, both_sides = _level_gains(f, level, counts, YES, least_h, bins, rules, nodes, histograms.pool, work)
         highest = best_of_feature(work[1], work[2], both_sides, last)
-        worth = worth_of(highest, f, first_node, bins, rules, nodes)
+        worth = worth_of(highest, f, bins, rules)
         key = compared_by(worth, score, first_node, f, rules)
         if worth > 0.0 and (key > best or (key == best and f < split[0])):
             best = key

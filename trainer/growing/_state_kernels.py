@@ -54,10 +54,6 @@ EPSILON = 2.0**-52
 ) = range(17)
 SET, SET_WORDS = 17, 4
 NODE_FIELDS = SET + SET_WORDS
-# Columns of ``forced``: a feature; its last bin on the left, 0 for a set; the rows of the splits below on the left and on the
-# right, -1: none; the set.
-FORCED_FEATURE, FORCED_BIN, FORCED_BELOW, FORCED_SET = 0, 1, 2, 4
-FORCED_FIELDS = FORCED_SET + SET_WORDS
 # Cells of ``state``: number of nodes, leaves, waiting nodes and free slots; the node to split (-1: the tree is done); the
 # children to count and search (-1: none); whether the larger one must be counted too, because the histogram of its parent
 # was evicted; the node whose best split was rejected (-1: none) and that must be searched with counted sides, whether
@@ -132,9 +128,7 @@ class Rules(NamedTuple):
     by_node: float = 1.0  # .. of these at a node
     random_splits: bool = False  # one random threshold a feature and node is tried
     tree_key: Any = np.uint64(0)  # of these draws, uint64
-    weighed: bool = False  # gains are compared after weights and costs
-    by_depth: bool = False  # one split for all nodes of a depth
-    split_cost: float = 0.0  # of a split for each document of its node
+    weighed: bool = False  # gains are compared after weights
 
 
 class Crew(NamedTuple):
@@ -171,9 +165,6 @@ class Bins(NamedTuple):
     sources: Any = None  # (n_features,) int32: the feature that a column is made from, itself if none
     groups: Any = None  # (n_features, n_words) uint64: bits of the groups that have the feature; no words: no groups
     weights: Any = None  # (n_features,) float64: factors of gains
-    costs: Any = None  # (n_features,) float64: of the first use of a feature
-    used: Any = None  # (n_features,) uint8: 1 if a tree uses the feature already; only worker 0 reads and writes it
-    forced: Any = None  # (n_splits, FORCED_FIELDS) int64: splits that every tree begins with, the root first
 
 
 class Rows(NamedTuple):
@@ -206,8 +197,6 @@ class Nodes(NamedTuple):
     free: Any  # (n_slots,) int64
     state: Any  # (STATE_FIELDS,) int64
     groups: Any  # (most_nodes, n_words) uint64: bits of the groups that have all features of the path
-    used: Any  # (most_nodes, n_features) uint8: features in use when the node was made; empty if nothing is weighed
-    forced: Any  # (most_nodes,) int64: row of ``Bins.forced``, -1: none; empty if there are none at all
     batch: Any  # (most_nodes,) int64: nodes whose splits are prepared together
 
 
@@ -231,8 +220,6 @@ class Search(NamedTuple):
     counts: Any  # (size, 2, 256) int64; (size, n_leaves, 2, 256) for levels
     usable: Any  # (size, n_features) uint8
     drawn: Any  # (size, n_features) uint64
-    forced_gains: Any  # (2,), of the splits that are forced
-    forced: Any  # (2, 4 + SET_WORDS) int64, as splits
 
 
 class PairLists(NamedTuple):

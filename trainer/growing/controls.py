@@ -28,17 +28,11 @@ class Controls:
         (n_columns, n_words) uint64, bits of the groups that have the feature; no words: all features may occur together.
     weights
         (n_columns,), factors of gains.
-    costs
-        (n_columns,), taken off the gain where no tree uses the feature yet.
-    split_cost
-        Taken off a gain for each document of the node.
     """
 
     sources: npt.NDArray[np.int32]
     groups: npt.NDArray[np.uint64]
     weights: npt.NDArray[np.float64]
-    costs: npt.NDArray[np.float64]
-    split_cost: float = 0.0
 
     @classmethod
     def none(cls, n_columns: int) -> Controls:
@@ -47,13 +41,12 @@ class Controls:
             np.arange(n_columns, dtype=np.int32),
             np.zeros((n_columns, 0), dtype=np.uint64),
             np.ones(n_columns),
-            np.zeros(n_columns),
         )
 
     @property
     def weighed(self) -> bool:
-        """Whether gains are compared after weights and costs."""
-        return bool(self.split_cost > 0.0 or (self.weights != 1.0).any() or (self.costs != 0.0).any())
+        """Whether gains are compared after weights."""
+        return bool((self.weights != 1.0).any())
 
     @classmethod
     def of(cls, parameters: TrainParameters, names: Sequence[str], made_from: Sequence[int] = ()) -> Controls:
@@ -62,20 +55,17 @@ class Controls:
         InvalidParameter for an unknown name.
         """
         sources = np.array([*range(len(names)), *made_from], dtype=np.int32)
-        weights = _by_feature("feature_weights", parameters.feature_weights, names, 1.0)
-        costs = _by_feature("feature_costs", parameters.feature_costs, names, 0.0)
+        weights = _weights(parameters.feature_weights, names)
         groups = _groups(parameters.interaction_constraints, names)
-        return cls(sources, groups[sources], weights[sources], costs[sources], parameters.split_cost)
+        return cls(sources, groups[sources], weights[sources])
 
 
-def _by_feature(
-    option: str, values: Mapping[str, float], names: Sequence[str], default: float
-) -> npt.NDArray[np.float64]:
-    """Return the value of each feature, (n_features,); InvalidParameter for an unknown name."""
+def _weights(values: Mapping[str, float], names: Sequence[str]) -> npt.NDArray[np.float64]:
+    """Return the weight of each feature, (n_features,); InvalidParameter for an unknown name."""
     for name in values:
         if name not in names:
-            raise InvalidParameter(f"{spelled(option)}: unknown feature {name!r}; {name_hint(name, names)}")
-    return np.array([values.get(name, default) for name in names], dtype=np.float64)
+            raise InvalidParameter(f"{spelled('feature_weights')}: unknown feature {name!r}; {name_hint(name, names)}")
+    return np.array([values.get(name, 1.0) for name in names], dtype=np.float64)
 
 
 def _groups(groups: Sequence[Sequence[str]], names: Sequence[str]) -> npt.NDArray[np.uint64]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from ctypes import CFUNCTYPE, c_int64, c_void_p, cast
 from dataclasses import dataclass
 from math import sqrt
@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rankmill.trainer import _kernels as row_kernels
-from rankmill.trainer.growing import _growth_kernels
+from rankmill.trainer.growing import _batch_kernels, _growth_kernels
 from rankmill.trainer.growing import _state_kernels as table
 from rankmill.trainer.growing._histogram_kernels import total_and_least
 from rankmill.trainer.growing._pair_search_kernels import KEYS, PAIR_STEPS, pack_pairs
@@ -104,7 +104,6 @@ class Grower:
         monotone: npt.NDArray[np.int8] | None = None,
         categorical: npt.NDArray[np.bool_] | None = None,
         controls: Controls | None = None,
-        forced: npt.NDArray[np.int64] | None = None,
         pool_bytes: int = DEFAULT_POOL_BYTES,
         timed: bool = False,
         span: Span | None = None,
@@ -122,11 +121,9 @@ class Grower:
         if categorical is not None:
             self._categorical[: len(categorical)] = categorical
         self._controls = controls or Controls.none(n_features)
-        self._forced = np.zeros((0, table.FORCED_FIELDS), dtype=np.int64) if forced is None else forced
-        self._used = np.zeros(n_features, dtype=np.uint8)  # features of the trees so far
         self._blocks = np.arange(bins.words.shape[0], dtype=np.int64)
         self._used_words = bins.used_words
-        self._nodes = _nodes_for(p.leaves, pool.n_slots, self._controls, self._forced)
+        self._nodes = _nodes_for(p.leaves, pool.n_slots, self._controls)
         self._rows = table.Rows(
             rows=np.zeros(n + table.LOOK_AHEAD, dtype=ROW),
             packed=aligned_empty((n,), PACKED),
@@ -151,8 +148,6 @@ class Grower:
             counts=aligned_empty((size, *counted_leaves, 2, BINS_A_FEATURE), np.int64),
             usable=np.zeros((size, n_features), dtype=np.uint8),
             drawn=np.zeros((size, n_features), dtype=np.uint64),
-            forced_gains=np.zeros(2),
-            forced=np.zeros((2, 4 + table.SET_WORDS), dtype=np.int64),
         )
         no_pairs = np.empty((2, 0, 2), dtype=np.int64)
         self._pairs = table.PairLists(
@@ -237,11 +232,6 @@ class Grower:
             _, leaf_scale = scales_of(gradients, hessians, self._team, self._span)
         return self._finish(gradients, hessians, leaf_scale, n, rows, scores, leaves, by_h=weights is None)
 
-    def note(self, trees: Sequence[Tree]) -> None:
-        """Note which features are used by ``trees`` that were grown elsewhere: their first use costs nothing any more."""
-        for tree in trees:
-            self._used[self._controls.sources[tree.feature[tree.feature >= 0]]] = 1
-
     def _grow_nodes(self, n: int, derivatives: table.Derivatives, rules: table.Rules) -> None:
         """Split nodes from the root down, with several workers if the tree is large enough."""
         size = self._team.busy(n * len(self._chosen_blocks), _LEAST_VISITS)
@@ -286,13 +276,11 @@ class Grower:
         self._enabled[:] = 1
         if features is not None:
             self._enabled[:] = features
-            needed = self._enabled.copy()
-            needed[self._forced[:, table.FORCED_FEATURE]] = 1  # also where it is not in the sample
-            self._chosen_blocks = np.unique(self._bins.lanes[needed != 0, row_kernels.LANE] // self._bins.width).astype(
-                np.int64
-            )
+            self._chosen_blocks = np.unique(
+                self._bins.lanes[self._enabled != 0, row_kernels.LANE] // self._bins.width
+            ).astype(np.int64)
         if self._peers:
-            of_feature = self._bins.n_bins if features is None else np.where(needed, self._bins.n_bins, 0)
+            of_feature = np.where(self._enabled, self._bins.n_bins, 0)
             self._sent = np.flatnonzero(np.arange(BINS_A_FEATURE) < of_feature[:, None])
 
     def _start(
@@ -329,9 +317,6 @@ class Grower:
         root[table.ROWS] = all_rows
         nodes.ranges[0] = -np.inf, np.inf, 0.0, all_rows
         nodes.groups[0] = ~np.uint64(0)
-        if nodes.used.size:
-            nodes.used[0] = self._used
-        nodes.forced[:1] = 0
         nodes.free[: n_slots - 1] = np.arange(n_slots - 1, 0, -1)
         nodes.state[:] = 0
         nodes.state[table.N_NODES] = nodes.state[table.N_LEAVES] = 1
@@ -391,8 +376,6 @@ class Grower:
             by_node=p.feature_fraction_by_node,
             random_splits=p.extra_trees,
             weighed=self._controls.weighed,
-            by_depth=self._oblivious,
-            split_cost=self._controls.split_cost,
         )
 
     def _scaled(self, added: float, hessians: npt.NDArray[np.float64]) -> float:
@@ -446,13 +429,12 @@ class Grower:
             self._controls.sources,
             self._controls.groups,
             self._controls.weights,
-            self._controls.costs,
-            self._used,
-            self._forced,
         )
         shared = crew, bins, self._rows, derivatives, rules, self._nodes, self._histograms, self._search
         if self._oblivious:
             _growth_kernels.grow_by_level(*shared)
+        elif self._peers:
+            _batch_kernels.grow_in_batches(*shared, self._pairs)
         else:
             _growth_kernels.grow_by_node(*shared, self._pairs)
         if worker == 0 and self._failure is not None:
@@ -639,7 +621,7 @@ class Grower:
         add_tree(tree, self._bins, others.astype(ROW), scores, self._team)
 
 
-def _nodes_for(leaves: int, n_slots: int, controls: Controls, forced: npt.NDArray[np.int64]) -> table.Nodes:
+def _nodes_for(leaves: int, n_slots: int, controls: Controls) -> table.Nodes:
     """Return the table of nodes for trees with ``leaves`` leaves and a pool of ``n_slots`` histograms."""
     most = 2 * leaves - 1
     return table.Nodes(
@@ -651,8 +633,6 @@ def _nodes_for(leaves: int, n_slots: int, controls: Controls, forced: npt.NDArra
         free=np.zeros(n_slots, dtype=np.int64),
         state=np.zeros(table.STATE_FIELDS, dtype=np.int64),
         groups=np.zeros((most, controls.groups.shape[1]), dtype=np.uint64),
-        used=np.zeros((most, len(controls.sources) if controls.weighed else 0), dtype=np.uint8),
-        forced=np.full(most if len(forced) else 0, -1, dtype=np.int64),
         batch=np.zeros(most, dtype=np.int64),
     )
 

@@ -78,8 +78,6 @@ FIXED: Mapping[str, str] = {
     "goals": "they say what you want of a model; give them as an option, and train a model for each of some weights",
     "monotone": "monotone constraints are not searched; give them as an option",
     "feature_weights": "they say what you want of features; give them as an option",
-    "feature_costs": "they say what you want of features; give them as an option",
-    "forced_splits": "they are not searched; give them as an option",
     "interaction_constraints": "interaction constraints are not searched; give them as an option",
 }
 _VALUES = {
