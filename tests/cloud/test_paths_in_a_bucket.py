@@ -26,6 +26,7 @@ from tests.cloud.conftest import reach
 from tests.cloud.servers import SECRET, Server, s3_environment
 from tests.cloud.test_registry_in_a_bucket import ANSWERS, answering
 from tests.refusals import only_line, unnamed
+from tests.written import files_in
 
 SYNTH = ["--queries", "60", "--docs-per-query", "10", "--features", "10"]
 
@@ -51,10 +52,6 @@ def upload(folder: Path, url: ObjectUrl) -> None:
 def download(url: ObjectUrl) -> dict[str, bytes]:
     client = open_bucket(url)
     return {str(each.url.relative_to(url)): client.get(each.url) for each in client.below(url)}
-
-
-def on_disk(folder: Path) -> dict[str, bytes]:
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +122,7 @@ def test_everything_has_the_same_bytes_in_a_bucket(s3: Server, inputs: Path, tmp
         said("evaluate", out / "lists.run", "--qrels", source / "qrels.txt", "--json")
         said("compare", out / "ranked", out / "lists.run", "--qrels", source / "qrels.txt", "--json")
         said("report", "web@1", "-o", out / "report", *registry)
-    here, found = on_disk(tmp_path / "out"), download(there / "out")
+    here, found = files_in(tmp_path / "out"), download(there / "out")
     for files in (here, found):
         for path in [path for path in files if path.startswith("registry/")]:
             del files[path]
@@ -162,7 +159,7 @@ def test_lists_have_the_same_bytes_from_and_in_a_bucket(
     words = ["--qrels", there / "in" / "qrels.txt", "--unjudged", "zero", "--cache", kept]
     outputs = [call("data", "ingest", f"{there}/in/days/[12]*.txt*", "-o", there / "d", *words)]
     assert str(there / "d") in outputs[0]
-    assert download(there / "d") == on_disk(tmp_path / "d")
+    assert download(there / "d") == files_in(tmp_path / "d")
     call("rerank", inputs / "candidates", "-m", model, "-o", tmp_path / "r", "--top-k", "3")
     words = ["-m", there / "web.rankmill", "--top-k", "3", "--cache", kept]
     outputs.append(call("rerank", there / "in" / "candidates", *words, "-o", there / "r", "--json"))
@@ -170,12 +167,12 @@ def test_lists_have_the_same_bytes_from_and_in_a_bucket(
     monkeypatch.setenv("RANKMILL_CACHE", str(kept))
     report = rankmill.rerank(f"{there}/in/candidates", f"{there}/web.rankmill", f"{there}/p", top_k=3)
     assert report.out == str(there / "p")
-    assert download(there / "r") == download(there / "p") == on_disk(tmp_path / "r")
+    assert download(there / "r") == download(there / "p") == files_in(tmp_path / "r")
     assert rankmill.evaluate(str(there / "r")).to_json() == rankmill.evaluate(tmp_path / "r").to_json()
     assert rankmill.Dataset.open(str(there / "d")).digest == rankmill.Dataset.open(tmp_path / "d").digest
     assert rankmill.load_model(str(there / "web.rankmill")).n_features_in_ == rankmill.load_model(model).n_features_in_
     everything = [
-        *on_disk(tmp_path).values(),
+        *files_in(tmp_path).values(),
         *download(there).values(),
         *map(str.encode, (*outputs, *capfd.readouterr())),
     ]
@@ -299,9 +296,9 @@ def test_a_run_reads_and_writes_buckets(s3: Server, tmp_path: Path, capfd: pytes
     far = json.loads(call(*run))
     assert far["ranked"]["out"] == f"{there}/ranked/2026-01-02"
     assert (far["dataset"]["digest"], far["model"]["sha256"]) == (local["dataset"]["digest"], local["model"]["sha256"])
-    assert download(there / "ranked" / "2026-01-02") == on_disk(tmp_path / "disk" / "ranked")
+    assert download(there / "ranked" / "2026-01-02") == files_in(tmp_path / "disk" / "ranked")
     assert sorted(download(there / "report")) == ["index.html", "report.json", "report.md"]
-    cached = set(on_disk(tmp_path / "bucket" / "cache"))
+    cached = set(files_in(tmp_path / "bucket" / "cache"))
     assert len(cached) == 3
     named = {
         each["name"]
@@ -332,18 +329,20 @@ def test_a_run_reads_and_writes_buckets(s3: Server, tmp_path: Path, capfd: pytes
     client.delete(there / "ranked" / "2026-01-02" / "_manifest.json")
     assert due() >= {"rerank"}
     call(*run)
-    assert download(there / "ranked" / "2026-01-02") == on_disk(tmp_path / "disk" / "ranked")
+    assert download(there / "ranked" / "2026-01-02") == files_in(tmp_path / "disk" / "ranked")
     client.put(there / "candidates" / "2026-01-02.parquet", (source / "days" / "1.parquet").read_bytes())
     assert "rerank" in due()
     assert "ingest" not in due()
     call(*run)
-    assert len(set(on_disk(tmp_path / "bucket" / "cache"))) == 3  # of what is used no longer, nothing is left
+    assert len(set(files_in(tmp_path / "bucket" / "cache"))) == 3  # of what is used no longer, nothing is left
     client.delete(there / "days" / "1.parquet")
     client.delete(there / "days" / "2.parquet")
     assert execute(list(map(str, run))) == 2
     assert not unnamed(capfd.readouterr().err, "ingest.sources", f"{there}/days/*.parquet", "no object matches")
-    written = [*on_disk(tmp_path).values(), *download(there).values()]
+    written = [*files_in(tmp_path).values(), *download(there).values()]
     assert not [data for data in written if SECRET.encode() in data]
     assert not [
-        name for name, data in on_disk(tmp_path / "bucket").items() if str(gettempdir() + "/rankmill-").encode() in data
+        name
+        for name, data in files_in(tmp_path / "bucket").items()
+        if str(gettempdir() + "/rankmill-").encode() in data
     ]

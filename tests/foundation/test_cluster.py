@@ -159,17 +159,20 @@ def test_local_workers_are_other_processes(dask: Cluster, tmp_path: Path) -> Non
     assert len(pids) <= 2
 
 
+@pytest.mark.slow
 def test_a_killed_worker_is_replaced(dask: Cluster, tmp_path: Path) -> None:
     paths = [tmp_path / str(number) for number in range(2)]
     done = dict(dask.run(killed_once, paths, tmp_path))
     assert done == {path: path.name for path in paths}
 
 
+@pytest.mark.slow
 def test_errors_of_workers_name_options_as_the_caller_does(dask: Cluster, tmp_path: Path) -> None:
     with spelled_for_a_command_line(), refused(CandidatesRejected, "2: see --max-rejects"):
         list(dask.run(refuse, range(6), tmp_path))
 
 
+@pytest.mark.slow
 def test_local_workers_end_with_their_cluster(tmp_path: Path) -> None:
     with open_cluster("local:1") as cluster:
         ((_, (_, pid)),) = cluster.run(square, [1], tmp_path)

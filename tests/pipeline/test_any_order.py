@@ -1,4 +1,4 @@
-"""The same rows make the same bytes: in any order, in any number of files, by any threads, memory and size of blocks.
+"""The same rows make the same bytes: in any format and order, in any number of files, by any threads, memory and size of blocks.
 
 Row groups are made small here, and the values that may be held at once less than a shard has, so that shards are written in
 several goes, as those of large data are.
@@ -6,12 +6,12 @@ several goes, as those of large data are.
 
 from __future__ import annotations
 
-import json
 import random
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -25,82 +25,15 @@ from rankmill.pipeline.grouping import shard_writer
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.memory_plans import MemoryShare
 from rankmill.pipeline.options import IngestOptions, ReadOptions
+from tests.written import files_in, write_rows
 
 WIDTH = 5
 ROW_GROUP = 1 << 10  # bytes: 32 rows of 5 numbers
+FEATURES = ("brand", *(f"x{k}" for k in range(WIDTH)))
 GRADES = (0, 1, 2, 3)
+BRANDS = (None, "acme", "a b", "Ä, Ü", '"q"', "7")
+TIME = datetime(2026, 1, 1, tzinfo=UTC)
 
-
-@dataclass(frozen=True)
-class Row:
-    """A judgment."""
-
-    qid: str
-    doc_id: str | None
-    grade: int | None
-    weight: float
-    query_weight: float
-    values: tuple[float | None, ...]
-
-
-def letor(rows: list[Row], path: Path) -> None:
-    lines = []
-    for row in rows:
-        features = " ".join(f"{k}:{'nan' if x is None else repr(x)}" for k, x in enumerate(row.values, start=1))
-        lines.append(f"{row.grade or 0} qid:{row.qid} {features}{f' #docid = {row.doc_id}' if row.doc_id else ''}\n")
-    path.write_text("".join(lines))
-
-
-def delimited(rows: list[Row], path: Path) -> None:
-    mark = "," if path.suffix == ".csv" else "\t"
-    lines = [["qid", "doc_id", "grade", "weight", "query_weight", *(f"x{k}" for k in range(WIDTH))]]
-    for row in rows:
-        cells = (row.qid, row.doc_id, row.grade, row.weight, row.query_weight, *row.values)
-        lines.append(["" if cell is None else str(cell) for cell in cells])
-    path.write_text("".join(mark.join(cells) + "\n" for cells in lines))
-
-
-def table(rows: list[Row]) -> pa.Table:
-    columns = {
-        "qid": [row.qid for row in rows],
-        "grade": pa.array([row.grade for row in rows], pa.int8()),
-        "doc_id": pa.array([row.doc_id for row in rows], pa.string()),
-        "query_weight": [row.query_weight for row in rows],
-        "weight": [row.weight for row in rows],
-    }
-    columns |= {f"x{k}": pa.array([row.values[k] for row in rows], pa.float64()) for k in range(WIDTH)}
-    return pa.table(columns)
-
-
-def parquet(rows: list[Row], path: Path) -> None:
-    pq.write_table(table(rows), path, row_group_size=50)
-
-
-def arrow(rows: list[Row], path: Path) -> None:
-    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table(rows).schema) as writer:
-        writer.write_table(table(rows), max_chunksize=40)
-
-
-def json_lines(rows: list[Row], path: Path) -> None:
-    """Write objects whose keys come in any order, and are not there, but in the first row, where there is no value."""
-    rng = random.Random(len(rows))
-    lines = []
-    for number, row in enumerate(rows):
-        features = {f"x{k}": x for k, x in enumerate(row.values) if x is not None or not number}
-        parts = {part: getattr(row, part) for part in ("qid", "doc_id", "grade", "weight", "query_weight")}
-        found = list((parts | {key: features[key] for key in rng.sample(sorted(features), len(features))}).items())
-        lines.append(json.dumps(dict(rng.sample(found, len(found)))) + "\n")
-    path.write_text("".join(lines))
-
-
-WRITERS = {
-    ".txt": letor,
-    ".csv": delimited,
-    ".tsv": delimited,
-    ".parquet": parquet,
-    ".arrow": arrow,
-    ".jsonl": json_lines,
-}
 KINDS = {
     "letor": (".txt",),
     "csv": (".csv",),
@@ -111,24 +44,62 @@ KINDS = {
 }
 
 
-def judgments(seed: int, n: int) -> list[Row]:
+def judgments(seed: int, n: int) -> list[dict[str, Any]]:
     """Rows of queries of very different sizes: without ids and grades here and there, some of them more than once."""
     rng = random.Random(seed)
     weights = {str(qid): rng.choice([0.5, 1.0, 2.0]) for qid in range(40)}
     rows = []
     for k in range(n):
         qid = str(min(rng.randrange(40), rng.randrange(40)) if rng.random() < 0.6 else 7)
-        values = tuple(rng.choice([None, 0.0, -0.0, 1.0, rng.random(), rng.gauss(0, 1e4)]) for _ in range(WIDTH))
+        values = [rng.choice([None, 0.0, -0.0, 1.0, rng.random(), rng.gauss(0, 1e4)]) for _ in range(WIDTH)]
         doc_id = None if rng.random() < 0.2 else f"d{k}"
-        grade = None if doc_id and rng.random() < 0.1 else rng.choice(GRADES)
-        rows.append(Row(qid, doc_id, grade, rng.choice([1.0, 0.25]), weights[qid], values))
-    return [*rows, *rng.choices([row for row in rows if row.doc_id is None], k=n // 20)]
+        rows.append(
+            {
+                "qid": qid,
+                "doc_id": doc_id,
+                "grade": None if doc_id and rng.random() < 0.1 else rng.choice(GRADES),
+                "weight": rng.choice([1.0, 0.25]),
+                "query_weight": weights[qid],
+                "event": rng.randrange(2),
+                "offset": rng.choice([0.0, -3.25]),
+                "bought": rng.randrange(3),
+                "seen": TIME + timedelta(microseconds=rng.randrange(10**15)),
+                "brand": rng.choice(BRANDS),
+                **{f"x{k}": value for k, value in enumerate(values)},
+            }
+        )
+    return [*rows, *rng.choices([row for row in rows if row["doc_id"] is None], k=n // 20)]
+
+
+def write(path: Path, rows: list[dict[str, Any]], rng: random.Random) -> None:
+    """Write ``rows`` in the format of the suffix, keys and other columns than features in any order, brands at times encoded."""
+    if path.suffix == ".txt":
+        lines = []
+        for row in rows:
+            values = (row[f"x{k}"] for k in range(WIDTH))
+            features = " ".join(f"{k}:{'nan' if x is None else repr(x)}" for k, x in enumerate(values, start=1))
+            named = f" #docid = {row['doc_id']}" if row["doc_id"] else ""
+            lines.append(f"{row['grade'] or 0} qid:{row['qid']} {features}{named}\n")
+        path.write_text("".join(lines))
+    else:
+        names = rng.sample(list(rows[0]), len(rows[0]))
+        if path.suffix != ".jsonl":  # features of tables have the order of their columns
+            ordered = iter(FEATURES)
+            names = [next(ordered) if name in FEATURES else name for name in names]
+        write_rows(path, rows, names, encoded=rng.choice([(), ("brand",)]))
+
+
+def read_as(kind: str, *categorical: int) -> ReadOptions:
+    """Return how rows of ``kind`` are read, with these categorical features beside the brand, which text does not have."""
+    if kind == "letor":
+        return ReadOptions(categorical=tuple(f"f{k + 1}" for k in categorical))
+    names = ("brand", *(f"x{k}" for k in categorical))
+    return ReadOptions(categorical=names, unjudged="keep", goals=("bought",), time_column="seen")
 
 
 def contents(dataset: Path) -> dict[str, bytes]:
     """Return the files of a dataset but for its manifest, which names the files it was made of."""
-    files = (path for path in dataset.rglob("*") if path.is_file() and path.name != MANIFEST_NAME)
-    return {str(path.relative_to(dataset)): path.read_bytes() for path in files}
+    return {name: content for name, content in files_in(dataset).items() if name != MANIFEST_NAME}
 
 
 @dataclass(frozen=True)
@@ -147,18 +118,18 @@ ONE = Way(seed=0, files=1, threads=1, memory=2 * 10**9, block_bytes=16 << 20, he
 WAYS = [
     Way(seed=1, files=8, threads=1, memory=512 * 10**6, block_bytes=1 << 20, held=ROW_GROUP),
     Way(seed=2, files=8, threads=2, memory=4 * 10**9, block_bytes=1000, held=None),
-    Way(seed=3, files=3, threads=3, memory=4 * 10**9, block_bytes=64, held=3 * ROW_GROUP),
+    Way(seed=3, files=3, threads=3, memory=4 * 10**9, block_bytes=200, held=3 * ROW_GROUP),
 ]
 
 
-def build(rows: list[Row], kinds: tuple[str, ...], way: Way, folder: Path, monkeypatch, options: IngestOptions) -> Path:
+def build(rows: list[dict[str, Any]], kinds: tuple[str, ...], way: Way, folder: Path, monkeypatch, options) -> Path:
     """Ingest and bin ``rows`` in one way; the order of ``seed`` 0 is that of queries and documents."""
     folder.mkdir()
     rng = random.Random(way.seed)
     ordered = rng.sample(rows, len(rows)) if way.seed else sorted(rows, key=repr)
     parts = [folder / f"{rng.random()}{kinds[k % len(kinds)]}" for k in range(way.files)]
     for k, part in enumerate(parts):
-        WRITERS[part.suffix](ordered[k :: way.files], part)
+        write(part, ordered[k :: way.files], rng)
     monkeypatch.setattr(layout, "ROW_GROUP_BYTES", ROW_GROUP)
     if way.held is not None:
         monkeypatch.setattr(shard_writer, "writing_share", lambda *_, **__: MemoryShare(way.threads, way.held))
@@ -168,13 +139,10 @@ def build(rows: list[Row], kinds: tuple[str, ...], way: Way, folder: Path, monke
     return folder / "out"
 
 
-@pytest.mark.parametrize("kinds", KINDS.values(), ids=KINDS)
-def test_order_files_threads_memory_and_blocks_do_not_show(tmp_path, monkeypatch, kinds):
-    rows = judgments(1, 900)
-    read = ReadOptions(categorical=("2", "4") if kinds == (".txt",) else ("x1", "x3"))
-    options = IngestOptions(read=read, buckets=3, split={"train": 0.7, "valid": 0.2, "test": 0.1})
-    if kinds != (".txt",):
-        options = replace(options, read=replace(options.read, unjudged="keep"))
+@pytest.mark.parametrize("kind", KINDS)
+def test_order_files_threads_memory_and_blocks_do_not_show(tmp_path, monkeypatch, kind):
+    rows, kinds = judgments(1, 900), KINDS[kind]
+    options = IngestOptions(read=read_as(kind, 1, 3), buckets=3, split={"train": 0.7, "valid": 0.2, "test": 0.1})
     out = build(rows, kinds[:1], ONE, tmp_path / "one", monkeypatch, options)
     expected, digest = contents(out), Dataset.open(out).digest
     assert {name.split("/")[0] for name in expected} >= {"features", "_queries", "_bins", "_categories"}
@@ -213,16 +181,12 @@ def test_any_rows_in_any_way(tmp_path_factory, monkeypatch, kind, seed, n, bucke
     rows = judgments(seed, n)
     if aggregate is not None:  # several judges of a document
         rng = random.Random(seed)
-        again = [replace(row, grade=rng.choice(GRADES)) for row in rng.choices(rows, k=n // 2) if row.doc_id]
-        told = {(row.qid, row.doc_id, row.grade) for row in rows}
+        again = [row | {"grade": rng.choice(GRADES)} for row in rng.choices(rows, k=n // 2) if row["doc_id"]]
+        told = {(row["qid"], row["doc_id"], row["grade"]) for row in rows}
         # a judgment that is there already could make a second file of the same bytes, which is refused
-        rows += {key: row for row in again if (key := (row.qid, row.doc_id, row.grade)) not in told}.values()
-    named = ("f5", "f1") if kind == "letor" else ("x4", "x0")
-    read = ReadOptions(categorical=named if categories else ())
-    options = IngestOptions(read=read, buckets=buckets, aggregate=aggregate)
-    if kind != "letor":
-        options = replace(options, read=replace(options.read, unjudged="keep"))
-        rows = [replace(rows[0], grade=1), *rows[1:]]
+        rows += {key: row for row in again if (key := (row["qid"], row["doc_id"], row["grade"])) not in told}.values()
+    options = IngestOptions(read=read_as(kind, *((4, 0) if categories else ())), buckets=buckets, aggregate=aggregate)
+    rows[0]["grade"] = 1
     with monkeypatch.context() as patch:
         one = build(rows, KINDS[kind][:1], ONE, folder / "one", patch, options)
     with monkeypatch.context() as patch:

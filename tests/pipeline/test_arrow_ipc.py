@@ -9,8 +9,6 @@ import pytest
 from pyarrow import feather, ipc
 
 from rankmill.foundation.errors import DataRejected, MalformedRow
-from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.options import ReadOptions
 from rankmill.pipeline.sources.arrow_ipc import ArrowSource
 from rankmill.pipeline.sources.batch import Quarantine
@@ -70,17 +68,6 @@ def test_every_form_brings_the_rows_of_parquet(tmp_path):
     assert rows_of(tmp_path / "f.feather") == expected
     (tmp_path / "g.arrow.gz").write_bytes(gzip.compress((tmp_path / "d.arrows").read_bytes()))
     assert rows_of(tmp_path / "g.arrow.gz") == expected
-
-
-def test_a_dataset_of_arrow_is_that_of_parquet(tmp_path):
-    table = a_table(300).drop_columns("title")
-    pq.write_table(table, tmp_path / "a.parquet")
-    ingest([tmp_path / "a.parquet"], tmp_path / "one")
-    (tmp_path / "parts").mkdir()
-    write(tmp_path / "parts" / "b.arrow", table.slice(100), rows=7)
-    write(tmp_path / "parts" / "c.arrow", table.slice(0, 100), stream=True)
-    ingest([tmp_path / "parts"], tmp_path / "two")
-    assert Dataset.open(tmp_path / "one").digest == Dataset.open(tmp_path / "two").digest
 
 
 def test_bad_rows_are_named_in_the_order_of_the_file(tmp_path):

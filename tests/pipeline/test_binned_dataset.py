@@ -19,6 +19,7 @@ from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.options import IngestOptions, SynthParameters
 from rankmill.pipeline.synth import write_synthetic
 from tests.refusals import refused
+from tests.written import files_in
 
 SPLITS = ("train", "valid", "test")
 
@@ -31,10 +32,6 @@ def make(folder: Path, seed: int = 4, name: str = "dataset", **options: object) 
     shares = {"train": 0.6, "valid": 0.2, "test": 0.2}
     ingest([source], folder / name, options=IngestOptions(buckets=4, split=shares, **options))
     return Dataset.open(folder / name)
-
-
-def tree(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 @pytest.fixture
@@ -93,7 +90,7 @@ def test_the_same_data_give_the_same_files(tmp_path):
     one, other = make(tmp_path, name="one"), make(tmp_path, name="other", block_size=4096)
     bin_dataset(one)
     bin_dataset(other)
-    assert tree(one.path) == tree(other.path)
+    assert files_in(one.path) == files_in(other.path)
 
 
 def test_another_max_bin_is_a_second_copy_and_the_last_one_asked_for_is_the_newest(dataset):
@@ -121,7 +118,7 @@ def test_two_that_bin_at_once_both_stand(dataset):
 @pytest.mark.parametrize("damage", [b"", b"{}", b'{"format": 9}', None])
 def test_lost_or_damaged_bins_are_made_again(dataset, name, damage):
     spec = bin_dataset(dataset)
-    before = tree(dataset.path)
+    before = files_in(dataset.path)
     dataset = Dataset.open(dataset.path)
     file = dataset.path / "_bins" / spec.digest / name
     if name == "shard":
@@ -131,7 +128,7 @@ def test_lost_or_damaged_bins_are_made_again(dataset, name, damage):
     else:
         file.write_bytes(damage)
     assert bin_dataset(dataset).digest == spec.digest
-    assert tree(dataset.path) == before
+    assert files_in(dataset.path) == before
 
 
 def flip(file: Path) -> None:
@@ -183,7 +180,7 @@ def test_bins_of_replaced_data_go_when_the_new_ones_stand(tmp_path, dataset):
 
 
 def test_a_failure_leaves_the_dataset_as_it_was(dataset, monkeypatch):
-    before = tree(dataset.path)
+    before = files_in(dataset.path)
     calls = []
 
     def fail(*arguments: object) -> None:
@@ -196,7 +193,7 @@ def test_a_failure_leaves_the_dataset_as_it_was(dataset, monkeypatch):
     monkeypatch.setattr(bin_work, "write_shard", fail)
     with pytest.raises(OSError, match="No space left"):
         bin_dataset(dataset)
-    assert tree(dataset.path) == before
+    assert files_in(dataset.path) == before
 
 
 def test_data_replaced_meanwhile_are_noticed(tmp_path, dataset):

@@ -18,7 +18,8 @@ from rankmill.pipeline.ingest import IngestOptions, ingest
 from rankmill.pipeline.memory_plans import BinPlan
 from rankmill.pipeline.options import ReadOptions
 from tests.clusters import killing_in, look_often, lose_each_call_once, on, opened_by
-from tests.pipeline.test_any_order import judgments, parquet
+from tests.pipeline.test_any_order import judgments
+from tests.written import files_in, write_rows
 
 BINNING = "rankmill.pipeline.binning"
 LOSING = ["a b c", "a", "", "b", "c d", "d"]
@@ -32,9 +33,11 @@ def _look_often(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("made")
-    parquet(judgments(1, 900), folder / "rows.parquet")
+    write_rows(folder / "rows.parquet", judgments(1, 900))
     options = IngestOptions(
-        buckets=7, split={"train": 0.7, "valid": 0.3}, read=ReadOptions(categorical=("x1",), unjudged="zero")
+        buckets=7,
+        split={"train": 0.7, "valid": 0.3},
+        read=ReadOptions(categorical=("x1", "brand"), ignore=("seen",), unjudged="zero"),
     )
     ingest([folder / "rows.parquet"], folder / "dataset", options=options)
     return folder / "dataset"
@@ -49,7 +52,7 @@ def binned(made: Path, to: Path, sampled_rows: int | None, columns: int = 2, **o
     shutil.copytree(made, to)
     dataset = Dataset.open(to)
     bin_dataset(dataset, 31, plan=plan_of(dataset, sampled_rows, columns), max_bin_of={"x3": 5}, **options)
-    return {str(path.relative_to(to)): path.read_bytes() for path in to.rglob("*") if path.is_file()}
+    return files_in(to)
 
 
 @pytest.mark.parametrize("sampled_rows", [None, 200])
@@ -90,6 +93,7 @@ def dask() -> Iterator[Cluster]:
         yield cluster
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("killed_at", ["bin_features", "write_shards"])
 def test_the_work_of_a_killed_process_is_done_again(made: Path, tmp_path: Path, dask: Cluster, killed_at: str) -> None:
     expected = binned(made, tmp_path / "alone", 200)
@@ -98,6 +102,7 @@ def test_the_work_of_a_killed_process_is_done_again(made: Path, tmp_path: Path, 
     assert killed
 
 
+@pytest.mark.slow
 def test_the_command_writes_the_same(made: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     found = []
     for name, more in (("alone", []), ("both", ["--cluster", "local:2"])):

@@ -4,8 +4,6 @@ import json
 import random
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,6 +18,7 @@ from rankmill.pipeline.sources.column_roles import HABITS, OPTIONAL, PARTS
 from rankmill.pipeline.sources.columns import table_columns
 from rankmill.pipeline.sources.open_source import open_source
 from tests.refusals import refused
+from tests.written import data_of, write_rows
 
 NAMES = {
     "qid": "Query ID",
@@ -55,44 +54,22 @@ def judgments(n, seed):
     ]
 
 
-def write(path, rows, called=None, more=None):
-    """Write ``rows`` with columns renamed by ``called`` and ``more`` columns (name to cell) besides."""
-    called, more = called or {}, more or {}
-    rows = [{called.get(name, name): cell for name, cell in row.items()} | more for row in rows]
-    if path.suffix in {".parquet", ".arrow"}:
-        table = pa.table({name: [row[name] for row in rows] for name in rows[0]})
-        if path.suffix == ".parquet":
-            pq.write_table(table, path)
-        else:
-            with pa.ipc.new_file(path, table.schema) as file:
-                file.write_table(table)
-    elif path.suffix == ".jsonl":
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    else:
-        delimiter = "," if path.suffix == ".csv" else "\t"
-        lines = [delimiter.join(map(str, row.values())) for row in rows]
-        path.write_text("\n".join([delimiter.join(rows[0]), *lines]) + "\n")
-    return path
-
-
-def data(dataset):
-    """All bytes but for the names and digests of the sources."""
-    manifest = json.loads((dataset / "_manifest.json").read_bytes())
-    files = {file.name: file.read_bytes() for part in ("features", "_queries") for file in (dataset / part).iterdir()}
-    return {**manifest, "sources": None}, files
+def renamed(rows, called, more=None):
+    """Return ``rows`` with columns renamed by ``called`` and ``more`` columns (name to cell) besides."""
+    return [{called.get(name, name): cell for name, cell in row.items()} | (more or {}) for row in rows]
 
 
 def test_what_columns_are_called_and_what_is_ignored_does_not_show(tmp_path):
     rows = judgments(200, 1)
-    ingest([write(tmp_path / "plain.csv", rows)], tmp_path / "plain")
+    ingest([write_rows(tmp_path / "plain.csv", rows)], tmp_path / "plain")
     assert Dataset.open(tmp_path / "plain").optional_columns == ("label", "event", "weight", "offset", "position")
-    expected = data(tmp_path / "plain")
+    expected = data_of(tmp_path / "plain")
     more = {"title": "some text", "debug_a": "x", "debug_b": 1, "split": "train"}
     options = IngestOptions(read=ReadOptions(columns=NAMES, ignore=("title", "debug_*", "split")))
     for suffix in (".csv", ".tsv", ".parquet", ".arrow", ".jsonl"):
         out = tmp_path / f"out{suffix}"
-        report = ingest([write(tmp_path / f"in{suffix}", rows, NAMES, more)], out, options=options)
-        assert data(out) == expected
+        report = ingest([write_rows(tmp_path / f"in{suffix}", renamed(rows, NAMES, more))], out, options=options)
+        assert data_of(out) == expected
         assert report.columns_guessed == {}
 
 
@@ -109,10 +86,10 @@ def test_habits_are_guessed_in_any_spelling_and_told(tmp_path_factory, qid, doc_
     for row in rows:
         del row["label"]
     called = {"qid": spelled(qid), "doc_id": spelled(doc_id), "grade": spelled(grade)}
-    ingest([write(folder / "plain.csv", rows)], folder / "plain")
+    ingest([write_rows(folder / "plain.csv", rows)], folder / "plain")
     said = []
-    report = ingest([write(folder / "in.csv", rows, called)], folder / "out", say=said.append)
-    assert data(folder / "out") == data(folder / "plain")
+    report = ingest([write_rows(folder / "in.csv", renamed(rows, called))], folder / "out", say=said.append)
+    assert data_of(folder / "out") == data_of(folder / "plain")
     assert report.columns_guessed == {part: name for part, name in called.items() if part != name}
     assert all(f"{part} from {name!r}" in said[0] for part, name in report.columns_guessed.items())
     assert len(said) == (report.columns_guessed != {})
@@ -216,14 +193,18 @@ def test_bad_cells_are_named_by_the_column_of_the_file(tmp_path):
     rows = judgments(8, 3)
     rows[2]["position"] = 0
     read = ReadOptions(columns=NAMES)
-    path = write(tmp_path / "in.csv", rows, NAMES)
+    path = write_rows(tmp_path / "in.csv", renamed(rows, NAMES))
     with refused(MalformedLine, "in.csv:4", "position", "'0'"):
         ingest([path], tmp_path / "out", options=IngestOptions(read=read))
     with refused(MalformedRow, "row 3", "'shown_at'", "position", "0"):
-        ingest([write(tmp_path / "in.parquet", rows, NAMES)], tmp_path / "out", options=IngestOptions(read=read))
+        ingest(
+            [write_rows(tmp_path / "in.parquet", renamed(rows, NAMES))],
+            tmp_path / "out",
+            options=IngestOptions(read=read),
+        )
     rows[2] |= {"position": 1, "qid": ""}
     with refused(MalformedLine, "in.csv:4:1", "query"):
-        ingest([write(path, rows, NAMES)], tmp_path / "out", options=IngestOptions(read=read))
+        ingest([write_rows(path, renamed(rows, NAMES))], tmp_path / "out", options=IngestOptions(read=read))
 
 
 @pytest.mark.parametrize("cell", ["0", "1.5", "", "2147483648", "-1", "x"])

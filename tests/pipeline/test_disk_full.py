@@ -14,16 +14,13 @@ from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.options import IngestOptions
 from tests.pipeline.interrupted import BALLAST, ROOT, start
 from tests.pipeline.test_ingest import judgments
+from tests.written import files_in
 
 PUBLISHING = "dataset/_manifest.json"
 STEPS = {"first pass": ("spill/", 3), "second pass": ("dataset/", 3), "publishing": (PUBLISHING, 1)}
 """By name: part of a path and number of the operation at which there is no room any more."""
 FULL = "the disk is full (No space left on device); nothing was changed"
 TOO_LARGE = "a file would be larger than is allowed here (File too large); nothing was changed"
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +43,7 @@ def check_refused(process: subprocess.Popen[str], out: Path, reason: str, before
     _, err = process.communicate()
     assert (process.returncode, err) == (74, f"rankmill: {out}: {reason}\n")
     (out.parent / BALLAST).unlink(missing_ok=True)
-    assert contents(out.parent) == before
+    assert files_in(out.parent) == before
     assert {path.name for path in out.parent.iterdir()} <= {"out"}
 
 
@@ -65,7 +62,7 @@ def test_where_files_may_not_grow_the_old_dataset_stays_and_nothing_else(tmp_pat
         for had_one in (True, False) if name == "second pass" else (True,):
             out = put_old(inputs, tmp_path / f"{name}, {had_one}", had_one=had_one)
             process = start(out.parent, command(inputs, out), action="limit", part=part, number=number)
-            processes.append((process, out, contents(out.parent)))
+            processes.append((process, out, files_in(out.parent)))
     for process, out, before in processes:
         check_refused(process, out, TOO_LARGE, before)
 
@@ -86,7 +83,7 @@ def fill_small_disk(inputs: Path, disk: Path) -> None:
     for name, (part, number) in STEPS.items():
         for had_one in (True, False):
             out = put_old(inputs, disk / f"{name}, {had_one}", had_one=had_one)
-            before = contents(out.parent)
+            before = files_in(out.parent)
             process = start(out.parent, command(inputs, out), action="fill", part=part, number=number)
             check_refused(process, out, FULL, before)
             assert start(out.parent, command(inputs, out)).wait() == 0
@@ -97,7 +94,7 @@ def fill_small_disk(inputs: Path, disk: Path) -> None:
 def use_small_disk(inputs: Path, disk: Path) -> None:
     """Ingest where ``disk`` is a small one, and say whether there was room."""
     out = put_old(inputs, disk / "work", had_one=True)
-    before = contents(out.parent)
+    before = files_in(out.parent)
     process = start(out.parent, command(inputs, out))
     if process.wait():
         check_refused(process, out, FULL, before)

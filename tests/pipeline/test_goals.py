@@ -4,8 +4,6 @@ import json
 import random
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
 
@@ -18,6 +16,7 @@ from rankmill.pipeline.statistics.describe_dataset import describe
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.training_rows import read_columns
 from tests.refusals import refused
+from tests.written import write_rows
 
 GOALS = ("bought", "fresh")
 
@@ -37,43 +36,6 @@ def judgments(n=120, seed=1):
     ]
 
 
-def as_csv(path, rows):
-    lines = [list(rows[0]), *(["" if cell is None else str(cell) for cell in row.values()] for row in rows)]
-    path.write_text("".join(",".join(line) + "\n" for line in lines))
-    return path
-
-
-def as_jsonl(path, rows):
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
-
-
-def as_nested(path, rows):
-    beside = [
-        {name: value for name, value in row.items() if name != "x"} | {"features": {"x": row["x"]}} for row in rows
-    ]
-    return as_jsonl(path, beside)
-
-
-def as_parquet(path, rows):
-    pq.write_table(pa.Table.from_pylist(rows), path, row_group_size=17)
-    return path
-
-
-def as_arrow(path, rows):
-    pyarrow.feather.write_feather(pa.Table.from_pylist(rows), str(path))
-    return path
-
-
-WRITERS = {
-    "a.csv": as_csv,
-    "a.jsonl": as_jsonl,
-    "nested.jsonl": as_nested,
-    "a.parquet": as_parquet,
-    "a.arrow": as_arrow,
-}
-
-
 def options(*goals, block_size=1 << 20, aggregate=None, **read):
     return IngestOptions(
         buckets=3,
@@ -84,7 +46,7 @@ def options(*goals, block_size=1 << 20, aggregate=None, **read):
 
 
 def ingested(folder, rows, name="a.csv", **given):
-    file = WRITERS[name](folder / name, rows)
+    file = write_rows(folder / name, rows)
     out = folder / f"{name}.dataset"
     ingest([file], out, options=options(**given))
     return Dataset.open(out)
@@ -114,19 +76,6 @@ def test_goals_are_columns_of_the_dataset_and_no_features(tmp_path):
     }
 
 
-@pytest.mark.parametrize("name", WRITERS)
-def test_the_same_bytes_for_any_format_order_of_rows_goals_and_block_size(tmp_path, name):
-    rows = judgments()
-    first = ingested(tmp_path, rows)
-    random.Random(name).shuffle(rows)
-    other = tmp_path / "other"
-    other.mkdir()
-    file = WRITERS[name](other / name, rows)
-    ingest([file], other / "dataset", options=options("fresh", "bought", block_size=200))
-    assert shards(Dataset.open(other / "dataset")) == shards(first)
-    assert Dataset.open(other / "dataset").manifest.goals == first.manifest.goals
-
-
 def test_a_row_with_a_grade_needs_its_goals_unless_empty_means_zero(tmp_path):
     rows = judgments(8)
     rows[3]["bought"] = None
@@ -154,7 +103,7 @@ def test_words_and_limits_of_grades_hold_for_goals(tmp_path):
 
 def test_amounts_are_refused_with_the_way_out(tmp_path):
     rows = [row | {"bought": row["x"] + 0.5} for row in judgments(9)]
-    for name in WRITERS:
+    for name in ("a.csv", "a.jsonl", "a.parquet", "a.arrow"):
         with refused(DataRejected, "levels", "ntile"):
             ingested(tmp_path, rows, name)
 
@@ -169,7 +118,7 @@ def test_goals_of_merged_rows_are_combined_like_grades(tmp_path, how):
     swapped = [row | {"grade": row["bought"], "bought": row["grade"]} for row in rows]
     tables = []
     for number, some in enumerate((rows, swapped)):
-        file = as_csv(tmp_path / f"{number}.csv", some)
+        file = write_rows(tmp_path / f"{number}.csv", some)
         given = options("bought", aggregate=how, time_column="seen")
         ingest([file], tmp_path / str(number), options=given)
         table = Dataset.open(tmp_path / str(number)).rows(None, ["doc_id", "grade", "bought"])
@@ -182,10 +131,10 @@ def test_goals_beside_judgments_in_files(tmp_path):
     plain = ingested(tmp_path, rows)
     qrels = tmp_path / "qrels.txt"
     qrels.write_text("".join(f"{row['qid']} 0 {row['doc_id']} {row['grade']}\n" for row in rows))
-    file = as_jsonl(tmp_path / "rows.jsonl", [{k: v for k, v in row.items() if k != "grade"} for row in rows])
+    file = write_rows(tmp_path / "rows.jsonl", [{k: v for k, v in row.items() if k != "grade"} for row in rows])
     ingest([file], tmp_path / "joined", qrels=[qrels], options=options())
     assert shards(Dataset.open(tmp_path / "joined")) == shards(plain)
-    as_jsonl(file, [{k: v for k, v in row.items() if k not in {"grade", "fresh"}} | {"fresh": -1} for row in rows])
+    write_rows(file, [{k: v for k, v in row.items() if k not in {"grade", "fresh"}} | {"fresh": -1} for row in rows])
     with refused(DataRejected, "rows.jsonl:1", -1, "negative_grades zero"):
         ingest([file], tmp_path / "refused", qrels=[qrels], options=options())
 
@@ -197,7 +146,7 @@ def test_names_of_goals(tmp_path):
     with refused(InputError, "goals", "twice"):
         ReadOptions(goals=("a", "a"))
     with refused(DataRejected, "bougth", "bought", "goals"):
-        ingest([as_csv(tmp_path / "a.csv", judgments(5))], tmp_path / "out", options=options("bougth"))
+        ingest([write_rows(tmp_path / "a.csv", judgments(5))], tmp_path / "out", options=options("bougth"))
     with refused(InputError, "bought", "grade", "one role"):
         ingested(tmp_path, judgments(5), columns={"grade": "bought"}, ignore=("grade",))
     (tmp_path / "a.txt").write_text("1 qid:1 1:2\n")
@@ -209,13 +158,13 @@ def test_names_of_goals(tmp_path):
 def test_a_goal_may_have_any_name_that_is_not_reserved(tmp_path, name):
     renamed = [{name if key == "bought" else key: cell for key, cell in row.items()} for row in judgments()]
     for goal, rows in (("bought", judgments()), (name, renamed)):
-        ingest([as_csv(tmp_path / f"{goal}.csv", rows)], tmp_path / goal, options=options(goal, ignore=("fresh",)))
+        ingest([write_rows(tmp_path / f"{goal}.csv", rows)], tmp_path / goal, options=options(goal, ignore=("fresh",)))
     plain, found = Dataset.open(tmp_path / "bought"), Dataset.open(tmp_path / name)
     assert found.rows("train", (name,)).column(0).equals(plain.rows("train", ("bought",)).column(0))
 
 
 def test_a_dataset_without_goals_does_not_mention_them(tmp_path):
-    ingest([as_csv(tmp_path / "a.csv", judgments(9))], tmp_path / "out", options=IngestOptions())
+    ingest([write_rows(tmp_path / "a.csv", judgments(9))], tmp_path / "out", options=IngestOptions())
     assert "goals" not in json.loads((tmp_path / "out" / "_manifest.json").read_bytes())
     assert Dataset.open(tmp_path / "out").goals == {}
 

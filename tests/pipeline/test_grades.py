@@ -20,6 +20,7 @@ from rankmill.pipeline.options import MAX_GRADE, IngestOptions, ReadOptions, par
 from rankmill.pipeline.sources.grades import GRADE_RULE, GradeRules
 from tests import naive_letor
 from tests.refusals import refused
+from tests.written import data_of
 
 WORDS = (("Perfect", 4), ("good", 2), ("BAD", 0), ("-2", 0), ("0.5", 1), ("7", 3), ("somewhat bad", 1))
 CELLS = ["perfect", " GOOD ", "bad", "b a d", "Somewhat Bad", "-2", "-2.0", "-1", "0", "-0", "1", "2.0", "2.5", ".5"]
@@ -157,12 +158,6 @@ def write(path, grades, words):
     return path
 
 
-def data(dataset):
-    files = {file.name: file.read_bytes() for part in ("features", "_queries") for file in (dataset / part).iterdir()}
-    manifest = json.loads((dataset / "_manifest.json").read_bytes())
-    return {key: value for key, value in manifest.items() if key not in {"sources", "meaning"}}, files
-
-
 @pytest.mark.parametrize("suffix", [".csv", ".txt", ".parquet", ".jsonl"])
 @pytest.mark.parametrize(
     ("words", "options"),
@@ -189,7 +184,7 @@ def test_grades_by_other_words_make_the_dataset_of_the_numbers(tmp_path, suffix,
     for block_bytes in (50, 1 << 20):
         read = IngestOptions(buckets=3, read=ReadOptions(**options), block_size=block_bytes, overwrite=True)
         ingest([worded], tmp_path / "worded", options=read)
-        assert data(tmp_path / "worded") == data(tmp_path / "plain")
+        assert data_of(tmp_path / "worded", "meaning") == data_of(tmp_path / "plain", "meaning")
 
 
 def test_the_manifest_says_what_was_told_of_grades_and_nothing_else(tmp_path):

@@ -22,15 +22,7 @@ from rankmill.pipeline.ingest import run_ingest as running
 from rankmill.pipeline.options import IngestOptions, ReadOptions
 from tests import naive
 from tests.refusals import refused
-
-
-def files_of(dataset):
-    """Bytes of the data of a dataset by name."""
-    return {
-        f"{name}/{file.name}": file.read_bytes()
-        for name in ("features", "_queries")
-        for file in (dataset / name).iterdir()
-    }
+from tests.written import files_in
 
 
 def rows_of(dataset):
@@ -53,27 +45,6 @@ def judgments(n, seed=0, width=6):
         name = f" # docid = d{rng.randrange(n // 2)}" if rng.random() < 0.7 else ""
         lines.append(f"{rng.randrange(4)} qid:{rng.randrange(n // 8)} {features} {width}:{k % 5}{name}\n")
     return lines + rng.sample(lines, n // 10)
-
-
-def test_order_files_blocks_and_memory_do_not_show(tmp_path):
-    lines = judgments(300)
-    one = tmp_path / "all.txt"
-    one.write_text("".join(lines))
-    ingest([one], tmp_path / "one")
-    expected = files_of(tmp_path / "one")
-    assert len(expected) > 20
-    for seed, (n_files, block_bytes, memory) in enumerate(
-        [(1, 64, 2 * 10**9), (3, 1000, 512 * 10**6), (8, 16 << 20, 2 * 10**9)]
-    ):
-        rng = random.Random(seed)
-        shuffled = rng.sample(lines, len(lines))
-        parts = [tmp_path / f"part-{seed}-{rng.random()}-{k}.txt" for k in range(n_files)]
-        for k, part in enumerate(parts):
-            part.write_text("".join(shuffled[k::n_files]))
-        out = tmp_path / f"shuffled-{seed}"
-        ingest(parts[::-1], out, options=IngestOptions(block_size=block_bytes, memory=memory))
-        assert files_of(out) == expected
-        assert Dataset.open(out).digest == Dataset.open(tmp_path / "one").digest
 
 
 small_line = st.builds(
@@ -255,7 +226,7 @@ def test_rejects_go_into_the_dataset_or_next_to_it(tmp_path):
     assert pq.read_table(beside).equals(table)
     assert not (tmp_path / "other").exists()
     ingest([b, a], tmp_path / "clean", options=IngestOptions(max_rejects=2))
-    assert files_of(tmp_path / "clean") == files_of(tmp_path / "out")
+    assert files_in(tmp_path / "clean", "*.parquet") == files_in(tmp_path / "out", "*.parquet")
 
 
 # ---- whole or not at all -------------------------------------------------------------------------------------------
@@ -306,7 +277,7 @@ def test_overwriting_swaps_the_manifest_and_keeps_the_former_shards_for_its_read
         for former in states[-2:]:
             former.verify()
     assert not states[0].features_path(states[0].manifest.shards[0]).exists()
-    assert len(files_of(out)) == 6  # rows of now, queries of both
+    assert len(files_in(out / "features")) + len(files_in(out / "_queries")) == 6  # rows of now, queries of both
     assert len(list((out / "_replaced").iterdir())) == 2
     assert sorted(file.name for file in tmp_path.iterdir()) == ["in.txt", "out"]
 
@@ -317,7 +288,7 @@ def test_a_failure_on_the_way_leaves_the_old_dataset_and_nothing_else(tmp_path, 
     path, out = tmp_path / "in.txt", tmp_path / "out"
     path.write_text("".join(judgments(40, 1)))
     ingest([path], out)
-    before = {str(file): file.read_bytes() for file in out.rglob("*") if file.is_file()}
+    before = files_in(out)
     path.write_text("".join(judgments(40, 2)))
 
     def fail(*_, **__):
@@ -326,7 +297,7 @@ def test_a_failure_on_the_way_leaves_the_old_dataset_and_nothing_else(tmp_path, 
     monkeypatch.setattr(running if step == "publish_dataset" else building, step, fail)
     with pytest.raises(type(error)):
         ingest([path], out, options=IngestOptions(overwrite=True))
-    assert {str(file): file.read_bytes() for file in out.rglob("*") if file.is_file()} == before
+    assert files_in(out) == before
     assert sorted(file.name for file in tmp_path.iterdir()) == ["in.txt", "out"]
 
 

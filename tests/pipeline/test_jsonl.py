@@ -22,8 +22,8 @@ from rankmill.pipeline.sources.jsonl.json_lines import JsonSource
 from rankmill.pipeline.sources.open_source import open_source, share_features
 from rankmill.scorer.candidate_sources import open_sources
 from tests import naive_json
-from tests.pipeline.test_ingest import files_of
 from tests.refusals import refused
+from tests.written import files_in
 
 
 def read(path, block_bytes=1 << 20, quarantine=None, **options):
@@ -228,7 +228,7 @@ def test_files_share_their_keys(tmp_path):
     lines = [json.dumps(row) + "\n" for row in rows]
     (tmp_path / "all.jsonl").write_text("".join(lines))
     ingest([tmp_path / "all.jsonl"], tmp_path / "one")
-    expected = files_of(tmp_path / "one")
+    expected = files_in(tmp_path / "one", "*.parquet")
     for seed in range(3):
         shuffled = random.Random(seed).sample(lines, len(lines))
         folder = tmp_path / f"parts{seed}"
@@ -236,7 +236,7 @@ def test_files_share_their_keys(tmp_path):
         for k in range(20):
             (folder / f"{k}.jsonl").write_text("".join(shuffled[k::20]))
         ingest([folder], tmp_path / f"out{seed}", options=IngestOptions(block_size=100))
-        assert files_of(tmp_path / f"out{seed}") == expected
+        assert files_in(tmp_path / f"out{seed}", "*.parquet") == expected
     assert Dataset.open(tmp_path / "one").feature_names == (*(f"x{k}" for k in range(11)), "y")
     candidates = open_sources(sorted((tmp_path / "parts0").iterdir()), "auto", ReadOptions(grade_required=False))
     assert {source.columns for source in candidates} == {Dataset.open(tmp_path / "one").feature_names}

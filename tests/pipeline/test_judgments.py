@@ -20,6 +20,7 @@ from rankmill.pipeline.sql import query_dataset
 from rankmill.pipeline.statistics.describe_dataset import describe
 from tests import naive_judgments
 from tests.refusals import refused, unnamed
+from tests.written import files_in
 
 SHARES = {"train": 0.6, "valid": 0.2, "test": 0.2}
 FEATURES = ("x", "z")
@@ -63,10 +64,6 @@ def some_judgments(rows, seed=2, *, conflicting=True):
         found += [(qid, doc_id, rng.randrange(5) if conflicting else first) for _ in times]
     rng.shuffle(found)
     return found
-
-
-def files_of(dataset):
-    return {f"{file.parent.name}/{file.name}": file.read_bytes() for file in dataset.rglob("*.parquet")}
 
 
 def table_of(dataset, columns=("qid", "doc_id", "grade")):
@@ -193,7 +190,7 @@ def test_neither_order_nor_files_nor_memory_show(tmp_path, how, by_qrels, monkey
         del manifest["sources"]
         if by_qrels:
             del manifest["judgments"]["sources"]
-        seen.add((json.dumps(manifest), json.dumps(sorted(files_of(out)))))
+        seen.add((json.dumps(manifest), json.dumps(sorted(files_in(out, "*.parquet")))))
     assert len(seen) == 1
 
 

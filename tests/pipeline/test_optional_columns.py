@@ -21,6 +21,7 @@ from rankmill.pipeline.sources.number_text import read_finite
 from rankmill.pipeline.sources.open_source import open_source
 from rankmill.pipeline.statistics.describe_dataset import describe
 from tests.refusals import refused
+from tests.written import files_in, write_rows
 
 COLUMNS = ("label", "event", "weight", "offset")
 
@@ -48,24 +49,9 @@ def judgments(n, seed):
     return rows
 
 
-def write(path, rows, names=None):
-    names = list(rows[0]) if names is None else names
-    if path.suffix == ".parquet":
-        pq.write_table(pa.table({name: [row[name] for row in rows] for name in names}), path)
-    else:
-        delimiter = "," if path.suffix == ".csv" else "\t"
-        lines = [delimiter.join(str(row[name]) for name in names) for row in rows]
-        path.write_text("\n".join([delimiter.join(names), *lines]) + "\n")
-    return path
-
-
-def files_of(dataset):
-    return {file.name: file.read_bytes() for part in ("features", "_queries") for file in (dataset / part).iterdir()}
-
-
-def test_every_number_comes_to_its_row_and_order_files_and_memory_do_not_show(tmp_path):
+def test_every_number_comes_to_its_row(tmp_path):
     rows = judgments(400, 1)
-    ingest([write(tmp_path / "all.csv", rows)], tmp_path / "all", options=IngestOptions(buckets=5))
+    ingest([write_rows(tmp_path / "all.csv", rows)], tmp_path / "all", options=IngestOptions(buckets=5))
     dataset = Dataset.open(tmp_path / "all")
     assert dataset.optional_columns == COLUMNS
     narrow = ["qid", "doc_id", "grade", *COLUMNS, "x"]
@@ -77,27 +63,13 @@ def test_every_number_comes_to_its_row_and_order_files_and_memory_do_not_show(tm
     queries = dataset.queries()
     weight_of = {row["qid"]: row["query_weight"] for row in rows}
     assert queries.weights.tolist() == [weight_of[qid] for qid in queries.qid.to_pylist()]
-
-    for seed, (suffix, n_files, block, memory) in enumerate(
-        [(".csv", 3, 1, 512 * 10**6), (".tsv", 2, 1 << 24, 2 * 10**9), (".parquet", 4, 1, 512 * 10**6)]
-    ):
-        rng = random.Random(seed)
-        shuffled = rng.sample(rows, len(rows))
-        names = [rng.sample(list(rows[0]), len(rows[0])) for _ in range(n_files)]
-        parts = [
-            write(tmp_path / f"{seed}-{k}{suffix}", shuffled[k::n_files], columns) for k, columns in enumerate(names)
-        ]
-        options = IngestOptions(buckets=5, block_size=block, memory=memory)
-        ingest(parts[::-1], tmp_path / f"out-{seed}", options=options)
-        assert files_of(tmp_path / f"out-{seed}") == files_of(tmp_path / "all")
-        assert Dataset.open(tmp_path / f"out-{seed}").digest == dataset.digest
     assert str(found.schema.field("grade").type) == "int32"
 
 
 def test_splits_and_empty_splits_have_their_numbers(tmp_path):
     rows = judgments(200, 2)
     shares = {"train": 0.5, "valid": 0.5}
-    ingest([write(tmp_path / "in.csv", rows)], tmp_path / "out", options=IngestOptions(split=shares))
+    ingest([write_rows(tmp_path / "in.csv", rows)], tmp_path / "out", options=IngestOptions(split=shares))
     dataset = Dataset.open(tmp_path / "out")
     weight_of = {row["qid"]: row["query_weight"] for row in rows}
     for split in ("train", "valid", "test"):
@@ -138,8 +110,8 @@ def test_a_label_is_the_same_number_from_text_and_tables(tmp_path_factory, label
     ingest([folder / "in.txt"], folder / "text", options=IngestOptions(read=ReadOptions(labels="real")))
     assert json.loads((folder / "text" / "_manifest.json").read_bytes())["meaning"]["labels"] == "real"
     for suffix in (".csv", ".parquet"):
-        ingest([write(folder / f"in{suffix}", rows)], folder / suffix[1:])
-        assert files_of(folder / suffix[1:]) == files_of(folder / "text")
+        ingest([write_rows(folder / f"in{suffix}", rows)], folder / suffix[1:])
+        assert files_in(folder / suffix[1:], "*.parquet") == files_in(folder / "text", "*.parquet")
     found = Dataset.open(folder / "text").rows(None, ["doc_id", "label", "grade"])
     label_of = dict(zip(found["doc_id"].to_pylist(), found["label"].to_pylist(), strict=True))
     assert label_of == {f"d{k}": label for k, label in enumerate(labels)}
@@ -186,7 +158,7 @@ def test_whole_labels_of_all_rows_are_grades_too(tmp_path, labels, max_grade, gr
         assert sorted(zip(*(rows[name].to_pylist() for name in rows.column_names), strict=True)) == [
             (str(k), grade, float(label)) for k, (grade, label) in enumerate(zip(grades, labels, strict=True))
         ]
-    assert files_of(tmp_path / "a.txt.out") == files_of(tmp_path / "a.csv.out")
+    assert files_in(tmp_path / "a.txt.out", "*.parquet") == files_in(tmp_path / "a.csv.out", "*.parquet")
 
 
 # ---- what is refused -----------------------------------------------------------------------------------------------
@@ -301,7 +273,7 @@ def test_candidates_pass_over_what_only_judgments_have(tmp_path):
 
 def test_commands_tell_of_them(tmp_path):
     rows = judgments(60, 3)
-    write(tmp_path / "in.csv", rows)
+    write_rows(tmp_path / "in.csv", rows)
     run = CliRunner()
     told = run.invoke(app, ["ingest", str(tmp_path / "in.csv"), "-o", str(tmp_path / "out")])
     assert "\n  besides   label, event, weight, offset, query_weight\n" in told.stdout

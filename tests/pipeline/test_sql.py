@@ -22,6 +22,7 @@ from rankmill.pipeline.options import IngestOptions, QueryOptions, ReadOptions, 
 from rankmill.pipeline.sql import query_dataset
 from rankmill.pipeline.synth import write_synthetic
 from tests.refusals import refused
+from tests.written import files_in
 
 
 @pytest.fixture(scope="module")
@@ -152,13 +153,13 @@ def test_features_called_like_our_columns_keep_their_names(tmp_path):
     ],
 )
 def test_what_is_refused_is_one_line_and_changes_nothing(folder, dataset, sql):
-    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    before = files_in(folder)
     own = dataset.features_path(dataset.manifest.shards[0])
     sql = sql.replace("{out}", str(folder / "out")).replace("{own}", str(own).replace("'", "''"))
     with pytest.raises(InputError, match=r"^SQL: ") as caught:
         ask(dataset, sql, memory=512 * 10**6, threads=1)
     assert "\n" not in str(caught.value)
-    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+    assert files_in(folder) == before
 
 
 def test_what_spills_leaves_nothing_behind(dataset, tmp_path, monkeypatch):

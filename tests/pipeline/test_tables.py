@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankmill.foundation.errors import DataRejected, InputError, MalformedLine, MalformedRow
-from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.options import IngestOptions, ReadOptions
 from rankmill.pipeline.sources.batch import Quarantine
@@ -259,36 +258,6 @@ def test_parquet_that_is_none_and_parquet_rejects(tmp_path):
     ]
     with pytest.raises(MalformedRow):
         read(path)
-
-
-def test_the_same_judgments_make_the_same_shards_from_csv_and_parquet_in_any_column_order(tmp_path):
-    rng = np.random.default_rng(1)
-    n = 500
-    columns = {
-        "qid": [f"q{k}" for k in rng.integers(0, 40, n)],
-        "doc_id": [f"d{k}" for k in rng.integers(0, 99, n)],
-        "grade": rng.integers(0, 3, n).tolist(),
-        "alpha": rng.random(n).tolist(),
-        "beta.x": [None if x < 0.2 else x for x in rng.random(n).tolist()],
-    }
-    half = {name: cells[: n // 2] for name, cells in columns.items()}
-    rest = {name: columns[name][n // 2 :] for name in ("beta.x", "grade", "qid", "alpha", "doc_id")}
-    for suffix, delimiter in (("csv", ","), ("tsv", "\t")):
-        lines = [
-            ["" if cell is None else repr(cell).strip("'") for cell in cells]
-            for cells in zip(*columns.values(), strict=True)
-        ]
-        (tmp_path / f"all.{suffix}").write_text("\n".join(delimiter.join(cells) for cells in [list(columns), *lines]))
-    pq.write_table(pa.table(half), tmp_path / "a.parquet")
-    pq.write_table(pa.table(rest), tmp_path / "b.parquet")
-    digests = set()
-    for name, sources in (("csv", ["all.csv"]), ("tsv", ["all.tsv"]), ("parquet", ["b.parquet", "a.parquet"])):
-        report = ingest([tmp_path / source for source in sources], tmp_path / name)
-        digests.add(Dataset.open(tmp_path / name).digest)
-        assert report.manifest.features == ["alpha", "beta.x"]
-    assert len(digests) == 1
-    values = Dataset.open(tmp_path / "csv").feature_column("beta.x", "train")
-    assert np.isnan(values).sum() == sum(cell is None for cell in columns["beta.x"])
 
 
 def test_files_must_have_the_same_features(tmp_path):

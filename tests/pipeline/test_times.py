@@ -1,6 +1,5 @@
 """Times: every way to write one gives the same microsecond, and a query has the latest of its rows."""
 
-import json
 import random
 from datetime import UTC, date, datetime, timedelta, timezone
 
@@ -10,7 +9,6 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pyarrow import feather
 
 from rankmill.foundation.errors import DataRejected, InputError, MalformedLine, MalformedRow
 from rankmill.pipeline.dataset import Dataset
@@ -19,6 +17,7 @@ from rankmill.pipeline.options import IngestOptions, ReadOptions
 from rankmill.pipeline.sources.open_source import open_source
 from rankmill.pipeline.sources.times import iso, times_of
 from tests.refusals import refused
+from tests.written import write_rows
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MOMENTS = st.datetimes(datetime(1, 1, 2), datetime(9999, 12, 30))
@@ -140,21 +139,6 @@ def judgments(n, seed):
     ]
 
 
-def write(path, rows, as_text=lambda moment: moment.isoformat()):
-    if path.suffix in {".parquet", ".arrow"}:
-        table = pa.table({name: [row[name] for row in rows] for name in rows[0]})
-        pq.write_table(table, path) if path.suffix == ".parquet" else feather.write_feather(table, str(path))
-        return path
-    if path.suffix == ".jsonl":
-        objects = [{**row, "seen": as_text(row["seen"])} for row in rows]
-        path.write_text("".join(json.dumps(found) + "\n" for found in objects))
-        return path
-    delimiter = "," if path.suffix == ".csv" else "\t"
-    lines = [delimiter.join(as_text(v) if k == "seen" else str(v) for k, v in row.items()) for row in rows]
-    path.write_text("\n".join([delimiter.join(rows[0]), *lines]) + "\n")
-    return path
-
-
 def times_in(dataset):
     found = {}
     for shard in dataset.manifest.shards:
@@ -174,7 +158,7 @@ def test_a_query_has_the_latest_time_of_its_rows_whatever_the_file(tmp_path):
     for number, suffix in enumerate(["csv", "tsv", "parquet", "arrow", "jsonl"]):
         out = tmp_path / f"out-{suffix}"
         shuffled = random.Random(number).sample(rows, len(rows))
-        files = [write(tmp_path / f"{part}.{suffix}", shuffled[part::2]) for part in range(2)]
+        files = [write_rows(tmp_path / f"{part}.{suffix}", shuffled[part::2]) for part in range(2)]
         manifest = ingest(files, out, options=options).manifest
         dataset = Dataset.open(out)
         assert times_in(dataset) == latest
@@ -190,7 +174,7 @@ def test_a_query_has_the_latest_time_of_its_rows_whatever_the_file(tmp_path):
 def test_rows_carry_their_times_in_the_order_of_the_file(tmp_path):
     rows = judgments(50, 2)
     for suffix in ("csv", "parquet"):
-        file = write(tmp_path / f"in.{suffix}", rows)
+        file = write_rows(tmp_path / f"in.{suffix}", rows)
         source = open_source(file, options=ReadOptions(time_column="seen"))
         assert source.fields == ("grade", "time")
         times = np.concatenate([batch.extras["time"] for batch in source.batches(1)])

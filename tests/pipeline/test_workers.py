@@ -14,9 +14,8 @@ from rankmill.foundation.threads import ahead, in_order
 from rankmill.pipeline.grouping import bucket_rows as spill_module
 from rankmill.pipeline.grouping.bucket_files import BucketFiles
 from rankmill.pipeline.grouping.bucket_rows import RowSpill, spilled_schema
-from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.ingest.read_rows import read_all
-from rankmill.pipeline.options import IngestOptions, ReadOptions
+from rankmill.pipeline.options import ReadOptions
 from rankmill.pipeline.sources import blocks as blocks_module
 from rankmill.pipeline.sources import delimited_text as delimited_module
 from rankmill.pipeline.sources import letor as letor_module
@@ -226,20 +225,6 @@ def test_a_quarantine_forgets_what_comes_after_the_error(tmp_path):
         quarantine.settle()
     quarantine.settle(parts=1)
     assert [reject.line for reject in quarantine.rejects] == [1]
-
-
-def test_the_dataset_does_not_depend_on_threads_or_memory(tmp_path):
-    rng = np.random.default_rng(6)
-    paths = [tmp_path / f"{number}.txt" for number in range(3)]
-    for path in paths:
-        path.write_text(text(rng, 400))
-    digests = set()
-    for threads, memory, block_bytes in ((1, 512, 1 << 20), (2, 512, 1000), (3, 4000, 200)):
-        options = IngestOptions(
-            split={"train": 1.0}, threads=threads, memory=memory * 10**6, block_size=block_bytes, overwrite=True
-        )
-        digests.add(ingest(paths, tmp_path / "out", options=options).manifest.data_digest())
-    assert len(digests) == 1
 
 
 def test_no_thread_forgets_how_wide_the_rows_of_another_are(tmp_path, monkeypatch):

@@ -29,6 +29,7 @@ from tests.trainer.fixed import fixed
 dask = pytest.importorskip("dask")
 distributed = pytest.importorskip("distributed")
 frames = pytest.importorskip("dask.dataframe")
+pytestmark = pytest.mark.slow
 
 ROUNDS = 4
 SETTINGS = {"preset": "defaults-1", "n_rounds": ROUNDS, "max_leaves": 4, "max_bin": 31, "verbose": 0}

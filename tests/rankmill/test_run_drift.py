@@ -16,6 +16,7 @@ from rankmill.run import DRIFT
 from rankmill.run.drift import KEPT, NEXT, DriftFound, check_drift, drift_of, keep_for_next
 from tests.pipeline.test_drift import make
 from tests.refusals import refused
+from tests.written import files_in
 
 PREVIOUS = DriftSection()
 
@@ -39,10 +40,6 @@ def look(dataset: Dataset, work: Path, rules: DriftSection = PREVIOUS) -> DriftF
     return drift_of(dataset, rules, work.parent.joinpath, work)
 
 
-def files_of(work: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(work)): path.read_bytes() for path in work.rglob("*") if path.is_file()}
-
-
 def test_against_a_dataset_it_is_what_describe_says(data, work):
     rules = DriftSection(against=str(data["a"].path))
     check_drift(rules, work.parent.joinpath, work / "dataset")
@@ -52,9 +49,9 @@ def test_against_a_dataset_it_is_what_describe_says(data, work):
     assert json.loads((work / DRIFT).read_text()) == found.report
     assert (found.alarms, found.new) == (("b",), True)
     assert (found.facts.alarms, found.facts.psi_max) == (("b",), found.psi_max)
-    before = files_of(work)
+    before = files_in(work)
     assert not look(data["c"], work, rules).new
-    assert files_of(work) == before
+    assert files_in(work) == before
     assert look(data["b"], work, rules).new
 
 
@@ -80,17 +77,17 @@ def test_a_run_that_does_not_reach_its_end_compares_with_the_same_again(data, wo
     look(data["a"], work)
     keep_for_next(data["a"], work)
     undisturbed = look(data["c"], work)
-    before = files_of(work)
+    before = files_in(work)
     again = look(data["c"], work)  # killed, or ended by its alarm
     assert (again.new, again.report) == (False, undisturbed.report)
-    assert files_of(work) == before
+    assert files_in(work) == before
     for lost in (DRIFT, NEXT):
         (work / lost).unlink()
         assert look(data["c"], work).new
-        assert files_of(work) == before
+        assert files_in(work) == before
     look(data["b"], work)  # other data meanwhile
     assert look(data["c"], work).new
-    assert files_of(work) == before
+    assert files_in(work) == before
 
 
 def test_what_was_found_stands_after_the_run_went_through(data, work):
@@ -99,10 +96,10 @@ def test_what_was_found_stands_after_the_run_went_through(data, work):
     found = look(data["c"], work)
     keep_for_next(data["c"], work)
     keep_for_next(data["c"], work)
-    before = files_of(work)
+    before = files_in(work)
     again = look(data["c"], work)
     assert (again.new, again.alarms) == (False, found.alarms)
-    assert files_of(work) == before
+    assert files_in(work) == before
     (work / DRIFT).unlink()
     assert look(data["c"], work).alarms == ()
 

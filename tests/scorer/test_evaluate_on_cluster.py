@@ -143,6 +143,7 @@ def dask() -> Iterator[Cluster]:
         yield cluster
 
 
+@pytest.mark.slow
 def test_the_work_of_a_killed_process_is_done_again(forest, inputs, dask: Cluster) -> None:
     with killing_in("score_rows", dask) as killed, opened_by(SCORING, dask):
         found = evaluate(inputs["mixed"], model=forest, cluster="local:2", **HOW)
@@ -150,6 +151,7 @@ def test_the_work_of_a_killed_process_is_done_again(forest, inputs, dask: Cluste
     assert found.to_json(per_query=True) == evaluate(inputs["mixed"], model=forest, **HOW).to_json(per_query=True)
 
 
+@pytest.mark.slow
 def test_the_command_prints_the_same(forest, inputs, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "model.rankmill").write_bytes(forest.to_bytes())
     paths = [os.path.relpath(path) for path in inputs["mixed"]]

@@ -221,6 +221,7 @@ def dask() -> Iterator[Cluster]:
         yield cluster
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("killed_at", ["score_range", "deal_range", "write_queries"])
 def test_the_work_of_a_killed_process_is_done_again(
     forest, inputs, dask: Cluster, killed_at: str, tmp_path: Path
@@ -233,6 +234,7 @@ def test_the_work_of_a_killed_process_is_done_again(
     assert tree_of(tmp_path / "out") == expected
 
 
+@pytest.mark.slow
 def test_the_command_writes_the_same(forest, inputs, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "model.rankmill").write_bytes(forest.to_bytes())
     paths = [os.path.relpath(path) for path in inputs["mixed"]]

@@ -141,6 +141,7 @@ for number in rounds:
 """
 
 
+@pytest.mark.slow
 def test_a_kill_without_warning_costs_what_was_not_written_and_nothing_else(dataset: Dataset, tmp_path: Path) -> None:
     subprocess.run(
         [sys.executable, "-c", DYING, str(dataset.path), str(tmp_path), "1", "3", "6"],

@@ -47,6 +47,7 @@ def test_any_workers_in_any_order(looks: tuple[str, ...], dataset: Dataset, monk
     assert not [path for path in dataset.path.iterdir() if path.name.startswith(".")]
 
 
+@pytest.mark.slow
 def test_a_process_is_killed(dataset: Dataset) -> None:
     with open_cluster("local:2") as cluster, killing_in("_train_fold", cluster) as killed:
         found = cross_validate_on_cluster(dataset, PARAMETERS, OPTIONS, cluster)
@@ -54,6 +55,7 @@ def test_a_process_is_killed(dataset: Dataset) -> None:
     assert found.to_dict() == cross_validate(dataset, PARAMETERS, OPTIONS).to_dict()
 
 
+@pytest.mark.slow
 def test_the_command(dataset: Dataset) -> None:
     words = ["cv", str(dataset.path), "--folds", "3", "--n-rounds", "4", "--max-leaves", "4", "--json"]
     alone, together = (CliRunner().invoke(app, [*words, *more]) for more in ([], ["--cluster", "local:2"]))

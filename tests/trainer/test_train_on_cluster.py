@@ -94,12 +94,13 @@ def steps_of(dataset: Dataset, worker: str) -> int:
 
 
 @pytest.mark.parametrize("worker", ["a", "b"])
+@pytest.mark.parametrize("every", [29, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_worker_is_lost_before_and_after_every_exchange(
-    worker: str, dataset: Dataset, expected: TrainingResult
+    every: int, worker: str, dataset: Dataset, expected: TrainingResult
 ) -> None:
     n_steps = steps_of(dataset, worker)
     assert n_steps > 60
-    for lost_at in range(n_steps):
+    for lost_at in range(0, n_steps, every):
         said: list[str] = []
 
         def lose(who: str, step: int, lost_at: int = lost_at) -> None:
@@ -131,6 +132,7 @@ def test_a_worker_that_joins_gets_its_share(
     assert engine.started[-1] == ("a", "b", "c")
 
 
+@pytest.mark.slow
 def test_when_all_workers_are_lost_the_checkpoint_stays(
     dataset: Dataset, expected: TrainingResult, tmp_path: Path
 ) -> None:
@@ -212,6 +214,7 @@ def pids_of(cluster: Cluster, folder: Path) -> list[int]:
     return [pid for _, (_, pid) in cluster.run(square, range(2), folder)]
 
 
+@pytest.mark.slow
 def test_processes_that_are_killed(
     dataset: Dataset, expected: TrainingResult, processes: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -252,6 +255,7 @@ def test_a_process_is_killed_before_and_after_every_exchange(
             steps = iter(()) if at_step is None else itertools.chain([at_step], steps)
 
 
+@pytest.mark.slow
 def test_a_process_is_stopped_for_a_while(
     dataset: Dataset, expected: TrainingResult, processes: Cluster, tmp_path: Path
 ) -> None:
@@ -267,6 +271,7 @@ def test_a_process_is_stopped_for_a_while(
         check_same(train_on_cluster(dataset, SHORT, options, None, processes, "stopped"), expected)
 
 
+@pytest.mark.slow
 def test_an_interrupt_leaves_no_worker_busy(dataset: Dataset, processes: Cluster, tmp_path: Path) -> None:
     def interrupt(_: RoundRecord) -> None:
         raise KeyboardInterrupt
@@ -278,6 +283,7 @@ def test_an_interrupt_leaves_no_worker_busy(dataset: Dataset, processes: Cluster
         assert len(pids_of(processes, tmp_path)) == 2
 
 
+@pytest.mark.slow
 def test_the_command_registers_the_same_model_and_says_what_it_costs(
     dataset: Dataset, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

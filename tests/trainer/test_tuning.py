@@ -39,6 +39,7 @@ from rankmill.trainer.tuning.trials import Outcome
 from tests.refusals import refused, unnamed
 from tests.trainer.small_dataset import SMALL, small_dataset
 from tests.waiting import LIMIT, until
+from tests.written import files_in
 
 ROOT = Path(__file__).resolve().parents[2]
 BASE = replace(SMALL, n_rounds=30, early_stopping_rounds=0)
@@ -58,10 +59,6 @@ def _one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def searched(dataset: Dataset, out: Path, options: TuneOptions = USUAL, **more) -> Table:
     return tune(plan_tuning(dataset, BASE, SPACE, options), out, **more)
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 @pytest.fixture(scope="module")
@@ -126,13 +123,14 @@ def test_the_winner_is_the_best_trial_only_if_it_gains_on_other_queries(done: tu
     assert (unmeasured.gain, unmeasured.winner.trial) == (None, 1)
 
 
+@pytest.mark.slow
 def test_the_folder_has_the_same_bytes_for_two_workers(
     dataset: Dataset, done: tuple[Path, Table], tmp_path: Path
 ) -> None:
     out, table = done
     other = searched(dataset, tmp_path / "two", replace(USUAL, workers=2))
     assert other.to_json() == table.to_json()
-    assert contents(tmp_path / "two") == contents(out)
+    assert files_in(tmp_path / "two") == files_in(out)
     assert not (out / "checkpoints").exists()
 
 
@@ -158,7 +156,7 @@ def test_a_search_that_is_killed_again_and_again_leaves_what_an_undisturbed_one_
             continue
     assert calls > 6
     assert found.to_json() == table.to_json()
-    assert contents(tmp_path / "t") == contents(out)
+    assert files_in(tmp_path / "t") == files_in(out)
     before = calls
     searched(dataset, tmp_path / "t")
     assert calls == before  # all is known
@@ -292,7 +290,7 @@ def test_time_decides_the_number_of_trials_and_nothing_else(dataset: Dataset, tm
     assert len(more.rows) > len(first.rows)
     counted = replace(timed, minutes=0.0, trials=len(more.rows) - 1)
     tune(plan_tuning(dataset, replace(BASE, n_rounds=3), SPACE, counted), tmp_path / "o")
-    assert contents(out) == contents(tmp_path / "o")
+    assert files_in(out) == files_in(tmp_path / "o")
     limited = plan_tuning(dataset, replace(BASE, n_rounds=3), SPACE, replace(timed, trials=2))
     assert len(tune(limited, out, clock=Clock(0.01)).rows) == 3
     for name in ("00001-7.json", "00002-7.json"):  # as several workers leave after a kill
@@ -341,7 +339,7 @@ def test_repeats_count_only_if_all_trials_have_them(dataset: Dataset, tmp_path: 
     some = tune(plan, tmp_path / "t", clock=Clock(6.5))  # time for eight of nine repeats
     assert {tuple(row.repeats) for row in some.rows} == {tuple(whole.rows[0].repeats)[:2]}
     tune(replace(plan, options=replace(options, minutes=0.0)), tmp_path / "t")
-    assert contents(tmp_path / "t") == contents(tmp_path / "all")
+    assert files_in(tmp_path / "t") == files_in(tmp_path / "all")
 
 
 def test_the_winner_can_be_pasted_and_trains_what_it_says(dataset: Dataset, done: tuple[Path, Table]) -> None:
@@ -475,7 +473,7 @@ def test_a_killed_command_leaves_no_worker_and_goes_on(dataset: Dataset, tmp_pat
     until(lambda: not _in_group(running.pid))  # no worker is left
     subprocess.run(command("killed", "--workers", "2"), cwd=ROOT, check=True, timeout=LIMIT, capture_output=True)
     subprocess.run(command("whole", "--workers", "1"), cwd=ROOT, check=True, timeout=LIMIT, capture_output=True)
-    assert contents(tmp_path / "killed") == contents(tmp_path / "whole")
+    assert files_in(tmp_path / "killed") == files_in(tmp_path / "whole")
 
 
 def _in_group(group: int) -> bool:
@@ -486,6 +484,7 @@ def _in_group(group: int) -> bool:
     return True
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_killed_is_told_of(dataset: Dataset, tmp_path: Path, monkeypatch) -> None:
     from joblib.externals.loky.process_executor import TerminatedWorkerError
 

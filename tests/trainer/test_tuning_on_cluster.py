@@ -22,6 +22,7 @@ from rankmill.trainer.tuning.trials import Outcome, Task
 from tests.clusters import in_memory, look_often, square
 from tests.refusals import refused, unnamed
 from tests.trainer.small_dataset import SMALL, small_dataset
+from tests.written import files_in
 
 BASE = replace(SMALL, n_rounds=20, early_stopping_rounds=0)
 SPACE = space_of({"learning_rate": "0.05..0.8:log", "max_leaves": "2..8"}, "test")
@@ -38,11 +39,7 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> TunePlan:
 def expected(plan: TunePlan, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     out = tmp_path_factory.mktemp("alone") / "t"
     tune(plan, out)
-    return contents(out)
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return files_in(out)
 
 
 @pytest.mark.parametrize("looks", [["a"], ["a b"], ["a b c"], ["a b c", "a", "", "b", "b c d", "d"]], ids=" / ".join)
@@ -53,7 +50,7 @@ def test_any_workers_any_order_and_any_loss(
     look_often(monkeypatch)
     cluster, _ = in_memory(*looks, seed=seed)
     tune(replace(plan, cluster_workers=3), tmp_path / "t", cluster=cluster)
-    assert contents(tmp_path / "t") == expected
+    assert files_in(tmp_path / "t") == expected
 
 
 def test_a_search_that_lost_all_workers_resumes(
@@ -67,7 +64,7 @@ def test_a_search_that_lost_all_workers_resumes(
     assert finished > 0
     cluster, engine = in_memory("a b")
     tune(plan, tmp_path / "t", cluster=cluster)
-    assert contents(tmp_path / "t") == expected
+    assert files_in(tmp_path / "t") == expected
     assert len(engine.started) == len([name for name in expected if name.startswith("trials/")]) - finished
 
 
@@ -86,6 +83,7 @@ def dask() -> Iterator[Cluster]:
         yield cluster
 
 
+@pytest.mark.slow
 def test_the_trials_of_a_killed_process_run_again(
     plan: TunePlan, expected: dict[str, bytes], dask: Cluster, tmp_path: Path
 ) -> None:
@@ -97,9 +95,10 @@ def test_the_trials_of_a_killed_process_run_again(
             pids.clear()
 
     tune(replace(plan, cluster_workers=2), tmp_path / "t", cluster=dask, on_trial=kill)
-    assert contents(tmp_path / "t") == expected
+    assert files_in(tmp_path / "t") == expected
 
 
+@pytest.mark.slow
 def test_the_command_writes_the_same_and_refuses_processes_beside(
     plan: TunePlan, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -118,11 +117,12 @@ def test_the_command_writes_the_same_and_refuses_processes_beside(
     assert execute([*usual, "-o", str(tmp_path / "alone"), "--workers", "1"]) == 0
     assert execute([*usual, "-o", str(tmp_path / "both"), "--cluster", "local:2"]) == 0
     assert "2 in parallel on the cluster" in capfd.readouterr().err
-    assert contents(tmp_path / "both") == contents(tmp_path / "alone")
+    assert files_in(tmp_path / "both") == files_in(tmp_path / "alone")
     assert execute([*usual, "-o", str(tmp_path / "t"), "--cluster", "local:2", "--workers", "2"]) == 2
     assert not unnamed(capfd.readouterr().err, "--workers", "--cluster")
 
 
+@pytest.mark.slow
 def test_what_is_not_done_in_time_stops_on_workers_too(plan: TunePlan, tmp_path: Path, monkeypatch) -> None:
     look_often(monkeypatch)
     cluster, _ = in_memory("a b")

@@ -148,6 +148,7 @@ def check_promoted(project, version):
     assert version in (project / "out/report/report.json").read_text()
 
 
+@pytest.mark.slow
 def test_a_run_trains_and_ranks_with_a_net(tmp_path, capsys):
     project = write_project(tmp_path)
     path = project / "rankmill.toml"
@@ -176,6 +177,7 @@ def test_a_run_trains_and_ranks_with_a_net(tmp_path, capsys):
         assert named in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_run_blends_with_another_model(tmp_path, capsys):
     project = write_project(tmp_path)
     path, store = project / "rankmill.toml", Registry(project / "registry")

@@ -71,6 +71,7 @@ def test_a_trial_on_the_valid_split_is_the_training_that_it_says(dataset, tmp_pa
     assert (section.get("epochs"), section.get("early_stopping_epochs")) == (4, None)
 
 
+@pytest.mark.slow
 def test_the_folder_has_the_same_bytes_for_two_workers(dataset, by_folds, tmp_path):
     out, table = by_folds
     other = tune(plan_tuning(dataset, BASE, SPACE, replace(USUAL, workers=2), folds=3), tmp_path / "two")

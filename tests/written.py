@@ -1,0 +1,66 @@
+"""Rows in files of every kind, and the bytes of the files in a folder."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import feather
+
+
+def write_rows(
+    path: Path,
+    rows: Sequence[Mapping[str, Any]],
+    names: Sequence[str] | None = None,
+    *,
+    group: int = 50,
+    encoded: Collection[str] = (),
+) -> Path:
+    """Write the columns ``names`` (None: all) of ``rows`` in the format of the suffix; return ``path``.
+
+    None is an empty cell, or no key of an object but the first.  Row groups and batches have ``group`` rows, the columns
+    ``encoded`` of tables are dictionaries.
+    """
+    names = list(rows[0]) if names is None else names
+    if path.suffix in {".csv", ".tsv"}:
+        with path.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file, delimiter="," if path.suffix == ".csv" else "\t", lineterminator="\n")
+            writer.writerow(names)
+            writer.writerows([_as_text(row[name]) for name in names] for row in rows)
+    elif path.suffix == ".jsonl":
+        objects = [
+            {name: row[name] for name in names if row[name] is not None or not number}
+            for number, row in enumerate(rows)
+        ]
+        path.write_text("".join(json.dumps(each, default=_as_text) + "\n" for each in objects), encoding="utf-8")
+    else:
+        table = pa.table({name: [row[name] for row in rows] for name in names})
+        for name in encoded:
+            table = table.set_column(table.schema.get_field_index(name), name, table[name].dictionary_encode())
+        if path.suffix == ".parquet":
+            pq.write_table(table, path, row_group_size=group)
+        else:
+            feather.write_feather(table, str(path), chunksize=group)
+    return path
+
+
+def _as_text(cell: Any) -> Any:
+    return cell.isoformat() if hasattr(cell, "isoformat") else cell
+
+
+def files_in(folder: Path, pattern: str = "*") -> dict[str, bytes]:
+    """Return the content of the files below ``folder`` that match, by their paths there."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob(pattern) if path.is_file()}
+
+
+def data_of(dataset: Path, *but: str) -> tuple[dict[str, Any], dict[str, bytes]]:
+    """Return the manifest of a dataset without its sources and the keys ``but``, and its files of rows."""
+    manifest = json.loads((dataset / "_manifest.json").read_bytes())
+    return {key: value for key, value in manifest.items() if key not in {"sources", *but}}, files_in(
+        dataset, "*.parquet"
+    )
