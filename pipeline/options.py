@@ -60,7 +60,7 @@ def _delimiter(given: str) -> str:
     >>> _delimiter("tab"), _delimiter(";")
     ('\t', ';')
     """
-    found = {"tab": "\t", "\\t": "\t"}.get(given, given)
+    found = "\t" if given == "tab" else given
     if len(found) != 1 or not found.isascii() or found.isalnum() or found in '"\r\n.+-\0':
         raise InputError(f"{spelled('delimiter')} must be one character, such as ';' or '|', or tab, got {given!r}")
     return found

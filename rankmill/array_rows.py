@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from rankmill.arrays import NUMBERS, Matrix, vector
 from rankmill.foundation.errors import InputError, InvalidParameter, TrainingDataRejected
+from rankmill.other_libraries import unknown_name
 from rankmill.pipeline.binspec import BinSpec, apply_bins
 from rankmill.pipeline.goals import checked_goals
 from rankmill.pipeline.grouping.query_splits import digest_of_rows
@@ -43,17 +44,12 @@ class Extras:
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Extras:
-        """Build them from names, with ``init_score`` as an alias of ``offset``; InvalidParameter for an unknown name."""
-        known, found = [field.name for field in fields(cls)], dict(given)
-        if found.get("init_score") is not None:
-            if found.get("offset") is not None:
-                raise InvalidParameter("offset and init_score are the same argument; give one of them")
-            found["offset"] = found["init_score"]
-        found.pop("init_score", None)
-        for name in found:
+        """Build them from names; InvalidParameter for an unknown name."""
+        known = [field.name for field in fields(cls)]
+        for name in given:
             if name not in known:
-                raise InvalidParameter.unknown("column", str(name), known)
-        return cls(**found)
+                raise InvalidParameter(unknown_name("column", str(name), known))
+        return cls(**given)
 
     def weights(self, n_rows: int) -> Floats | None:
         """Return the weights of the documents (n_rows,); None if there are none or all are equal.

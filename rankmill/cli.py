@@ -105,8 +105,6 @@ class PlainHelp:
                 name = re.sub(r"<list\[(\w+)\]>", lambda found: f"<{found[1].lower()}>", row[0])
                 panels.setdefault(panel, []).append((typer.style(name, bold=True), row[1]))
         for name, command in getattr(self, "commands", {}).items():
-            if command.hidden:
-                continue
             first = next(_lines_of(inspect.cleandoc(command.help or "")))
             panels.setdefault("Commands", []).append((typer.style(name, bold=True), first))
         for title, rows in panels.items():

@@ -24,7 +24,6 @@ _ROLES = {  # of the arguments of Ranker.fit in a dataset
     "label": "label",
     "event": "event",
     "offset": "offset",
-    "init_score": "offset",
     "position": "position",
 }
 _TEXTS = "OUS"  # kinds of pandas' types of text and of categories
@@ -97,8 +96,6 @@ class DaskRows:
             if role is None:
                 instead = "; give qid" if name == "group" else ""
                 raise InvalidParameter(f"{where}takes no {name} on a cluster{instead}")
-            if role in columns:
-                raise InvalidParameter("offset and init_score are the same argument; give one of them")
             columns[role] = _column(name, value, X, names, where)
         apart = {value for value in columns.values() if isinstance(value, str)} | {*goals}
         given_names = None if names is None else tuple(name for name in names if name not in apart)

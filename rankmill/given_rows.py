@@ -34,7 +34,6 @@ class FitColumns(TypedDict, total=False):
     label: npt.ArrayLike | None
     event: npt.ArrayLike | None
     offset: npt.ArrayLike | None
-    init_score: npt.ArrayLike | None
     position: npt.ArrayLike | None
     pairs: npt.ArrayLike | None
     pair_weight: npt.ArrayLike | None

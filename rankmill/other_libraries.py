@@ -69,7 +69,7 @@ OURS = {
         "qid": "groups group_id query query_id qids",
         "sample_weight": "weight weights",
         "query_weight": "group_weight",
-        "offset": "baseline base_margin init_scores",
+        "offset": "baseline base_margin init_score init_scores",
         "eval_metrics": "eval_metric",
         "eval_set": "eval_sets valid_sets validation_data evals",
         "eval_names": "valid_names",

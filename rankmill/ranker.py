@@ -327,9 +327,8 @@ class Ranker(Routed):
             (n,) labels for regression objectives; ``y`` is then used only for metrics.
         event
             (n,) with times as labels: 1 if the event was observed, 0 if the time is censored.
-        offset, init_score
-            (n,) start values of the scores; both names mean the same (``init_score`` is LightGBM's).  Losses and metrics
-            use offset + prediction; :meth:`predict` returns the prediction without the offset.
+        offset
+            (n,) start values of the scores.  Losses and metrics use offset + prediction; :meth:`predict` returns the prediction without the offset.
         position
             (n,) rank at which each document was shown, from 1, for the parameter ``position_bias``.
         pairs

@@ -183,7 +183,7 @@ def _rows_of_commands() -> Iterator[str]:
 
 def _command(name: str, command: Any) -> str:
     arguments = [param for param in command.params if param.param_type_name == "argument"]
-    options = [param for param in command.params if param.param_type_name == "option" and not param.hidden]
+    options = [param for param in command.params if param.param_type_name == "option"]
     words = [f"{param.opts[0]} {param.metavar or param.name.upper()}" for param in options if param.required]
     words += [_argument(param) for param in arguments]
     text = f"\n```text\nrankmill {' '.join([name, *words])} [OPTIONS]\n```\n\n" + _help(command.help)

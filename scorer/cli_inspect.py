@@ -107,7 +107,6 @@ def _print(report: InspectionReport, documents: Documents | None, *, as_json: bo
     typer.echo(report.render(None if documents is None else documents.scope, json_line=as_json))
 
 
-@app.command("importance", hidden=True)  # the name in other tools
 @app.command()
 @takes_options
 def influence(
@@ -125,7 +124,7 @@ def influence(
     registry: RegistryFolder = DEFAULT_FOLDER,
     as_json: AsJson = False,
 ) -> None:
-    """Show the importance of each feature (alias: inspect importance).
+    """Show the importance of each feature.
 
     Without --on: its share of the gains of all splits, which only models of trees have. With --on: how much worse the metric gets
     where its values are exchanged among the documents of each query.

@@ -136,7 +136,7 @@ def make_ranked() -> None:
         "evaluate_model": ("evaluate", "letor", *model, "--by", "query_size", "--by", "grade_mix"),
         "compare": ("compare", "lambdamart@1", "lambdamart@2", "--on", "letor", "--registry", "registry"),
         "cv": ("cv", "letor", "--folds", 3, *SMALL),
-        "importance": ("inspect", "importance", "lambdamart@1", "--registry", "registry"),
+        "importance": ("inspect", "influence", "lambdamart@1", "--registry", "registry"),
         "drift": ("data", "describe", "jsonl", "--against", "letor"),
         "query": ("data", "query", "letor", "SELECT shard, row, qid, f1 FROM features ORDER BY ALL LIMIT 9"),
         **{f"describe_{name}": ("data", "describe", name) for name in ("letor", "csv", "qrels")},

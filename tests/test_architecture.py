@@ -329,7 +329,7 @@ def public_commands() -> list[tuple[tuple[str, ...], str]]:
         below = getattr(command, "commands", None)
         if below is None:
             return [(name, getattr(command, "help", None) or "")]
-        return [row for key in below if not below[key].hidden for row in walk(below[key], (*name, key))]
+        return [row for key in below for row in walk(below[key], (*name, key))]
 
     return walk(get_command(app), ())
 

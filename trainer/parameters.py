@@ -71,7 +71,6 @@ class TrainParameters:
         help="What chooses the options that you leave out: auto-1 (by the number of queries) or defaults-1 (fixed values)."
         " Options that you give always win.",
         choices=PRESETS,
-        convert=lambda name: DEFAULTS if name == STORED_DEFAULTS else name,
     )
     objective: str = option(
         default="lambdamart",

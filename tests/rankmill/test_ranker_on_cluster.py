@@ -153,7 +153,7 @@ def test_columns_of_a_dataset_and_goals(client: Any, tmp_path: Path) -> None:
     bin_dataset(Dataset.open(tmp_path / "d"), 31)
     parameters = fixed(n_rounds=ROUNDS, max_leaves=4, goals={"sold": 0.5})
     expected = train(Dataset.open(tmp_path / "d"), parameters, TrainingOptions(eval_metrics=["ndcg@3:sold"]))
-    named = {"sample_weight": "importance", "init_score": "shown"}
+    named = {"sample_weight": "importance", "offset": "shown"}
     ranker = Ranker(cluster=client, scratch=tmp_path, goals={"sold": 0.5}, **SETTINGS)
     ranker.fit(
         partitions(more["train"], 50), "grade", goals=["sold"], eval_metrics="ndcg@3:sold", **named,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -28,7 +29,7 @@ def test_what_was_removed_is_answered_by_what_to_use_instead(
         path = tmp_path / "rankmill.toml"
         tables = {"[ingest]": 'sources = ["a.txt"]', "[train]": 'name = "web"', place: ""}
         key, _, value = row.name.partition("=")
-        tables[place] += f"\n{key} = {repr(value) if value else 1}"
+        tables[place] += f"\n{key} = {json.dumps(value) if value else 1}"
         path.write_text("\n".join(f"{section}\n{keys}" for section, keys in tables.items()))
         with pytest.raises(ConfigError) as mistake:
             read_config(path)

@@ -67,7 +67,6 @@ COMMANDS = {
     "evaluate": ["d", "--model", "web@1"],
     "compare": ["web@1", "web@2", "--on", "d"],
     "inspect influence": ["web@1", "--on", "d", "--permutations", "1"],
-    "inspect importance": ["web@1", "--on", "d", "--permutations", "1"],
     "inspect dependence": ["web@1", "f1", "--on", "d"],
     "inspect interaction": ["web@1", "--on", "d", "--queries", "5"],
     "inspect shap": ["web@1", "--on", "d"],

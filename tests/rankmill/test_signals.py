@@ -66,7 +66,6 @@ COMMANDS = {
     "models blend": f"web@1 web@2 {ON} --name both",
     "models diff": "web@1 web@2",
     "inspect influence": f"web {ON}",
-    "inspect importance": f"web {ON}",
     "inspect dependence": f"web f1 {ON}",
     "inspect interaction": f"web {ON}",
     "inspect shap": f"web {ON} -o {{out}}/shap.parquet",

@@ -74,7 +74,7 @@ _ELSEWHERE = {  # their names in LightGBM, XGBoost, CatBoost, RankLib and gbm, i
     "xendcg": "rank_xendcg",
 }
 _FORM = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_]*)\s*(?:\((.*)\))?\s*")
-_TRUTHS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+_TRUTHS = {"true": True, "false": False}
 
 
 class HasOptions(Protocol):

@@ -206,7 +206,7 @@ def parse_vary(lines: Sequence[str]) -> dict[str, str]:
         name, equals, values = line.partition("=")
         if not equals or not name.strip() or not values.strip():
             raise InvalidParameter(f"--vary: expected NAME=LOW..HIGH, NAME=LOW..HIGH:log or NAME=A,B,C, found {line!r}")
-        found[name.strip().replace("-", "_")] = values.strip()
+        found[name.strip()] = values.strip()
     return found
 
 
