@@ -272,10 +272,6 @@ class ModelFormatError(IntegrityError):
     """Model bytes are of another format number, incomplete or damaged."""
 
 
-class LaterEntry(IntegrityError):
-    """A log entry is intact, but says something that this version of rankmill does not know."""
-
-
 class ConflictError(RankmillError):
     """Another process made a conflicting change first; nothing was written, and a retry may succeed."""
 

@@ -43,7 +43,7 @@ COMMANDS_HEAD = f"""\
 {HOW}
 
 Every command takes `--help`. Most take `--json`: the result is one JSON object on stdout, and everything else goes to stderr.
-If a command fails, stdout stays empty. Only `models verify`, `models fsck`, `models gate` and `run` print their report then, too.
+If a command fails, stdout stays empty. Only `models verify`, `models gate` and `run` print their report then, too.
 The [exit codes](exit-codes.md) are the same for all commands.
 
 `rankmill --install-completion` installs tab completion for your shell; `rankmill --show-completion` prints it.

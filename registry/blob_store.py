@@ -3,10 +3,9 @@
 ::
 
     ROOT/FORMAT.json                 see ``rankmill.registry.registry_format``; written once, before anything else
-         blobs/sha256/ab/<64 hex>    read-only; model bytes and manifests alike
          models/<name>/log/          see ``rankmill.registry.commit_log``
-         leases/, trash/             see ``rankmill.registry.garbage``
-         quarantine/                 see ``rankmill.registry.fsck``
+                       lock          the one lock of the model
+         blobs/<name>/<64 hex>       read-only; model bytes, manifests, attachments and gate reports alike
          tmp/                        files being written
          ballast                     space that is freed when a disk is full
 
@@ -15,8 +14,9 @@ ROOT is a folder on a disk (`rankmill.registry.disk_storage`) or a prefix of a b
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from rankmill.foundation.errors import InputError, IntegrityError
@@ -25,23 +25,19 @@ from rankmill.foundation.storage.disk import Disk
 from rankmill.foundation.storage.location import Location, ObjectUrl
 from rankmill.foundation.storage.publish import digest_of
 from rankmill.registry.names import PRODUCTION
-from rankmill.registry.registry_format import Format, Initialised
-from rankmill.registry.storage import Storage
+from rankmill.registry.registry_format import FORMAT, Format, Initialised
+from rankmill.registry.storage import Blob, Storage
 
-LOOKUPS = 3  # attempts to find a blob: a collector may move it to the trash, or back, between two lookups
 LARGEST_ENTRY = 1 << 26  # bytes
 LARGEST_BLOB = 1 << 30  # bytes; for blobs of unknown size, such as manifests and reports
 
 
 class Store:
-    """Blobs and put-if-absent below ``root``.  Readers write nothing; the first writer creates the registry."""
+    """The folder or bucket ``root``.  Readers write nothing; the first writer creates the registry."""
 
     def __init__(self, root: Location, disk: Disk | None = None, bucket: BucketClient | None = None) -> None:
         self.root = root
-        self.trash = root / "trash"
-        self.disk = disk or Disk()
-        """The local disk, for bundles."""
-        self.storage = _storage_of(root, self.disk, bucket)
+        self.storage = _storage_of(root, disk, bucket)
         self._format: Format | None = None
 
     def exists(self) -> bool:
@@ -60,28 +56,19 @@ class Store:
             data = self.read(path)
         except FileNotFoundError:
             if inhabited:
-                usual = Format(self.storage.newest_format, (PRODUCTION,)).to_bytes().decode().strip()
+                usual = Format(self.storage.kind, (PRODUCTION,)).to_bytes().decode().strip()
                 cure = f"restore it from a backup (without options of models init its content is the line {usual})"
                 raise IntegrityError(f"{path} is missing although the registry has models; {cure}") from None
             return False
         try:
-            found = Format.from_bytes(data)
-            found.check_layout(self.storage.newest_format)
+            self._format = Format.from_bytes(data, self.storage.kind)
         except IntegrityError as error:
             raise IntegrityError(f"{path}: {error}") from None
-        self._format = found
         return True
 
     @property
-    def format(self) -> Format:
-        """The content of ``FORMAT.json``; InputError if there is no registry."""
-        if not self.exists() or self._format is None:
-            raise InputError(f"{self.root}: no registry here; create one with rankmill models init")
-        return self._format
-
-    @property
     def protected(self) -> tuple[str, ...]:
-        """The aliases that move forward only after a passed gate, fixed when the registry was created; none in format 1."""
+        """The aliases that move forward only after a passed gate, fixed when the registry was created."""
         self.exists()
         return () if self._format is None else self._format.protected
 
@@ -98,7 +85,7 @@ class Store:
         if self.exists():
             self.storage.check_writable()  # fail before hours of training, not after
             return
-        self.storage.create(Format.new(protected, self.storage.newest_format).to_bytes())
+        self.storage.create(Format.new(self.storage.kind, protected).to_bytes())
         self.exists()  # if another writer created one meanwhile, its rules apply
         self.storage.reserve()
 
@@ -112,23 +99,23 @@ class Store:
         InputError
             The place has other files, an alias is invalid, or the existing registry protects other aliases.
         IntegrityError
-            The existing registry is damaged or of a later format.
+            The existing registry is damaged or of another format.
         OSError
             The place is not writable, or cannot hold a registry.
         """
-        wanted = Format.new([*(() if leave_open else (PRODUCTION,)), *protect], self.storage.newest_format)
+        wanted = Format.new(self.storage.kind, [*(() if leave_open else (PRODUCTION,)), *protect])
         made = not self.exists()
         self.prepare(wanted.protected)
-        found = self.format
-        if (leave_open or protect) and found.protected != wanted.protected:
-            names = [", ".join(protected) or "nothing" for protected in (found.protected, wanted.protected)]
+        if (leave_open or protect) and self.protected != wanted.protected:
+            names = [", ".join(protected) or "nothing" for protected in (self.protected, wanted.protected)]
             raise InputError(
                 f"{self.root} is a registry already, created with protection of {names[0]}, not {names[1]}; "
                 "to change it for one model use rankmill models alias NAME ALIAS --protect or --open"
             )
         way = self.storage.probe()
-        self.put_if_absent(self.root / "FORMAT.json", found.to_bytes())  # exists; this flushes the folder
-        return Initialised(self.root, made, found.number, found.protected, way, self.storage.flushes_folders)
+        found = Format(self.storage.kind, self.protected)
+        self.storage.put_if_absent(self.root / "FORMAT.json", found.to_bytes())  # exists; this flushes the folder
+        return Initialised(self.root, made, FORMAT, found.protected, way, self.storage.flushes_folders)
 
     def read(self, path: Location, limit: int = LARGEST_ENTRY) -> bytes:
         """Read a file of the registry whole.
@@ -145,73 +132,54 @@ class Store:
             raise IntegrityError(f"{path}: expected at most {limit} bytes, found more")
         return data
 
-    def names(self, folder: Location) -> list[str]:
-        """List the names in ``folder``, sorted; IntegrityError if a symbolic link leads there."""
-        return sorted(self.storage.names(folder))
-
-    def files(self, folder: Location) -> Iterator[Location]:
-        """Find every file below ``folder`` except those whose name begins with a dot (NFS creates such files)."""
-        return self.storage.files(folder)
-
-    def put_if_absent(self, target: Location, data: bytes) -> bool:
-        """Publish ``data`` durably at ``target`` unless it exists; return whether ``target`` now holds ``data``.
-
-        The folder of ``target`` must exist.  After an exception the target is either absent or complete.
-        """
-        return self.storage.put_if_absent(target, data)
-
     def put_entry(self, target: Location, data: bytes) -> bool:
-        """Do as `put_if_absent`; on a full disk, use the space that is reserved for this."""
+        """Publish an entry as `Storage.put_if_absent`; on a full disk, use the space that is reserved for this."""
         try:
-            held = self.put_if_absent(target, data)
+            held = self.storage.put_if_absent(target, data)
         except OSError as error:
             if not self.storage.make_room(error):
                 raise
-            held = self.put_if_absent(target, data)
+            held = self.storage.put_if_absent(target, data)
         self.storage.reserve()
         return held
 
-    def put_folder_if_absent(self, target: Location, files: Mapping[str, bytes]) -> bool:
-        """Publish a folder of files durably unless ``target`` has other files; return whether it was published.
 
-        On a disk it appears at once, in a bucket file by file, in the given order.
-        """
-        return self.storage.put_folder_if_absent(target, files)
+class Blobs:
+    """The blobs of the model ``name``.
 
-    def replace(self, target: Location, data: bytes) -> None:
-        """Replace ``target`` atomically but not durably: for files that may be lost."""
-        self.storage.replace(target, data)
+    Whoever stores blobs holds the model's lock, shared with others who do, until the entry that refers to them is committed;
+    the collector holds it alone.  So no blob is deleted between.  In a bucket, the grace period of the collector does that.
+    """
 
-    def blob_path(self, sha256: str) -> Location:
-        """Path of the blob with this digest, whether or not it exists."""
-        path: Location = self.storage.blob_path(sha256)
-        return path
+    def __init__(self, storage: Storage[Any], root: Location, name: str) -> None:
+        self._storage, self._model, self._folder = storage, root / "models" / name, root / "blobs" / name
 
-    def put_blob(self, data: bytes) -> str:
-        """Store ``data`` and return its sha256; writes nothing if the blob exists.
+    def path(self, sha256: str) -> Location:
+        """Path of the blob, by which messages name it; in a bucket what the names of its objects begin with."""
+        return self._folder / sha256
 
-        Raises
-        ------
-        IntegrityError
-            The existing blob of this digest has other bytes.
-        """
+    def alone(self) -> contextlib.AbstractContextManager[None]:
+        """Hold the lock of the model alone, to delete blobs."""
+        return self._storage.locked(self._model, alone=True)
+
+    def together(self) -> contextlib.AbstractContextManager[None]:
+        """Hold the lock of the model, to store blobs and to commit the entry that refers to them."""
+        return self._storage.locked(self._model, alone=False)
+
+    @contextlib.contextmanager
+    def keep(self, blobs: Sequence[bytes]) -> Iterator[list[str]]:
+        """Store the blobs that the block's commit refers to, and yield their digests, in order."""
+        with self.together():
+            yield [self.put(data) for data in blobs]
+
+    def put(self, data: bytes) -> str:
+        """Store ``data`` and return its sha256; IntegrityError if the existing blob of this digest has other bytes."""
         sha256 = digest_of(data)
-        for path in self.storage.blob_files(sha256):
-            try:
-                held = self.storage.read(path, len(data) + 1) == data
-            except FileNotFoundError:
-                continue
-            self.fsync_folder(path.parent)  # its writer may not have flushed it yet
-            break
-        else:
-            path = self.storage.new_blob(sha256)
-            self.make_folders(path.parent)
-            held = self.put_if_absent(path, data)
-        if not held:
-            raise _damaged(path)
+        if not self._storage.put_blob(self._folder, sha256, data):
+            raise _damaged(self.path(sha256))
         return sha256
 
-    def read_blob(self, sha256: str, size: int | None = None) -> bytes:
+    def read(self, sha256: str, size: int | None = None) -> bytes:
         """Return the blob with this digest, checked; ``size`` is its length if known.
 
         Raises
@@ -219,52 +187,50 @@ class Store:
         IntegrityError
             The blob is missing or damaged.
         """
-        for _ in range(LOOKUPS):
-            for path in self.storage.places(sha256):
-                try:
-                    data = self.storage.read(path, (LARGEST_BLOB if size is None else size) + 1)
-                except FileNotFoundError:
-                    continue
-                if digest_of(data) != sha256:
-                    raise _damaged(path)
-                if size is not None and len(data) != size:
-                    raise IntegrityError(f"{path}: expected {size} bytes, found {len(data)}")
-                return data
-        raise IntegrityError(f"{self.blob_path(sha256)}: the blob is missing; restore it from a backup")
+        for path in self._storage.blob_files(self._folder, sha256):
+            try:
+                data = self._storage.read(path, (LARGEST_BLOB if size is None else size) + 1)
+            except FileNotFoundError:
+                continue
+            if digest_of(data) != sha256:
+                raise _damaged(path)
+            if size is not None and len(data) != size:
+                raise IntegrityError(f"{path}: expected {size} bytes, found {len(data)}")
+            return data
+        raise IntegrityError(f"{self.path(sha256)}: the blob is missing; restore it from a backup")
 
     def read_json(self, sha256: str) -> dict[str, Any]:
-        """Return the JSON object in the blob with this digest; errors as in `read_blob`."""
-        found: dict[str, Any] = json.loads(self.read_blob(sha256))
+        """Return the JSON object in the blob with this digest; errors as in `read`."""
+        found: dict[str, Any] = json.loads(self.read(sha256))
         return found
 
-    def has_blob(self, sha256: str) -> bool:
-        """Whether the file of this blob exists outside the trash; its content is not checked."""
-        return self.storage.has_blob(sha256)
+    def size(self, sha256: str) -> int | None:
+        """Size of a blob whose content is not checked; None if it is missing."""
+        for path in self._storage.blob_files(self._folder, sha256):
+            with contextlib.suppress(FileNotFoundError):
+                return self._storage.size(path)
+        return None
 
-    def blob_size(self, sha256: str) -> int:
-        """Size of a blob outside the trash, whose content is not checked; FileNotFoundError if there is none."""
-        for path in self.storage.blob_files(sha256):
-            return self.storage.size(path)
-        raise FileNotFoundError(str(self.blob_path(sha256)))
+    def all(self) -> list[Blob]:
+        """Return every blob that is there, of each digest the newest first."""
+        return self._storage.blobs(self._folder)
 
-    def make_folders(self, folder: Location) -> None:
-        """Create ``folder`` and its parents below the root, durably, even if they exist already."""
-        self.storage.make_folders(folder)
+    def foreign_names(self) -> list[str]:
+        """Names in the folder that are not blobs, except hidden files (NFS keeps .nfs files for open ones)."""
+        ours = {blob.path.name for blob in self.all()}
+        return [name for name in sorted(self._storage.names(self._folder)) if name not in ours and name[0] != "."]
 
-    def fsync_folder(self, folder: Location) -> None:
-        """Make the names in ``folder`` durable; file systems without this call (SMB) do it by themselves."""
-        self.storage.fsync_folder(folder)
-
-    def sweep(self) -> None:
-        """Remove what killed writers have left in ``tmp/``; best effort."""
-        self.storage.sweep()
+    def delete(self, blob: Blob) -> None:
+        """Delete a blob, for ever."""
+        with contextlib.suppress(FileNotFoundError):
+            self._storage.remove(blob.path)
 
 
 def _damaged(path: Location) -> IntegrityError:
     return IntegrityError(f"{path}: the content does not match the digest in its name; restore it from a backup")
 
 
-def _storage_of(root: Location, disk: Disk, bucket: BucketClient | None) -> Storage[Any]:
+def _storage_of(root: Location, disk: Disk | None, bucket: BucketClient | None) -> Storage[Any]:
     if isinstance(root, ObjectUrl):
         from rankmill.registry.bucket_storage import BucketStorage
 

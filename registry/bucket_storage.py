@@ -5,11 +5,10 @@ transaction, drawn by its writer, so no two writers ever write the same bytes un
 reading: if the object holds our bytes, we have written it; if it holds others, somebody else has; if it is missing, the same request is
 sent again, and whichever of the two arrives first counts.
 
-*Blobs* are ``blobs/sha256/ab/<sha256>.<16 hex>``: each writer draws a name that no other object ever had or will have.  A
-blob is moved to the trash by an empty object ``trash/<sha256>.<UTC time>.<the same 16 hex>``, and deleted by deleting first the blob, then that mark.
-So a collector deletes exactly the object that it examined, or nothing, which the proof in ``rankmill.registry.garbage`` needs and a rename,
-which stores do not have, gives on a disk.  Who looks for a blob reads the marks first, then the names of the blobs: an object that is there
-and had no mark was not marked when the look began.
+*Blobs* are ``blobs/<name>/<sha256>.<16 hex>``: each writer draws a name that no other object ever had or will have, and relies on no
+object of another writer.  So a collector deletes exactly the object that it examined, and there is no lock: it deletes no object that
+is younger than the grace period, by the store's clock, within which the writer of that object has committed the entry that refers
+to it, or never will.
 
 *Durable* is what the store has acknowledged.  Stores that list and read objects as soon as they are written are needed: S3, Google Cloud
 Storage and Azure do.  A request that was sent and not answered is assumed to be carried out, if at all, within the grace period of
@@ -24,27 +23,23 @@ import re
 import secrets
 import time
 import uuid
-from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
+from collections.abc import Mapping
 
 from rankmill.foundation.errors import InputError
-from rankmill.foundation.storage.bucket import BucketClient, ObjectFacts, StoreError, StoreRefusal, open_bucket
+from rankmill.foundation.storage.bucket import BucketClient, StoreError, StoreRefusal, open_bucket
 from rankmill.foundation.storage.location import ObjectUrl
-from rankmill.registry.registry_format import IN_BUCKETS
-from rankmill.registry.storage import NOBODY_KNOWS, OWN_NAMES, Publishing, Trashed
+from rankmill.registry.storage import NOBODY_KNOWS, OWN_NAMES, Blob, Kind, Publishing
 
 ATTEMPTS = 4  # of a conditional put whose answer was lost; each is several tries of the client
 PAUSE = 0.5  # seconds before the second attempt
 OLD = 24 * 3600.0  # seconds after which something in tmp/ belongs to a killed process
-TRASH_TIME = "%Y%m%dT%H%M%SZ"
-_BLOB = re.compile(r"([0-9a-f]{64})\.([0-9a-f]{16})")
-_TRASH = re.compile(r"([0-9a-f]{64})\.([0-9]{8}T[0-9]{6}Z)\.([0-9a-f]{16})")
+_BLOB = re.compile(r"([0-9a-f]{64})\.[0-9a-f]{16}")
 
 
 class BucketStorage:
     """The objects below ``root``, reached by ``bucket`` (default: by obstore)."""
 
-    newest_format = IN_BUCKETS
+    kind: Kind = "bucket"
     flushes_folders = True
 
     def __init__(self, root: ObjectUrl, bucket: BucketClient | None = None) -> None:
@@ -74,11 +69,6 @@ class BucketStorage:
         if after:
             return [stored.url.name for stored in self._bucket.below(folder, after)]
         return self._bucket.names(folder)
-
-    def files(self, folder: ObjectUrl) -> Iterator[ObjectUrl]:
-        """Find every object below ``folder``."""
-        for stored in self._bucket.below(folder):
-            yield stored.url
 
     def put_if_absent(self, target: ObjectUrl, data: bytes) -> bool:
         """Write ``data`` to ``target`` unless it exists; return whether ``target`` now holds ``data``.
@@ -118,19 +108,15 @@ class BucketStorage:
         """Remove an object; nothing happens if it is missing."""
         self._bucket.delete(path)
 
-    def set_aside(self, path: ObjectUrl, target: ObjectUrl) -> None:
-        """Copy an object to ``target``, then remove it."""
-        self._bucket.put(target, self._bucket.get(path))
-        self._bucket.delete(path)
-
     def make_folders(self, folder: ObjectUrl) -> None:
-        """Do nothing: there are no folders."""
-
-    def ensure_folder(self, folder: ObjectUrl) -> None:
         """Do nothing: there are no folders."""
 
     def fsync_folder(self, folder: ObjectUrl) -> None:
         """Do nothing: what was acknowledged is durable."""
+
+    def locked(self, folder: ObjectUrl, *, alone: bool) -> contextlib.AbstractContextManager[None]:  # noqa: ARG002 (the protocol's)
+        """Do nothing: the grace period does it."""
+        return contextlib.nullcontext()
 
     def make_room(self, error: OSError) -> bool:  # noqa: ARG002 (the protocol's)
         """Return False: there is no space to free."""
@@ -196,101 +182,21 @@ class BucketStorage:
             raise StoreRefusal(self.root, reason, errno.EOPNOTSUPP)
         return "conditional put"
 
-    # -- blobs --------------------------------------------------------------------------------------------------------
+    # -- the blobs in a folder ----------------------------------------------------------------------------------------
 
-    def blob_path(self, sha256: str) -> ObjectUrl:
-        """Return what the names of all objects of this blob begin with."""
-        return self._folder(sha256) / sha256
+    def put_blob(self, folder: ObjectUrl, sha256: str, data: bytes) -> bool:
+        """Store a blob under a name that no object has or had."""
+        return self.put_if_absent(folder / f"{sha256}.{secrets.token_hex(8)}", data)
 
-    def blob_files(self, sha256: str) -> list[ObjectUrl]:
-        """Return the objects of this blob that are not in the trash."""
-        marks = self._bucket.below(self.root / "trash", prefix=f"{sha256}.")
-        marked = {parts[3] for stored in marks if (parts := _TRASH.fullmatch(stored.url.name))}
-        return [url for url, drawn in self._objects(sha256) if drawn not in marked]
+    def blob_files(self, folder: ObjectUrl, sha256: str) -> list[ObjectUrl]:
+        """Return every object of this blob."""
+        return [stored.url for stored in self._bucket.below(folder, prefix=f"{sha256}.")]
 
-    def new_blob(self, sha256: str) -> ObjectUrl:
-        """Return a name that no object has or had."""
-        return self._folder(sha256) / f"{sha256}.{secrets.token_hex(8)}"
-
-    def has_blob(self, sha256: str) -> bool:
-        """Whether there is an object of this blob that is not in the trash."""
-        return bool(self.blob_files(sha256))
-
-    def places(self, sha256: str) -> Iterator[ObjectUrl]:
-        """Yield every object of this blob."""
-        for url, _ in self._objects(sha256):
-            yield url
-
-    def digest_at(self, path: ObjectUrl) -> str | None:
-        """Return the digest of the blob that an object below ``blobs`` should hold; None if it is no blob."""
-        parts = _BLOB.fullmatch(path.name)
-        return parts[1] if parts and path.parent == self._folder(parts[1]) else None
-
-    def blobs(self) -> dict[str, ObjectUrl]:
-        """Return the newest object of each blob that is not in the trash, by digest."""
-        marked = {item.content for item in self.trash_items()}
-        newest: dict[str, ObjectFacts] = {}
-        for stored in self._bucket.below(self.root / "blobs"):
-            sha256 = self.digest_at(stored.url)
-            if sha256 is None or stored.url in marked:
-                continue
-            if sha256 not in newest or newest[sha256].modified < stored.modified:
-                newest[sha256] = stored
-        return {sha256: stored.url for sha256, stored in newest.items()}
-
-    def trash_items(self) -> list[Trashed]:
-        """Return the marks of the trash, sorted by name; the time is the later of the mark's name and its object."""
-        found = []
-        for stored in self._bucket.below(self.root / "trash"):
-            if parts := _TRASH.fullmatch(stored.url.name):
-                named = datetime.strptime(parts[2], TRASH_TIME).replace(tzinfo=UTC).timestamp()
-                content = self._folder(parts[1]) / f"{parts[1]}.{parts[3]}"
-                found.append(Trashed(stored.url, parts[1], max(named, stored.modified), content))
-        return found
-
-    def move_to_trash(self, sha256: str, now: float) -> bool:
-        """Mark the objects of a blob; return False if there are none without a mark."""
-        moved = datetime.fromtimestamp(now, UTC).strftime(TRASH_TIME)
-        files = self.blob_files(sha256)
-        for path in files:
-            drawn = path.name.rpartition(".")[2]
-            self._bucket.put(self.root / "trash" / f"{sha256}.{moved}.{drawn}", b"")
-        return bool(files)
-
-    def put_back(self, item: Trashed) -> bool:
-        """Store the blob again under a new name; return False if it was deleted meanwhile."""
-        try:
-            data = self._bucket.get(item.content)
-        except FileNotFoundError:
-            return False
-        return self.put_if_absent(self.new_blob(item.sha256), data)
-
-    def trashed_size(self, item: Trashed) -> int:
-        """Size of a blob in the trash; 0 if only its mark is left."""
-        try:
-            return self._bucket.head(item.content).size
-        except FileNotFoundError:
-            return 0
-
-    def delete_trashed(self, item: Trashed) -> None:
-        """Delete a blob in the trash, then its mark."""
-        self._bucket.delete(item.content)
-        self._bucket.delete(item.path)
-
-    def is_exposed(self, path: ObjectUrl) -> bool:  # noqa: ARG002 (the protocol's)
-        """Return False: who may write objects is said in the policies of the bucket."""
-        return False
-
-    def protect(self, path: ObjectUrl) -> None:
-        """Do nothing."""
-
-    def _folder(self, sha256: str) -> ObjectUrl:
-        return self.root / "blobs" / "sha256" / sha256[:2]
-
-    def _objects(self, sha256: str) -> list[tuple[ObjectUrl, str]]:
-        """Return every object of a blob, with the drawn part of its name."""
-        found = self._bucket.below(self._folder(sha256), prefix=f"{sha256}.")
-        return [(s.url, parts[2]) for s in found if (parts := _BLOB.fullmatch(s.url.name))]
+    def blobs(self, folder: ObjectUrl) -> list[Blob]:
+        """Return all blobs, of each digest the newest first; objects with other names are skipped."""
+        found = [(_BLOB.fullmatch(stored.url.name), stored) for stored in self._bucket.below(folder)]
+        blobs = [Blob(parts[1], stored.url, stored.size, stored.modified) for parts, stored in found if parts]
+        return sorted(blobs, key=lambda blob: (blob.sha256, -blob.modified, str(blob.path)))
 
 
 class _Unknown(StoreError):

@@ -1,4 +1,4 @@
-"""``rankmill models init|gc|fsck|export|import|copy``: create and maintain a registry, and copy models between registries."""
+"""``rankmill models init|gc|export|import|copy``: create and maintain a registry, and copy models between registries."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rankmill.foundation.command_line import Overwrite
-from rankmill.foundation.errors import InputError, IntegrityError
+from rankmill.foundation.errors import InputError
 from rankmill.foundation.shown import shown_in_line
 from rankmill.registry.cli_options import (
     DEFAULT_FOLDER,
@@ -68,7 +68,7 @@ def gc(
         str,
         typer.Option(
             metavar="7d|36h|..",
-            help="Waiting time before a version is marked, again before it is swept, and again before it is deleted from the trash."
+            help="Waiting time before a version is marked, and again before it is swept and its bytes are deleted."
             " Shorten it only if nobody else uses the registry.",
         ),
     ] = "7d",
@@ -78,10 +78,9 @@ def gc(
 ) -> None:
     """Delete old versions that nothing needs.
 
-    Kept are the last three versions that each alias pointed to, versions with a tag keep=.., in use, younger than --grace, or
-    among the --keep newest. Any other version is marked first. It is swept --grace later, if nothing needs it by then, and its
-    files stay in the trash for --grace more. Its manifest and history are kept. Run this command on a schedule, for example once
-    a day.
+    Kept are the last three versions that each alias pointed to, versions with a tag keep=.., younger than --grace, or among the
+    --keep newest. Any other version is marked first. It is swept --grace later, if nothing needs it by then: its bytes are
+    deleted, while its manifest and history are kept. Run this command on a schedule, for example once a day.
 
     Example: rankmill models gc --dry-run
     """
@@ -97,40 +96,9 @@ def gc(
         rows = [[str(v), "swept", size_text(size), "marked long enough"] for v, size in found.swept.items()]
         rows += [[str(v), "marked", size_text(size), "nothing keeps it"] for v, size in found.marked.items()]
         rows += [[str(v), "stays", "", why] for v, why in found.kept.items()]
-        print_table([f"version of {model}", "", "size", "why"], sorted(rows, key=lambda row: int(row[0])))
+        if rows:
+            print_table([f"version of {model}", "", "size", "why"], sorted(rows, key=lambda row: int(row[0])))
     typer.echo(_summary(report))
-
-
-@app.command()
-def fsck(
-    repair: Annotated[
-        bool,
-        typer.Option(
-            "--repair", help="Repair what can be repaired.  Damaged files are moved to quarantine/, not deleted."
-        ),
-    ] = False,
-    registry: RegistryFolder = DEFAULT_FOLDER,
-    as_json: AsJson = False,
-) -> None:
-    """Check every file of the registry, and print each problem with its fix. Exit with 13 if damage is left.
-
-    With --repair, a log that is damaged in its middle is cut off before the damage; the lost entries are listed.
-
-    Example: rankmill models fsck
-    """
-    store = existing_registry(registry)
-    report = store.fsck(repair=repair)
-    if as_json:
-        print_json(report.to_json())
-    else:
-        for finding in report.findings:
-            typer.echo(shown_in_line(f"{'damage' if finding.damage else 'remark'}: {finding}"))
-        if report.ok:
-            counts = f"models {report.models}, entries {report.entries}, blobs {report.blobs}"
-            typer.echo(f"No damage in {registry}: {counts}, {size_text(report.bytes_read)} read.")
-    left = [finding for finding in report.findings if finding.damage and not finding.repaired]
-    if left:
-        raise IntegrityError(f"{registry}: damage: {len(left)}; the first: {shown_in_line(str(left[0]))}")
 
 
 def seconds(text: str) -> float:
@@ -142,28 +110,20 @@ def seconds(text: str) -> float:
 
 
 def _summary(report: Collected) -> str:
-    swept = sum(len(model.swept) for model in report.models.values())
-    marked = sum(len(model.marked) for model in report.models.values())
+    models = report.models.values()
+    swept, marked, unmarked = (
+        sum(len(part) for part in parts)
+        for parts in ([m.swept for m in models], [m.marked for m in models], [m.unmarked for m in models])
+    )
     sentences = [f"Versions swept: {swept}, marked: {marked}."]
-    if unmarked := sum(len(model.unmarked) for model in report.models.values()):
+    if unmarked:
         sentences.append(f"No longer marked: {unmarked}.")
-    if report.put_back:
-        sentences.append(f"Restored from the trash because they are needed: {len(report.put_back)}.")
-    sentences.append(f"Moved to the trash: {_amount(report.trashed)}. Deleted from it: {_amount(report.deleted)}.")
-    if report.waiting:
-        sentences.append(f"Still in it: {_amount(report.waiting)}.")
-    if report.leases_reaped:
-        sentences.append(f"Leases of dead processes removed: {report.leases_reaped}.")
+    exactly = f", {report.freed:,} bytes" if report.freed >= 1000 else ""
+    files = sum(len(model.deleted) for model in models)
+    sentences.append(f"Files deleted: {files} ({size_text(report.freed)}{exactly}).")
     if report.dry_run:
         sentences.append("This was a dry run: nothing was changed.")
     return " ".join(sentences)
-
-
-def _amount(sizes: dict[str, int]) -> str:
-    total = sum(sizes.values())
-    return (
-        f"{len(sizes)} ({size_text(total)})" if total < 1000 else f"{len(sizes)} ({size_text(total)}, {total:,} bytes)"
-    )
 
 
 @app.command("export")
@@ -186,14 +146,12 @@ def export_bundle(
     """
     from rankmill.registry import Registry
 
-    bundle = Registry(registry).bundle(model)
-    versions, entries = len(bundle.versions), len(bundle.contents.log)
-    holds = f"{_counted(versions, 'version')}, {_counted(entries, 'entry', 'entries')} of the log"
-    typer.echo(f"{model}: {holds}, {size_text(bundle.contents.size)}", err=True)
-    exported = bundle.write(out, overwrite=overwrite)
+    exported = Registry(registry).export(model, out, overwrite=overwrite)
     if as_json:
         print_json(exported)
     else:
+        versions, entries = len(exported.versions), exported.entries
+        holds = f"{_counted(versions, 'version')}, {_counted(entries, 'entry', 'entries')} of the log"
         typer.echo(f"wrote {out}: {holds}, {size_text(exported.bytes)}")
 
 

@@ -27,16 +27,17 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from typing import Any
 
 from rankmill.foundation.errors import ConflictError, InputError, IntegrityError
 from rankmill.foundation.records import canonical_json
 from rankmill.foundation.storage.location import Location
-from rankmill.registry.blob_store import LARGEST_ENTRY, Store
+from rankmill.registry.blob_store import LARGEST_ENTRY, Blobs, Store
 from rankmill.registry.model_state import State
 from rankmill.registry.names import NAME
 from rankmill.registry.stored_records import Change, Entry, seal, unseal
 
-CHECKPOINT_FORMAT = 1
+CHECKPOINT_FORMAT = 2
 LARGEST_CHECKPOINT = 1 << 30  # bytes, enough for a million versions
 
 
@@ -54,30 +55,18 @@ def write_checkpoint(store: Store, name: str, state: State) -> None:
     """Write ``state``; best effort and not flushed, as readers ignore a damaged checkpoint."""
     body = canonical_json({"format": CHECKPOINT_FORMAT, "state": state.to_json()})
     with contextlib.suppress(OSError):
-        store.replace(checkpoint_path(store, name), seal("checkpoint", body))
-
-
-def parse_checkpoint(data: bytes) -> State | None:
-    """Read the bytes of a checkpoint; None if they are damaged or of another format."""
-    body, unchanged = unseal("checkpoint", data) or (b"", False)
-    if not unchanged:
-        return None
-    try:
-        value = json.loads(body)
-        return State.from_json(value["state"]) if value["format"] == CHECKPOINT_FORMAT else None
-    except (
-        AttributeError,
-        KeyError,
-        TypeError,
-        ValueError,
-    ):  # intact, but from a version with other fields
-        return None
+        store.storage.replace(checkpoint_path(store, name), seal("checkpoint", body))
 
 
 def read_checkpoint(store: Store, name: str) -> State | None:
-    """Return the state in the checkpoint; `CommitLog.state` checks that it matches the log."""
-    with contextlib.suppress(OSError, IntegrityError):
-        return parse_checkpoint(store.read(checkpoint_path(store, name), LARGEST_CHECKPOINT))
+    """Return the state in the checkpoint, None if it is missing, damaged or of another format; `CommitLog.state` checks that it matches."""
+    with contextlib.suppress(OSError, IntegrityError, AttributeError, KeyError, TypeError, ValueError):
+        body, unchanged = unseal("checkpoint", store.read(checkpoint_path(store, name), LARGEST_CHECKPOINT)) or (
+            b"",
+            False,
+        )
+        value: dict[str, Any] = json.loads(body) if unchanged else {"format": None}
+        return State.from_json(value["state"]) if value["format"] == CHECKPOINT_FORMAT else None
     return None
 
 
@@ -86,11 +75,12 @@ LONGEST_PAUSE = 0.05  # seconds
 
 
 class CommitLog:
-    """Reads and extends the log of model ``name``, a valid name."""
+    """Reads and extends the log of model ``name``, a valid name, beside whose blobs it lies."""
 
     def __init__(self, store: Store, name: str) -> None:
         self.store, self.name = store, name
         self.folder = store.root / "models" / name / "log"
+        self.blobs = Blobs(store.storage, store.root, name)
         self._checkpoint = 0  # last entry in the checkpoint that was read
 
     def path(self, number: int) -> Location:
@@ -106,7 +96,7 @@ class CommitLog:
 
     def foreign_names(self) -> list[str]:
         """Names in the log's folder that are not entries, except hidden files (NFS keeps .nfs files for open ones)."""
-        names = self.store.names(self.folder)
+        names = sorted(self.store.storage.names(self.folder))
         return [name for name in names if not is_entry_name(name) and not name.startswith(".")]
 
     def exists(self) -> bool:
@@ -150,12 +140,16 @@ class CommitLog:
         """Apply all newer entries to ``state`` and return them."""
         taken = []
         for entry in self.entries(after=state.head):
-            try:
-                state.apply(entry)
-            except IntegrityError as error:
-                raise IntegrityError(f"{self.path(entry.number)}: {error}") from None
+            self.apply(state, entry)
             taken.append(entry)
         return taken
+
+    def apply(self, state: State, entry: Entry) -> None:
+        """Apply one entry of this log; IntegrityError that names its file if it cannot follow."""
+        try:
+            state.apply(entry)
+        except IntegrityError as error:
+            raise IntegrityError(f"{self.path(entry.number)}: {error}") from None
 
     def state(self) -> State:
         """Return the current state: the checkpoint, if it matches the log, plus all newer entries."""
@@ -195,7 +189,7 @@ class CommitLog:
                     return self.read(decision)
                 continue
             if state.head == 0:
-                self.store.make_folders(self.folder)
+                self.store.storage.make_folders(self.folder)
             else:
                 self.settle_folder()
             entry = Entry(
@@ -226,7 +220,7 @@ class CommitLog:
         Needed before "no change needed" is reported, as the writer of the last entry may not have flushed it yet.  A network
         file system may cache for a minute that the next entry is missing; opening the folder renews the cache.
         """
-        self.store.fsync_folder(self.folder)
+        self.store.storage.fsync_folder(self.folder)
         self.settle_folder()
         try:
             self.read(state.head + 1)
@@ -236,18 +230,17 @@ class CommitLog:
 
     def settle_folder(self) -> None:
         """Make the log's folder durable: an import renames it into place and may be killed before it flushes the name."""
-        self.store.fsync_folder(self.folder.parent)
+        self.store.storage.fsync_folder(self.folder.parent)
 
     def _keep_checkpoint(self, state: State) -> None:
         if is_due(state.head, self._checkpoint):
             write_checkpoint(self.store, self.name, state)
 
 
-def every_log(store: Store) -> Iterator[tuple[str, CommitLog]]:
-    """Return the logs of all models, sorted by name."""
-    for name in store.names(store.root / "models"):
-        if NAME.fullmatch(name):
-            yield name, CommitLog(store, name)
+def every_log(store: Store) -> Iterator[CommitLog]:
+    """Return the logs of all models, sorted by name; that of a model whose first registration was killed has no entries."""
+    for name in sorted(filter(NAME.fullmatch, store.storage.names(store.root / "models"))):
+        yield CommitLog(store, name)
 
 
 def entry_name(number: int) -> str:

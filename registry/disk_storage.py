@@ -4,39 +4,36 @@ A file is written under ``tmp/``, flushed, and gets its real name by one call th
 (`rankmill.foundation.storage.publish.publish_new`): nobody ever sees half a file, and of two writers one wins.
 Nothing is ever replaced.  Symbolic links below the root are not followed, neither by readers nor by writers.
 
-The trash: ``trash/<sha256>.<UTC time of the move>.<8 hex>``, to which blobs are renamed.
+The lock of a model is flock(2) on ``models/<name>/lock``; it ends with its process.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import re
-import secrets
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
-from datetime import UTC, datetime
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from rankmill.foundation.errors import InputError, IntegrityError
 from rankmill.foundation.storage.disk import Disk
 from rankmill.foundation.storage.publish import FULL, NOTHING_CHANGED, REFUSED, explain_errors, publish_new
 from rankmill.foundation.storage.staging import Staging, Way
-from rankmill.registry.storage import NOBODY_KNOWS, OWN_NAMES, Trashed
+from rankmill.registry.storage import NOBODY_KNOWS, OWN_NAMES, Blob, Kind
 
 IGNORED_NAMES = {"lost+found"}  # exists in the root of a new volume
 ATTEMPTS = 3  # if a name is taken when we publish but missing when we read
 NO_FOLDER_FSYNC = {errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS}
+NO_LOCKS = {errno.ENOLCK, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS}
 NOT_FLUSHED = "the change may be lost in a power failure"
 BALLAST_SIZE = (
     1 << 20
 )  # bytes; a log entry and its blob need an inode and a block each, and perhaps blocks for their names
 LEAST_BALLAST = 1 << 14  # bytes
-WRITABLE = 0o222
-TRASH_NAME = re.compile(r"([0-9a-f]{64})\.([0-9]{8}T[0-9]{6}Z)\.[0-9a-f]{8}")
-TRASH_TIME = "%Y%m%dT%H%M%SZ"
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
@@ -92,11 +89,10 @@ class Ballast:
 class DiskStorage:
     """The folder ``root``.  Readers write nothing; the first writer creates it."""
 
-    newest_format = 2
+    kind: Kind = "disk"
 
     def __init__(self, root: Path, disk: Disk | None = None) -> None:
         self.root = root
-        self.trash = root / "trash"
         self.disk = disk or Disk()
         self.flushes_folders = True  # until a flush fails
         self._staging = Staging(root / "tmp", self.disk)
@@ -137,17 +133,6 @@ class DiskStorage:
             if error.errno != errno.ESTALE:
                 raise
             return self.disk.names(folder)  # as in `read`
-
-    def files(self, folder: Path) -> Iterator[Path]:
-        """Find every file below ``folder`` except those whose name begins with a dot (NFS creates such files)."""
-        for name in sorted(self.names(folder)):
-            path = folder / name
-            if name.startswith("."):
-                continue
-            if self.disk.is_folder(path):
-                yield from self.files(path)
-            else:
-                yield path
 
     def put_if_absent(self, target: Path, data: bytes) -> bool:
         """Publish ``data`` durably at ``target`` unless it exists; return whether ``target`` now holds ``data``.
@@ -203,11 +188,6 @@ class DiskStorage:
         """Remove a file."""
         self.disk.unlink(path)
 
-    def set_aside(self, path: Path, target: Path) -> None:
-        """Move a file to ``target``, whose folder need not exist."""
-        self.make_folders(target.parent)
-        self.disk.replace(path, target)
-
     def make_folders(self, folder: Path, above: Path | None = None) -> None:
         """Create ``folder`` and its parents below ``above`` (default: the root), durably, even if they exist already."""
         above = above or self.root
@@ -216,12 +196,6 @@ class DiskStorage:
             with explain_errors(part.parent), contextlib.suppress(FileExistsError):
                 self.disk.make_folder(part)
             self.fsync_folder(part.parent)  # also if it exists: its creator may not have flushed it yet
-
-    def ensure_folder(self, folder: Path) -> None:
-        """Create ``folder``, in an existing one, if it is missing; its name need not be durable."""
-        if not self.disk.is_folder(folder):
-            with contextlib.suppress(FileExistsError):
-                self.disk.make_folder(folder)
 
     def fsync_folder(self, folder: Path) -> None:
         """Make the names in ``folder`` durable; file systems without this call (SMB) do it by themselves."""
@@ -232,6 +206,26 @@ class DiskStorage:
             if error.errno not in NO_FOLDER_FSYNC:
                 raise
             self.flushes_folders = False
+
+    @contextlib.contextmanager
+    def locked(self, folder: Path, *, alone: bool) -> Iterator[None]:
+        """Hold the lock of the model in ``folder``; OSError to be ``alone`` where the file system has no locks."""
+        self.make_folders(folder)
+        descriptor = None
+        try:
+            with explain_errors(folder):
+                descriptor = self.disk.lock(folder / "lock", fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        except OSError as error:
+            if error.errno not in NO_LOCKS:
+                raise
+            if alone:
+                reason = f"this file system has no locks, so that nothing can be deleted safely; {NOTHING_CHANGED}"
+                raise OSError(error.errno, reason, str(folder)) from None
+        try:
+            yield
+        finally:
+            if descriptor is not None:
+                self.disk.close(descriptor)
 
     def make_room(self, error: OSError) -> bool:
         """Free the reserved space if the disk is full; return whether to try again."""
@@ -314,91 +308,31 @@ class DiskStorage:
         with explain_errors(self._staging.folder):
             return self._staging.probe()
 
-    # -- blobs --------------------------------------------------------------------------------------------------------
+    # -- the blobs in a folder ----------------------------------------------------------------------------------------
 
-    def blob_path(self, sha256: str) -> Path:
-        """Path of the blob with this digest, whether or not it exists."""
-        return self.root / "blobs" / "sha256" / sha256[:2] / sha256
-
-    def blob_files(self, sha256: str) -> Iterable[Path]:
-        """Return the file that may hold a blob."""
-        return [self.blob_path(sha256)]
-
-    def new_blob(self, sha256: str) -> Path:
-        """Return the path for a blob that is to be stored."""
-        return self.blob_path(sha256)
-
-    def has_blob(self, sha256: str) -> bool:
-        """Whether the file of this blob exists outside the trash; its content is not checked."""
+    def put_blob(self, folder: Path, sha256: str, data: bytes) -> bool:
+        """Store a blob durably unless it is there; return whether the file now holds ``data``."""
+        path = folder / sha256
         try:
-            self.disk.modified(self.blob_path(sha256))
+            held = self.read(path, len(data) + 1) == data
         except FileNotFoundError:
-            return False
-        return True
-
-    def places(self, sha256: str) -> Iterator[Path]:
-        """Yield the paths where a blob may be: its own path or, if it is missing there, the trash."""
-        yield self.blob_path(sha256)
-        for name in sorted(self.names(self.trash)):
-            if name.startswith(sha256):
-                yield self.trash / name
-
-    def digest_at(self, path: Path) -> str | None:
-        """Return the digest of the blob that a file below ``blobs`` should hold; None if it is no blob."""
-        sha256 = path.name
-        return sha256 if path == self.blob_path(sha256) and _DIGEST.fullmatch(sha256) else None
-
-    def blobs(self) -> dict[str, Path]:
-        """Paths of the blobs by digest; files with other names are skipped."""
-        paths = self.files(self.root / "blobs" / "sha256")
-        return {sha256: path for path in paths if (sha256 := self.digest_at(path)) is not None}
-
-    def trash_items(self) -> list[Trashed]:
-        """Return the blobs in the trash, sorted by name."""
-        found = []
-        for name in sorted(self.names(self.trash)):
-            if parts := TRASH_NAME.fullmatch(name):
-                moved = datetime.strptime(parts[2], TRASH_TIME).replace(tzinfo=UTC).timestamp()
-                found.append(Trashed(self.trash / name, parts[1], moved, self.trash / name))
-        return found
-
-    def move_to_trash(self, sha256: str, now: float) -> bool:
-        """Move a blob to the trash; return False if another collector has already moved it."""
-        if not self.disk.is_folder(self.trash):
-            self.make_folders(self.trash)
-        moved = datetime.fromtimestamp(now, UTC).strftime(TRASH_TIME)
-        try:
-            self.disk.replace(self.blob_path(sha256), self.trash / f"{sha256}.{moved}.{secrets.token_hex(4)}")
-        except FileNotFoundError:
-            return False
-        return True
-
-    def put_back(self, item: Trashed) -> bool:
-        """Restore a blob; return False if it was restored or deleted meanwhile."""
-        folder = self.blob_path(item.sha256).parent
-        if not self.disk.is_folder(folder):  # the registry was copied without its empty folders
             self.make_folders(folder)
-        try:
-            self.disk.replace(item.path, self.blob_path(item.sha256))
-        except FileNotFoundError:
-            return False
-        return True
+            return self.put_if_absent(path, data)
+        self.fsync_folder(folder)  # its writer may not have flushed it yet
+        return held
 
-    def trashed_size(self, item: Trashed) -> int:
-        """Size of a blob in the trash; FileNotFoundError if another collector has deleted it."""
-        return self.disk.size(item.path)
+    def blob_files(self, folder: Path, sha256: str) -> list[Path]:
+        """Return the file that may hold a blob."""
+        return [folder / sha256]
 
-    def delete_trashed(self, item: Trashed) -> None:
-        """Delete a blob in the trash, for ever."""
-        self.disk.unlink(item.path)
-
-    def is_exposed(self, path: Path) -> bool:
-        """Whether a file may be written by anybody."""
-        return bool(self.disk.mode(path) & WRITABLE)
-
-    def protect(self, path: Path) -> None:
-        """Make a file readable by all and writable by none."""
-        self.disk.make_read_only(path)
+    def blobs(self, folder: Path) -> list[Blob]:
+        """Return all blobs; files with other names are skipped."""
+        found = []
+        for name in sorted(filter(_DIGEST.fullmatch, self.names(folder))):
+            with contextlib.suppress(FileNotFoundError):  # deleted by a collector
+                path = folder / name
+                found.append(Blob(name, path, self.disk.size(path), self.disk.modified(path)))
+        return found
 
     def _publish(self, staged: Path, target: Path, data: bytes) -> bool:
         for attempt in range(ATTEMPTS):

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import ValidationError
 
-from rankmill.foundation.errors import InputError, IntegrityError, RankmillError, UnknownModel
+from rankmill.foundation.errors import InputError, IntegrityError, UnknownModel
 from rankmill.foundation.notebook_html import HtmlTable, card
 from rankmill.foundation.records import canonical_json
 from rankmill.foundation.storage.bucket import BucketClient
@@ -19,13 +18,17 @@ from rankmill.foundation.storage.disk import Disk
 from rankmill.foundation.storage.location import ObjectUrl, location
 from rankmill.foundation.storage.publish import digest_of
 from rankmill.foundation.storage.staging import scratch_folder
+from rankmill.registry.archive import (
+    BundleImport,
+    Exported,
+    OpenedBundle,
+    export_bundle,
+    import_bundle,
+    refuse_moves,
+)
 from rankmill.registry.blob_store import LARGEST_BLOB, Store
-from rankmill.registry.bundle_export import Bundle, Exported
-from rankmill.registry.bundle_import import BundleImport, OpenedBundle, import_bundle
 from rankmill.registry.commit_log import CommitLog, every_log
-from rankmill.registry.fsck import FsckReport, VerifyReport, fsck, verify
 from rankmill.registry.garbage import Collected, collect
-from rankmill.registry.leases import keep_blobs, lease
 from rankmill.registry.model_state import State
 from rankmill.registry.names import (
     LATEST,
@@ -52,6 +55,7 @@ from rankmill.registry.stored_records import (
     first_fault,
     manifest_bytes,
 )
+from rankmill.registry.verification import VerifyReport, verify
 from rankmill.registry.version import Version
 
 __all__ = ["Registry", "Version"]
@@ -63,6 +67,9 @@ class Registry:
     ``root`` is the folder, or a URL such as ``s3://bucket/prefix``; None: RANKMILL_REGISTRY, else ``registry-data`` in the working
     directory.
     """
+
+    protects_at_first: ClassVar[tuple[str, ...]] = (PRODUCTION,)
+    """Aliases that a new registry protects."""
 
     def __init__(
         self,
@@ -95,13 +102,13 @@ class Registry:
         """Return whether the folder has a registry."""
         return self._store.exists()
 
-    def prepare(self, protected: Iterable[str] = (PRODUCTION,)) -> None:
+    def prepare(self, protected: Iterable[str] | None = None) -> None:
         """Create the registry if it does not exist; an existing one keeps its protected aliases.
 
-        The aliases ``protected`` move only to versions that passed the gate, for every model.  InputError if the folder has other
+        The aliases ``protected`` (None: production) move only to versions that passed the gate, for every model.  InputError if the folder has other
         files or an alias is invalid, OSError if the folder cannot be created or written to.
         """
-        self._store.prepare(protected)
+        self._store.prepare(self.protects_at_first if protected is None else protected)
 
     def initialise(self, *, leave_open: bool = False, protect: Sequence[str] = ()) -> Initialised:
         """Create the registry explicitly; see `rankmill.registry.blob_store.Store.initialise`."""
@@ -111,7 +118,7 @@ class Registry:
         """All models with at least one entry in their log, by name."""
         if not self._store.exists():
             return []
-        return [name for name, log in every_log(self._store) if log.exists()]
+        return [log.name for log in every_log(self._store) if log.exists()]
 
     def register(
         self,
@@ -149,11 +156,11 @@ class Registry:
         facts, further = manifest_bytes(manifest), dict(attachments or {})
         _check_blobs(facts, further)
         self.prepare()
-        self._store.sweep()
+        self._store.storage.sweep()
         keys = sorted(further)
 
         blobs = [model, facts, *(further[key] for key in keys)]
-        with keep_blobs(self._store, blobs) as (sha256, manifest_sha256, *others):
+        with log.blobs.keep(blobs) as (sha256, manifest_sha256, *others):
             attached = dict(zip(keys, others, strict=True))
 
             def decide(state: State) -> Register | int:
@@ -179,7 +186,7 @@ class Registry:
         state = log.state()
         if choose is not None:
             return [Version(name, number, state.versions[number], state, log) for number in choose(state)]
-        return [Version(name, number, row, state, log) for number, row in enumerate(state.versions.values(), start=1)]
+        return [Version(name, number, row, state, log) for number, row in state.versions.items()]
 
     def state(self, name: str) -> State:
         """Return the current state of ``name``, computed from its log; UnknownModel if the model does not exist."""
@@ -270,7 +277,7 @@ class Registry:
             return gate_of(log, number)
 
         def report_of(gate: GateRecord) -> dict[str, Any]:
-            return self._store.read_json(gate.report)
+            return log.blobs.read_json(gate.report)
 
         def decide(state: State) -> Move | int:
             policy = self.policy(state, alias)
@@ -379,7 +386,7 @@ class Registry:
         model = state.versions[version].model
         stored = asdict(outcome)
         if not outcome.worse:
-            del stored["worse"]  # as in entries of before
+            del stored["worse"]  # the entry says it only if it is so
         try:
             gate = GateRecord(op="gate", report=digest_of(data), model=model, **stored)
         except ValidationError as error:
@@ -390,18 +397,23 @@ class Registry:
             stands = before is not None and gate_of(log, before) == gate and not lapsed(state, alias, before, gate)
             return before if before is not None and stands else gate
 
-        with keep_blobs(self._store, [data]):
+        with log.blobs.keep([data]):
             return log.commit(decide, reason)
 
     def gate_report(self, name: str, entry: int) -> dict[str, Any]:
         """Return the report that entry ``entry`` of the log recorded, checked against its digest."""
-        return self._store.read_json(gate_of(self._known(name), entry).report)
+        log = self._known(name)
+        return log.blobs.read_json(gate_of(log, entry).report)
 
-    def bundle(self, reference: str) -> Bundle:
-        """Prepare the export of a model (``NAME``: its whole history) or of one version (``NAME@7``, ``NAME@production``).
+    def export(self, reference: str, path: Path | str, *, overwrite: bool = False) -> Exported:
+        """Export a model (``NAME``: its whole history) or one version (``NAME@7``, ``NAME@production``) to the tar file ``path``.
+
+        It is written atomically, and the same content gives the same bytes.
 
         Raises
         ------
+        InputError
+            The file exists and ``overwrite`` is false, or its folder does not exist.
         UnknownModel
             There is no such model or version, or its bytes were swept.
         IntegrityError
@@ -409,17 +421,7 @@ class Registry:
         """
         asked = ModelReference.parse(reference)
         number = None if asked.selector is None else self.resolve(reference, bare="latest").number
-        return Bundle(self._known(asked.name), number)
-
-    def export(self, reference: str, path: Path | str, *, overwrite: bool = False) -> Exported:
-        """Export to the tar file ``path``, atomically; the same content gives the same bytes.
-
-        Raises
-        ------
-        InputError
-            The file exists and ``overwrite`` is false, or its folder does not exist.
-        """
-        return self.bundle(reference).write(Path(path), overwrite=overwrite)
+        return export_bundle(self._known(asked.name), number, Path(path), overwrite=overwrite)
 
     def import_(
         self, path: Path | str, *, name: str | None = None, reason: str = "", move_aliases: bool = False
@@ -429,7 +431,7 @@ class Registry:
         A whole history keeps every entry; if the model exists, only new entries are added.  With ``move_aliases`` these may move
         aliases that are protected here.  A single version becomes the next
         version of the model, ``reason`` goes to the log, and the attachment ``origin`` records its source; no alias
-        moves.  The whole bundle is checked before anything is written.
+        moves.  The whole bundle is checked before anything is written, and what is refused creates no registry.
 
         Raises
         ------
@@ -442,10 +444,12 @@ class Registry:
         PromotionRefused
             Its new entries move or open an alias that is protected here, without ``move_aliases``.
         """
-        opened = OpenedBundle(self._store.disk, Path(path))
+        opened = OpenedBundle(Path(path))
         wanted = check_name(opened.contents.name if name is None else name)
+        if not (move_aliases or opened.contents.kind == "version" or self.exists()):  # refuse before one is created
+            refuse_moves(opened, wanted, State(), self.protects_at_first)
         self.prepare()
-        self._store.sweep()
+        self._store.storage.sweep()
         return import_bundle(self._store, opened, wanted, reason, move_aliases=move_aliases)
 
     def copy(self, to: Registry, names: Sequence[str] | None = None) -> list[BundleImport]:
@@ -479,35 +483,21 @@ class Registry:
             self._known(name)
         return verify(self._store, self.names() if name is None else [name])
 
-    def fsck(self, *, repair: bool = False) -> FsckReport:
-        """Check every file and report problems with their fix; with ``repair``, repair what can be repaired."""
-        return fsck(self._store, repair=repair)
-
     def gc(self, name: str | None = None, *, rules: RetentionRules | None = None, dry_run: bool = False) -> Collected:
-        """Mark and sweep versions of one model or of all, and delete unreferenced files; see `rankmill.registry.garbage`.
+        """Mark and sweep versions of one model or of all, and delete blobs that nothing refers to; see `rankmill.registry.garbage`.
 
         Raises
         ------
         InputError
             There is no registry, or no such model.
         IntegrityError
-            A log cannot be read completely, or the registry has a newer format; nothing was deleted.
+            A log cannot be read completely, or the registry has another format; nothing was deleted of that model.
         """
-        self._store.format  # noqa: B018 (raises for a newer format, whose rules we do not know)
+        if not self.exists():
+            raise InputError(f"{self.root}: no registry here; create one with rankmill models init")
         if name is not None:
             self._known(name)
         return collect(self._store, name, rules or RetentionRules(), dry_run=dry_run)
-
-    @contextlib.contextmanager
-    def lease(self, *versions: Version) -> Iterator[None]:
-        """Protect the files of ``versions`` from garbage collection within a ``with`` block.
-
-        Best effort: without write access, only the waiting time of the collector protects them.
-        """
-        with contextlib.ExitStack() as stack:
-            with contextlib.suppress(OSError, RankmillError):
-                stack.enter_context(lease(self._store, [version.sha256 for version in versions]))
-            yield
 
     def _known(self, name: str) -> CommitLog:
         log = CommitLog(self._store, check_name(name))

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import repeat
 from typing import Any, NamedTuple
 
 from rankmill.foundation.errors import IntegrityError
@@ -22,7 +20,6 @@ from rankmill.registry.stored_records import (
     record_json,
 )
 
-NOTHING: dict[str, str] = {}
 GENESIS = "0" * 64  # the previous digest in the first entry
 
 
@@ -41,56 +38,6 @@ class Registered(NamedTuple):
         return {self.model, self.manifest, *self.attachments.values()}
 
 
-class Versions(Mapping[int, Registered]):
-    """Versions by number from 1; columns read from a checkpoint become rows on first access."""
-
-    def __init__(self, columns: Sequence[Sequence[Any]] = (), attachments: Mapping[int, dict[str, str]] | None = None):
-        self._columns, self._attachments = columns, dict(attachments or {})
-        self._first = len(columns[0]) if columns else 0
-        self._rows: list[Registered] = []
-
-    def __len__(self) -> int:
-        return self._first + len(self._rows)
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(range(1, len(self) + 1))
-
-    def __contains__(self, number: object) -> bool:
-        return isinstance(number, int) and 1 <= number <= len(self)
-
-    def __getitem__(self, number: int) -> Registered:
-        if number not in self:
-            raise KeyError(number)
-        if number > self._first:
-            return self._rows[number - self._first - 1]
-        values = [column[number - 1] for column in self._columns]
-        return Registered._make([*values, self._attachments.get(number, NOTHING)])
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Versions) and list(self.values()) == list(other.values())
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def values(self) -> list[Registered]:  # type: ignore[override]
-        """All rows, in order."""
-        rows = list(map(Registered, *self._columns, repeat(NOTHING))) if self._columns else []
-        for number, attachments in self._attachments.items():
-            rows[number - 1] = rows[number - 1]._replace(attachments=attachments)
-        return rows + self._rows
-
-    def append(self, row: Registered) -> None:
-        """Append a row."""
-        self._rows.append(row)
-
-    def columns(self) -> list[tuple[Any, ...]]:
-        """All rows as columns, without attachments."""
-        return list(zip(*(row[:5] for row in self.values()), strict=True))
-
-    def attachments(self) -> list[tuple[int, dict[str, str]]]:
-        """Return the attachments of versions that have any, by number."""
-        return [(number, row.attachments) for number, row in enumerate(self.values(), start=1) if row.attachments]
-
-
 class Target(NamedTuple):
     """The version that an alias pointed to from ``entry`` on; None: unset.  ``back``: by a rollback."""
 
@@ -105,7 +52,8 @@ class State:
 
     head: int = 0
     digest: str = GENESIS
-    versions: Versions = field(default_factory=Versions)
+    versions: dict[int, Registered] = field(default_factory=dict)
+    """By number, from 1 without gaps."""
     moves: dict[str, list[Target]] = field(default_factory=dict)
     """All targets of each alias, oldest first; the last one is current."""
     tags: dict[int, dict[str, str]] = field(default_factory=dict)
@@ -155,27 +103,17 @@ class State:
 
     def entry_of(self, model: str, manifest: str) -> int | None:
         """Return the entry that registered this model with this manifest, by their digests; None if none did, or it was swept."""
-        for number, row in enumerate(self.versions.values(), start=1):
+        for number, row in self.versions.items():
             if (row.model, row.manifest) == (model, manifest) and number not in self.swept:
                 return row.entry
         return None
 
     def blobs(self) -> set[str]:
         """Digests of all blobs that must exist: all except the model bytes of swept versions."""
-        return set(self.blob_uses(""))
-
-    def blob_uses(self, name: str) -> dict[str, str]:
-        """Describe each blob of the model ``name`` that must exist, by digest."""
-        uses: dict[str, str] = {}
-        for number, row in enumerate(self.versions.values(), start=1):
-            if number not in self.swept:
-                uses.setdefault(row.model, f"model of {name}@{number}")
-            uses.setdefault(row.manifest, f"manifest of {name}@{number}")
-            for key, sha256 in row.attachments.items():
-                uses.setdefault(sha256, f"{key} of {name}@{number}")
-        for sha256 in sorted(self.reports):
-            uses.setdefault(sha256, f"report of a gate of {name}")
-        return uses
+        found = set(self.reports)
+        for number, row in self.versions.items():
+            found |= {row.manifest, *row.attachments.values()} if number in self.swept else row.blobs()
+        return found
 
     def apply(self, entry: Entry) -> None:
         """Apply the next entry; IntegrityError, and nothing is changed, if it is not a valid successor."""
@@ -205,8 +143,8 @@ class State:
     def _register(self, change: Register, entry: Entry) -> None:
         last = len(self.versions)
         self._expect(change.version == last + 1, f"version {change.version} does not follow version {last}")
-        self.versions.append(
-            Registered(change.model, change.size, change.manifest, entry.number, entry.time, change.attachments)
+        self.versions[change.version] = Registered(
+            change.model, change.size, change.manifest, entry.number, entry.time, change.attachments
         )
 
     def _set(self, alias: str, version: int | None, previous: int | None, entry: int, *, back: bool = False) -> None:
@@ -254,8 +192,7 @@ class State:
         return {
             "head": self.head,
             "digest": self.digest,
-            "versions": self.versions.columns(),
-            "attachments": self.versions.attachments(),
+            "versions": list(self.versions.values()),
             "moves": {
                 alias: [move if move.back else move[:2] for move in moves] for alias, moves in self.moves.items()
             },
@@ -273,7 +210,7 @@ class State:
         return cls(
             head=value["head"],
             digest=value["digest"],
-            versions=Versions(value["versions"], dict(value["attachments"])),
+            versions={number: Registered._make(row) for number, row in enumerate(value["versions"], start=1)},
             moves={alias: [Target(*move) for move in moves] for alias, moves in value["moves"].items()},
             tags=dict(value["tags"]),
             policies={

@@ -2,12 +2,12 @@
 
 Two phases.  A version that no rule keeps is *marked*; if no rule keeps it a grace period later, it is *swept*.  Both are log
 entries, decided on the state before them, so a promotion and a sweep cannot overlook each other: of two writers of the same
-number, one decides again.  Promoting, tagging or leasing a version meanwhile unmarks it.
+number, one decides again.  Promoting or tagging a version meanwhile unmarks it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Set
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from rankmill.registry.model_state import State
@@ -39,7 +39,7 @@ class Plan:
     """All versions to be marked after that, including those marked already."""
 
 
-def plan(state: State, rules: RetentionRules, leased: Set[str], written: Callable[[int], float], now: float) -> Plan:
+def plan(state: State, rules: RetentionRules, written: Callable[[int], float], now: float) -> Plan:
     """Decide on every version that is not swept.
 
     Parameters
@@ -48,8 +48,6 @@ def plan(state: State, rules: RetentionRules, leased: Set[str], written: Callabl
         The current state.
     rules
         How many versions to keep, and for how long.
-    leased
-        Digests of leased blobs.
     written
         Returns the time of an entry by its number, in seconds since the epoch.
     now
@@ -59,8 +57,8 @@ def plan(state: State, rules: RetentionRules, leased: Set[str], written: Callabl
     def is_young(entry: int) -> bool:
         return rules.grace > 0 and now - written(entry) < rules.grace
 
-    kept, sweep, mark = reasons(state, rules.keep, leased), [], []
-    for version, row in enumerate(state.versions.values(), start=1):
+    kept, sweep, mark = reasons(state, rules.keep), [], []
+    for version, row in state.versions.items():
         if version in kept or version in state.swept:
             continue
         if is_young(row.entry):
@@ -72,7 +70,7 @@ def plan(state: State, rules: RetentionRules, leased: Set[str], written: Callabl
     return Plan(dict(sorted(kept.items())), tuple(sweep), tuple(mark))
 
 
-def reasons(state: State, keep: int, leased: Set[str]) -> dict[int, str]:
+def reasons(state: State, keep: int) -> dict[int, str]:
     """Return the strongest reason for each version that is kept at any age."""
     kept: dict[int, str] = {}
     for alias in sorted(state.moves):
@@ -87,9 +85,6 @@ def reasons(state: State, keep: int, leased: Set[str]) -> dict[int, str]:
     last = len(state.versions)
     for version in range(max(1, last - keep + 1), last + 1):
         kept.setdefault(version, "the last version" if keep == 1 else f"one of the last {keep}")
-    for version, row in enumerate(state.versions.values(), start=1):
-        if row.model in leased:
-            kept.setdefault(version, "in use: leased")
     return {version: why for version, why in kept.items() if version not in state.swept}
 
 

@@ -23,7 +23,7 @@ from rankmill.foundation.training_facts import (
     TrainingFacts,
     with_option_names,
 )
-from rankmill.registry.bundle_format import ORIGIN, Origin
+from rankmill.registry.archive import ORIGIN, Origin
 from rankmill.registry.rendering import (
     author_text,
     entry_json,

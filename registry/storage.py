@@ -6,40 +6,39 @@ Two places have it: a folder on a disk (`rankmill.registry.disk_storage`) and a 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 P = TypeVar("P")
 
-OWN_NAMES = {"FORMAT.json", "ballast", "blobs", "leases", "models", "quarantine", "tmp", "trash"}
+OWN_NAMES = {"FORMAT.json", "ballast", "blobs", "models", "tmp"}
 Publishing = Literal["link", "rename", "conditional put"]
 """How a file gets a name that no other file may have."""
+Kind = Literal["disk", "bucket"]
 NOBODY_KNOWS = "it is unknown whether the change was written: see rankmill models log NAME, and repeat the command if it is not there"
 
 
-class Trashed(NamedTuple):
-    """A blob in the trash."""
+class Blob(NamedTuple):
+    """A file that holds the bytes of a digest; a bucket may have several of one digest."""
 
-    path: Any
-    """Where the trash names it."""
     sha256: str
-    moved: float
+    path: Any
+    size: int
+    modified: float
     """Seconds since the epoch."""
-    content: Any
-    """Where its bytes are."""
 
 
 class Storage(Protocol[P]):
     """The place of one registry.  All raise OSError; FileNotFoundError if a file is missing."""
 
     root: P
-    newest_format: int
-    """Format of a new registry; see `rankmill.registry.registry_format`."""
+    kind: Kind
     flushes_folders: bool
     """Whether names are durable on request; otherwise the place has to do so by itself."""
 
     def read(self, path: P, limit: int) -> bytes:
-        """Read the first ``limit`` bytes of a file, all if negative; IntegrityError for anything else in its place."""
+        """Read the first ``limit`` bytes of a file; IntegrityError for anything else in its place."""
         ...
 
     def size(self, path: P) -> int:
@@ -52,10 +51,6 @@ class Storage(Protocol[P]):
 
     def names(self, folder: P, after: str = "") -> list[str]:
         """List the names in ``folder``, in any order; those up to ``after`` may be left out."""
-        ...
-
-    def files(self, folder: P) -> Iterator[P]:
-        """Find every file below ``folder`` except those whose name begins with a dot."""
         ...
 
     def put_if_absent(self, target: P, data: bytes) -> bool:
@@ -74,20 +69,19 @@ class Storage(Protocol[P]):
         """Remove a file."""
         ...
 
-    def set_aside(self, path: P, target: P) -> None:
-        """Move a file to ``target``, whose folder need not exist."""
-        ...
-
     def make_folders(self, folder: P) -> None:
         """Create ``folder`` and its parents durably."""
         ...
 
-    def ensure_folder(self, folder: P) -> None:
-        """Create ``folder`` if it is missing; its name need not be durable."""
-        ...
-
     def fsync_folder(self, folder: P) -> None:
         """Make the names in ``folder`` durable."""
+        ...
+
+    def locked(self, folder: P, *, alone: bool) -> AbstractContextManager[None]:
+        """Hold the one lock of the model in ``folder``: shared to store blobs, ``alone`` to delete some.
+
+        A bucket has no locks: there, what is younger than the grace period is never deleted.
+        """
         ...
 
     def make_room(self, error: OSError) -> bool:
@@ -118,60 +112,16 @@ class Storage(Protocol[P]):
         """Publish two files under one name, and return the method that worked; OSError if none does."""
         ...
 
-    # -- blobs --------------------------------------------------------------------------------------------------------
+    # -- the blobs in a folder ----------------------------------------------------------------------------------------
 
-    def blob_path(self, sha256: str) -> P:
-        """Path of a blob, by which messages name it."""
+    def put_blob(self, folder: P, sha256: str, data: bytes) -> bool:
+        """Store a blob durably; return False if there is a damaged one in its place."""
         ...
 
-    def blob_files(self, sha256: str) -> Iterable[P]:
-        """Return the files that may hold a blob and are not in the trash; some may be missing."""
+    def blob_files(self, folder: P, sha256: str) -> list[P]:
+        """Return the files that may hold a blob; some may be missing."""
         ...
 
-    def new_blob(self, sha256: str) -> P:
-        """Return the path for a blob that is to be stored."""
-        ...
-
-    def has_blob(self, sha256: str) -> bool:
-        """Whether there is a file of this blob outside the trash; its content is not checked."""
-        ...
-
-    def places(self, sha256: str) -> Iterator[P]:
-        """Yield every path where a blob may be, in the trash too."""
-        ...
-
-    def digest_at(self, path: P) -> str | None:
-        """Return the digest of the blob that a file below ``blobs`` should hold; None if it is no blob."""
-        ...
-
-    def blobs(self) -> dict[str, P]:
-        """Return a file of each blob outside the trash, the newest, by digest."""
-        ...
-
-    def trash_items(self) -> list[Trashed]:
-        """Return the blobs in the trash, sorted by name."""
-        ...
-
-    def move_to_trash(self, sha256: str, now: float) -> bool:
-        """Move a blob to the trash; return False if another collector has already moved it."""
-        ...
-
-    def put_back(self, item: Trashed) -> bool:
-        """Restore a blob; return False if it was restored or deleted meanwhile."""
-        ...
-
-    def trashed_size(self, item: Trashed) -> int:
-        """Size of a blob in the trash; FileNotFoundError if another collector has deleted it."""
-        ...
-
-    def delete_trashed(self, item: Trashed) -> None:
-        """Delete a blob in the trash, for ever."""
-        ...
-
-    def is_exposed(self, path: P) -> bool:
-        """Whether a file that must not change may be written by anybody."""
-        ...
-
-    def protect(self, path: P) -> None:
-        """Make a file readable by all and writable by none."""
+    def blobs(self, folder: P) -> list[Blob]:
+        """Return all blobs, of each digest the newest first; files with other names are skipped."""
         ...

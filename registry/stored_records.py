@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, StringConstraints, ValidationError
 
-from rankmill.foundation.errors import InputError, IntegrityError, LaterEntry
+from rankmill.foundation.errors import InputError, IntegrityError
 from rankmill.foundation.records import canonical_json
 
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
@@ -245,7 +245,7 @@ Change = Annotated[
 
 
 def record_json(record: StoredRecord) -> dict[str, JsonValue]:
-    """Return the JSON of a file.  Unset fields are omitted, so that a field added later does not change the bytes of old entries."""
+    """Return the JSON of a file, without unset fields."""
     return record.model_dump(mode="json", exclude_unset=True)
 
 
@@ -287,7 +287,7 @@ class Entry(StoredRecord):
             entry = cls.model_validate_json(body)
         except ValidationError as error:
             unknown = f"this version of rankmill does not know this entry: {first_fault(error)}"
-            raise LaterEntry(f"{unknown}; use the version that wrote it, or a later one") from None
+            raise IntegrityError(f"{unknown}; use the version that wrote it, or a later one") from None
         if canonical_json(record_json(entry)) != body:
             raise IntegrityError("the bytes were changed after they were written")
         return entry

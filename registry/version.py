@@ -61,7 +61,7 @@ class Version:
     @property
     def model_path(self) -> Location:
         """Path of the model file, read-only; `read` also checks its content."""
-        return self.log.store.blob_path(self.sha256)
+        return self.log.blobs.path(self.sha256)
 
     @cached_property
     def registered(self) -> Entry:
@@ -82,12 +82,12 @@ class Version:
     @cached_property
     def manifest(self) -> dict[str, Any]:
         """The facts that were registered with the model, checked against their digest."""
-        return self.log.store.read_json(self.manifest_sha256)
+        return self.log.blobs.read_json(self.manifest_sha256)
 
     def attachment(self, key: str) -> bytes | None:
         """Return what was registered with the model under ``key``, checked against its digest; None if nothing was."""
         sha256 = self.row.attachments.get(key)
-        return None if sha256 is None else self.log.store.read_blob(sha256)
+        return None if sha256 is None else self.log.blobs.read(sha256)
 
     def read(self) -> bytes:
         """Return the model's bytes.
@@ -102,7 +102,7 @@ class Version:
         if self.swept_in is not None:
             raise self._swept(self.swept_in)
         try:
-            return self.log.store.read_blob(self.sha256, self.size)
+            return self.log.blobs.read(self.sha256, self.size)
         except IntegrityError:
             swept = self.log.state().swept.get(self.number)  # swept after the lookup
             if swept is None:

@@ -113,7 +113,7 @@ def make_models() -> None:
     """A model of each kind in one registry, aliases, a bundle of a version, a search and its table."""
     for name, (dataset, options) in MODELS.items():
         told = json.loads(run("train", dataset, "--name", name, "--registry", "registry", *SMALL, *options, "--json"))
-        stored = Path("registry/blobs/sha256", told["sha256"][:2], told["sha256"])
+        stored = Path("registry/blobs", name, told["sha256"])
         Path("models").mkdir(exist_ok=True)
         Path("models", f"{name}.rankmill").write_bytes(stored.read_bytes())
     run("train", "letor", "--name", "lambdamart", "--registry", "registry", *TREES, "--resume", "lambdamart@1",
@@ -192,7 +192,7 @@ def digests(folder: Path) -> dict[str, str]:
         entry["entry"]["change"].pop("attachments", None)  # the machine's libraries
         entry["entry"]["change"].pop("report", None)
         if manifest is not None:
-            stored = folder / "registry/blobs/sha256" / manifest[:2] / manifest
+            stored = folder / "registry/blobs" / path.parent.parent.name / manifest
             entry["manifest"] = without(json.loads(stored.read_text(encoding="utf-8")), OF_THE_DAY - {"sha256"})
         found[path.relative_to(folder).as_posix()] = _sha256(json.dumps(entry, sort_keys=True).encode())
     return found

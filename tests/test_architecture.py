@@ -361,7 +361,7 @@ def test_the_commands_are_the_documented_ones() -> None:
         *("clicks describe", "clicks fit", "clicks judge", "clicks evaluate"),
         *("clicks interleave", "clicks interleaving-outcome"),
         *("models list", "models show", "models log", "models promote", "models rollback", "models verify"),
-        *("models init", "models alias", "models tag", "models diff", "models gate", "models gc", "models fsck"),
+        *("models init", "models alias", "models tag", "models diff", "models gate", "models gc"),
         *(
             "models export",
             "models import",

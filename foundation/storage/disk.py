@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import fcntl
 import os
 import stat
 import sys
 from pathlib import Path
-
-if sys.platform == "darwin":
-    from fcntl import F_FULLFSYNC, fcntl
 
 AT_FDCWD, RENAME_NOREPLACE, RENAME_EXCHANGE = -100, 1, 2  # <fcntl.h> and <linux/fs.h>
 RENAME_EXCL = 4  # <sys/stdio.h> of macOS
@@ -29,16 +27,6 @@ class Disk:
                 raise OSError(errno.EINVAL, "not a regular file", str(path))
             with os.fdopen(descriptor, "rb", closefd=False) as file:
                 return file.read(limit)
-        finally:
-            os.close(descriptor)
-
-    def read_part(self, path: Path, start: int, size: int) -> bytes:
-        """Read up to ``size`` bytes from position ``start`` on; fewer at the end of the file only."""
-        descriptor = os.open(path, READ_FLAGS)
-        try:
-            with os.fdopen(descriptor, "rb", closefd=False) as file:
-                file.seek(start)
-                return file.read(size)
         finally:
             os.close(descriptor)
 
@@ -69,14 +57,6 @@ class Disk:
         """Size of the file in bytes."""
         return path.lstat().st_size
 
-    def mode(self, path: Path) -> int:
-        """Mode bits of the file."""
-        return path.lstat().st_mode
-
-    def make_read_only(self, path: Path) -> None:
-        """Make the file readable by all and writable by none."""
-        path.chmod(0o444)
-
     def link_count(self, path: Path) -> int:
         """Return the number of names of the file."""
         return path.lstat().st_nlink
@@ -101,6 +81,16 @@ class Disk:
     def fsync(self, descriptor: int) -> None:
         """Wait until the file's bytes are on stable storage."""
         _flush(descriptor)
+
+    def lock(self, path: Path, how: int) -> int:
+        """Wait for the lock on ``path``, created if it is missing: LOCK_SH or LOCK_EX; closing the descriptor releases it."""
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.flock(descriptor, how)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return descriptor
 
     def close(self, descriptor: int) -> None:
         """Close the descriptor."""
@@ -172,7 +162,7 @@ def flush_path(path: Path, flags: int = 0) -> None:
 def _flush(descriptor: int) -> None:
     if sys.platform == "darwin":  # its fsync leaves the bytes in the drive's own cache
         try:
-            fcntl(descriptor, F_FULLFSYNC)
+            fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
         except OSError as error:
             if error.errno not in {errno.ENOTSUP, errno.ENOTTY, errno.EINVAL}:  # network file systems know fsync only
                 raise

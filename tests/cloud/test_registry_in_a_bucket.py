@@ -49,7 +49,7 @@ def url_of(text: str) -> ObjectUrl:
 def test_the_story_of_a_model(server: Server, tmp_path: Path) -> None:
     registry = Registry(place(server))
     done = registry.initialise()
-    assert (done.made, done.format, done.publishes_by) == (True, 3, "conditional put")
+    assert (done.made, done.format, done.publishes_by) == (True, 4, "conditional put")
     for number in (1, 2, 3):
         registry.register("web", b"model %d" % number, manifest=FACTS | {"best_round": number}, reason="nightly")
         registry.promote("web", number, force=True)
@@ -60,7 +60,6 @@ def test_the_story_of_a_model(server: Server, tmp_path: Path) -> None:
     assert again.register("web", b"model 1", manifest=FACTS | {"best_round": 1}).number == 1
     assert [entry.number for entry in again.log("web", after=5)] == [6, 7]
     assert again.verify().ok
-    assert again.fsck().findings == []
     again.gc()
     local = Registry(tmp_path / "local")
     again.copy(local)
@@ -153,7 +152,6 @@ def test_the_commands_take_a_url(s3: Server, tmp_path: Path) -> None:
     assert "production = 1" in call("models", "list")
     assert "model" in call("models", "show", "web")
     assert json.loads(call("models", "verify", "--json"))["ok"]
-    assert "No damage" in call("models", "fsck")
     call("models", "tag", "web@1", "keep=yes")
     call("models", "gc")
     call("models", "export", "web", "-o", str(tmp_path / "web.tar"))

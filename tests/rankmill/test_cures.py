@@ -405,7 +405,7 @@ NOT_RUN = {
     ("trainer/round_metrics.py", "cannot decide when to stop"): "tests/trainer/test_told_apart.py runs it in Python",
     ("rankmill/loading.py", "models register"): "names a command, in Python",
     (
-        "registry/bundle_import.py",
+        "registry/archive.py",
         "--move-aliases",
     ): "needs a bundle of another registry: tests/registry/test_cli_bundles.py",
     ("rankmill/removed.py", ""): "names what is there in place of what was removed",
@@ -418,6 +418,7 @@ NOT_RUN = {
     ("rankmill/report/subject.py", "rankmill run"): "names the command that writes a work folder",
     ("rankmill/gate/gate_rules.py", "choose another"): "a policy that only another version can write",
     ("registry/blob_store.py", "rankmill models"): "names a command",
+    ("registry/model_registry.py", "create one with"): "names a command, in Python",
     ("registry/cli_look.py", "older versions"): "needs more versions than are listed",
     (
         "registry/cli_move.py",
@@ -425,7 +426,6 @@ NOT_RUN = {
     ): "needs a registry without protection; the promotion is that of a protected alias, above",
     ("registry/cli_options.py", "or create it"): "as of an empty registry, above",
     ("registry/promotion.py", "lists them"): "needs an alias that was rolled back: tests/registry/test_promotion.py",
-    ("registry/garbage.py", "models fsck"): "needs a damaged registry: tests/registry",
     ("registry/registry_format.py", "models copy"): "needs a registry copied between a disk and a bucket: tests/cloud",
     ("registry/storage.py", "models log"): "needs a failing disk: tests/registry",
     ("pipeline/vocabulary.py", "too different"): "needs more categories than fit: tests/pipeline/test_categories.py",

@@ -25,7 +25,6 @@ NEEDS = {
     "models log web": "",
     "models verify web": "",
     "models alias web": "",
-    "models fsck": "",
     "models gc --dry-run": "",
     "models diff web@1 web@1": "",
     "convert web@1 --to lightgbm -o web.txt": TREES,

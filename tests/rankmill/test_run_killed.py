@@ -32,7 +32,7 @@ class Killed(BaseException):
 def artefacts(project: Path) -> dict[str, str]:
     """What DESIGN promises to have the same bytes: dataset, bins, scores, metrics; and the models in the registry."""
     work = {name: digest for name, digest in files_of(project / "out").items() if name.startswith(ARTEFACTS)}
-    blobs = {path.name: file_digest(path) for path in (project / "registry").rglob("blobs/sha256/*/*")}
+    blobs = {path.name: file_digest(path) for path in (project / "registry").rglob("blobs/*/*")}
     return work | blobs
 
 

@@ -93,7 +93,7 @@ def test_another_cpu_and_plain_libraries_give_the_same_bytes(parts: list[Path], 
             f"from rankmill.cli import execute\nfor line in {lines!r}:\n    assert execute(line.split()) == 0, line",
             environment,
         )
-        blobs = sorted(path.name for path in (here / "registry" / "blobs").rglob("*") if path.is_file())
+        blobs = sorted({path.name for path in (here / "registry" / "blobs").rglob("*") if path.is_file()})
         digests.append((blobs, file_digest(here / "ranked.parquet")))
     assert len(digests[0][0]) == 6  # two models, what is said of each, their queries, the libraries
     assert digests[0] == digests[1]

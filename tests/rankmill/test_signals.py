@@ -56,7 +56,6 @@ COMMANDS = {
     "models tag": "web@1 key=value",
     "models init": "--registry {out}/registry",
     "models gc": "",
-    "models fsck": "",
     "models export": "web -o {out}/web.tar",
     "models import": "web.tar --registry {out}/registry",
     "models copy": "--to {out}/registry",

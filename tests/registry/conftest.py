@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
-import threading
-import types
-import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
@@ -15,7 +11,7 @@ from typing import Any
 import pytest
 
 from rankmill.foundation.storage.disk import Disk
-from rankmill.registry import commit_log, disk_storage, leases
+from rankmill.registry import commit_log, disk_storage
 from rankmill.registry.model_registry import Registry
 from rankmill.registry.stored_records import Entry, GateOutcome
 from rankmill.registry.version import Version
@@ -56,8 +52,7 @@ def _little_ballast(monkeypatch: pytest.MonkeyPatch) -> None:
 class OpenRegistry(Registry):
     """Made, by its first write, without protected aliases."""
 
-    def prepare(self, protected: Iterable[str] = ()) -> None:
-        super().prepare(protected)
+    protects_at_first = ()
 
 
 @pytest.fixture
@@ -68,29 +63,6 @@ def brisk(monkeypatch: pytest.MonkeyPatch) -> None:
     for member in vars(Version).values():
         if isinstance(member, cached_property) and hasattr(member, "lock"):  # up to Python 3.11: one for all objects
             monkeypatch.setattr(member, "lock", contextlib.nullcontext())
-
-
-@pytest.fixture
-def threads_are_processes(brisk: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a lease count until the thread that wrote it has ended."""
-    numbers, alive = itertools.count(1), weakref.WeakValueDictionary[int, threading.Thread]()
-
-    def number() -> int:
-        thread = threading.current_thread()
-        for found, other in list(alive.items()):
-            if other is thread:
-                return found
-        found = next(numbers)
-        alive[found] = thread
-        return found
-
-    def lives(pid: int) -> bool:
-        return (thread := alive.get(pid)) is not None and thread.is_alive()
-
-    monkeypatch.setattr(leases, "os", types.SimpleNamespace(getpid=number))
-    monkeypatch.setattr(leases, "_world", lambda: "model")
-    monkeypatch.setattr(leases, "_started", lambda pid: "1" if lives(pid) else "")
-    monkeypatch.setattr(leases, "_is_gone", lambda pid: not lives(pid))
 
 
 @pytest.fixture

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from hypothesis import strategies as st
 
 from rankmill.foundation.errors import RankmillError
+from rankmill.foundation.storage.location import Location
 from rankmill.registry.model_registry import Registry
 from tests.registry.conftest import FACTS, outcome
 
@@ -52,3 +54,36 @@ def play(registry: Registry, steps: list[Step], name: str = "web") -> None:
             step(registry, name)
         except RankmillError:
             continue
+
+
+def seen(root: Location) -> dict[str, Any]:
+    """Everything that a reader is told."""
+    registry = Registry(root)
+    told: dict[str, Any] = {
+        name: {
+            "log": [entry.digest for entry in registry.log(name)],
+            "versions": [
+                {
+                    "version": version.number,
+                    "sha256": version.sha256,
+                    "size": version.size,
+                    "manifest": version.manifest_sha256,
+                    "aliases": list(version.aliases),
+                    "time": version.registered.time,
+                    "reason": version.registered.reason,
+                }
+                for version in registry.versions(name)
+            ],
+        }
+        for name in registry.names()
+    }
+    for name, model in told.items():
+        for version, row in zip(registry.versions(name), model["versions"], strict=True):
+            further = {
+                "tags": version.tags,
+                "attachments": dict(version.row.attachments),
+                "gates": {alias: entry.number for alias, entry in version.gates.items()},
+                "swept": version.swept_in,
+            }
+            row |= {key: value for key, value in further.items() if value}
+    return told

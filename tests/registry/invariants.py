@@ -11,7 +11,7 @@ from rankmill.registry.model_registry import Registry
 from rankmill.registry.stored_records import Entry
 from tests.registry.model_disk import ROOT, Machine, ModelDisk
 
-LITTER = re.compile(rf"{re.escape(str(ROOT))}/(tmp|trash|leases)/|{re.escape(str(ROOT))}/ballast$|/checkpoint\.json$")
+LITTER = re.compile(rf"{re.escape(str(ROOT))}/tmp/|{re.escape(str(ROOT))}/ballast$|/checkpoint\.json$")
 """Files that say nothing: on their way in or out, or to be made anew by anybody."""
 
 
@@ -48,7 +48,7 @@ class _Content:
         self.key = frozenset(
             (path, file.data)
             for path, file in machine.files()
-            if path.endswith("/checkpoint.json") or "/trash/" in path or not LITTER.search(path)
+            if path.endswith("/checkpoint.json") or not LITTER.search(path)
         )
 
     def __hash__(self) -> int:

@@ -178,9 +178,7 @@ WAYS: dict[str, dict[str, Fault]] = {
 def content(world: World) -> frozenset[tuple[ObjectUrl, bytes]]:
     """Everything in the registry except what says nothing to readers."""
     return frozenset(
-        (url, data)
-        for url, (data, _) in world.objects.items()
-        if url.key.removeprefix(URL.key).split("/")[1] not in {"tmp", "leases"}
+        (url, data) for url, (data, _) in world.objects.items() if url.key.removeprefix(URL.key).split("/")[1] != "tmp"
     )
 
 

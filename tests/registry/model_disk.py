@@ -11,7 +11,6 @@ from __future__ import annotations
 import errno
 import os
 import pickle
-import stat
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -233,9 +232,6 @@ class ModelDisk(Disk):
             raise _error(errno.EINVAL, path)
         return node.data if limit < 0 else node.data[:limit]
 
-    def read_part(self, path: Path, start: int, size: int) -> bytes:
-        return self.read(path)[start : start + size]
-
     def names(self, folder: Path) -> list[str]:
         try:
             return sorted(self.machine.folder(folder).names)
@@ -261,13 +257,6 @@ class ModelDisk(Disk):
     def modified(self, path: Path) -> float:
         node = self.machine.find(path)
         return node.written if isinstance(node, File) else self.machine.now
-
-    def mode(self, path: Path) -> int:
-        self.machine.find(path)
-        return stat.S_IFREG | 0o444
-
-    def make_read_only(self, path: Path) -> None:
-        self.machine.find(path)
 
     def link_count(self, path: Path) -> int:
         node = self.machine.find(path)
@@ -299,8 +288,14 @@ class ModelDisk(Disk):
         file = self._open[descriptor]
         file.safe = file.data
 
+    def lock(self, path: Path, how: int) -> int:
+        """Nobody else is at work: waiting for others is tried with processes."""
+        self.machine.folder(path.parent)
+        return -1
+
     def close(self, descriptor: int) -> None:
-        del self._open[descriptor]
+        if descriptor > 0:
+            del self._open[descriptor]
 
     def link(self, source: Path, target: Path) -> None:
         node = self.machine.find(source)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
+import shutil
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -9,17 +12,15 @@ from pathlib import Path
 from unittest import mock
 
 from rankmill.registry import disk_storage
-from rankmill.registry.garbage import clock
+from rankmill.registry.commit_log import CommitLog
 from rankmill.registry.model_registry import Registry
 from rankmill.registry.retention_rules import RetentionRules
-from rankmill.registry.stored_records import AliasPolicy, Entry
+from rankmill.registry.stored_records import AliasPolicy, Entry, manifest_bytes
 from tests.registry.conftest import FACTS, outcome
 from tests.registry.model_disk import ROOT, Machine, ModelDisk
 
 AT_ONCE = RetentionRules(keep=1, grace=0.0)
 
-BESIDE = Path("/srv")
-"""Where tests keep bundles."""
 Work = Callable[[Registry, str], Entry | None]
 """Does it, for the reason given; the entry that was committed or found to stand already, if there is one."""
 
@@ -70,13 +71,12 @@ def one_is_marked(registry: Registry) -> None:
     registry.gc(rules=AT_ONCE)
 
 
-def one_is_in_the_trash(registry: Registry) -> None:
-    """The bytes of version 3 have lain in the trash for long, though production means it."""
+def one_is_nobodys(registry: Registry) -> None:
+    """The bytes and facts of what will be version 4 are there, and no entry refers to them: their writer was killed."""
     three_versions(registry)
-    store, sha256 = registry._store, registry.resolve("web@3", bare="latest").sha256
-    store.storage.move_to_trash(sha256, clock(store) - 1000.0)
-    for folder in (store.trash, store.blob_path(sha256).parent):
-        store.fsync_folder(folder)
+    blobs = CommitLog(registry._store, "web").blobs
+    for data in (b"model 4", manifest_bytes(FACTS)):
+        blobs.put(data)
 
 
 def collect(times: int) -> Work:
@@ -88,48 +88,29 @@ def collect(times: int) -> Work:
 
 
 @cache
-def bundles() -> dict[str, bytes]:
-    """Bundles of one model: its history, that with an entry more, and its one version."""
-    registry, out = Registry(ROOT, disk=ModelDisk(Machine())), BESIDE / "out.tar"
+def bundles() -> Path:
+    """A folder with bundles of one model: its history, that with an entry more, and its one version."""
+    folder = Path(tempfile.mkdtemp(prefix="bundles-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    registry = Registry(ROOT, disk=ModelDisk(Machine()))
     registry.register("web", b"model", manifest=FACTS)
     registry.promote("web", 1, alias="shadow")
-
-    def exported(reference: str) -> bytes:
-        registry.export(reference, out, overwrite=True)
-        return registry._store.disk.read(out)
-
-    found = {"history": exported("web"), "version": exported("web@1")}
+    registry.export("web", folder / "history.tar")
+    registry.export("web@1", folder / "version.tar")
     registry.promote("web", 1, alias="canary")
-    return found | {"longer": exported("web")}
-
-
-def beside(registry: Registry, name: str) -> Path:
-    """Put a bundle beside the registry."""
-    disk, path = registry._store.disk, BESIDE / f"{name}.tar"
-    if path.name not in disk.names(BESIDE):
-        descriptor = disk.create(path)
-        disk.write(descriptor, memoryview(bundles()[name]))
-        disk.fsync(descriptor)
-        disk.close(descriptor)
-        disk.fsync_folder(BESIDE)
-    return path
-
-
-def bundles_beside(registry: Registry) -> None:
-    registry.prepare(protected=())
-    for name in bundles():
-        beside(registry, name)
+    registry.export("web", folder / "longer.tar")
+    return folder
 
 
 def behind(registry: Registry) -> None:
     """What a bundle held before it got another entry."""
-    bundles_beside(registry)
-    registry.import_(BESIDE / "history.tar", move_aliases=True)
+    registry.prepare(protected=())
+    registry.import_(bundles() / "history.tar", move_aliases=True)
 
 
 def import_(name: str) -> Work:
     def work(registry: Registry, why: str) -> Entry:
-        done = registry.import_(BESIDE / f"{name}.tar", reason=why, move_aliases=True)
+        done = registry.import_(bundles() / f"{name}.tar", reason=why, move_aliases=True)
         return registry.log(done.name)[done.head - 1]
 
     return work
@@ -146,9 +127,9 @@ STARTS: dict[str, Callable[[Registry], object]] = {
     "nothing": lambda r: None,
     "three versions": three_versions,
     "one is marked": one_is_marked,
-    "one is in the trash": one_is_in_the_trash,
-    "bundles": bundles_beside,
-    "bundles, and one behind": behind,
+    "one is nobody's": one_is_nobodys,
+    "an empty registry": lambda r: r.prepare(protected=()),
+    "one behind": behind,
 }
 OPERATIONS: dict[str, Operation] = {
     "register the first": Operation(register("shop", b"shop 1"), start="nothing", model="shop", thorough=True),
@@ -170,17 +151,17 @@ OPERATIONS: dict[str, Operation] = {
     "record a gate": Operation(gate(2, "production", baseline=3)),
     "promote through the gate": Operation(lambda r, why: r.promote("web", 2, alias="guarded", reason=why)),
     "promote by force": Operation(lambda r, why: r.promote("web", 3, alias="guarded", force=True, reason=why)),
-    "import a history": Operation(import_("history"), start="bundles"),
-    "import what follows": Operation(import_("longer"), start="bundles, and one behind"),
-    "import what is there": Operation(import_("history"), start="bundles, and one behind"),
-    "import the first version": Operation(import_("version"), start="bundles"),
-    "promote what was imported": Operation(promote_what_is_there, start="bundles, and one behind"),
+    "import a history": Operation(import_("history"), start="an empty registry"),
+    "import what follows": Operation(import_("longer"), start="one behind"),
+    "import what is there": Operation(import_("history"), start="one behind"),
+    "import the first version": Operation(import_("version"), start="an empty registry"),
+    "promote what was imported": Operation(promote_what_is_there, start="one behind"),
 }
 COLLECTIONS: dict[str, Operation] = {
     "collect": Operation(collect(1), start="one is marked", steps=True),
     "collect twice": Operation(collect(2), start="one is marked", steps=True),
-    "collect what is needed": Operation(collect(1), start="one is in the trash", steps=True),
-    "register what is in the trash": Operation(register("web", b"model 3", best_round=7), start="one is in the trash"),
+    "collect what is nobody's": Operation(collect(1), start="one is nobody's", steps=True),
+    "register what is nobody's": Operation(register("web", b"model 4"), start="one is nobody's"),
 }
 
 

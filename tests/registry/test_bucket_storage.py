@@ -14,12 +14,13 @@ from rankmill.foundation.errors import ConflictError, InputError, IntegrityError
 from rankmill.foundation.storage.bucket import StoreError, StoreRefusal
 from rankmill.foundation.storage.location import ObjectUrl
 from rankmill.registry import bucket_storage, commit_log
+from rankmill.registry.commit_log import CommitLog
 from rankmill.registry.model_registry import Registry
 from rankmill.registry.retention_rules import RetentionRules
 from tests.refusals import refused
 from tests.registry.conftest import FACTS
 from tests.registry.model_bucket import URL, FailingRequests, Fault, ModelBucket, World, content, on
-from tests.registry.operations import AT_ONCE, three_versions
+from tests.registry.operations import three_versions
 from tests.registry.test_races import all_at_once
 
 DAY = 24 * 3600.0
@@ -34,7 +35,7 @@ def world() -> World:
 
 def test_everything_is_below_its_prefix_and_the_format_is_its_own(world: World) -> None:
     assert all(url.key.startswith(f"{URL.key}/") for url in world.objects)
-    assert json.loads(world.objects[URL / "FORMAT.json"][0]) == {"format": 3, "protected": []}
+    assert json.loads(world.objects[URL / "FORMAT.json"][0]) == {"format": 4, "kind": "bucket", "protected": []}
 
 
 def test_a_store_that_replaces_all_the_same_is_refused_and_left_empty() -> None:
@@ -63,13 +64,13 @@ def test_raw_copies_between_disk_and_bucket_are_not_mistaken(world: World, web: 
         path = web.root.parent / "copied" / url.relative_to(URL)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
-    with refused(IntegrityError, "FORMAT.json", "format 3", "models copy"):
+    with refused(IntegrityError, "FORMAT.json", "registry of a bucket", "models copy"):
         Registry(web.root.parent / "copied").names()
     raw = World()
     for path in web.root.rglob("*"):
         if path.is_file():
             raw.objects[URL / path.relative_to(web.root).as_posix()] = (path.read_bytes(), 0.0)
-    with refused(IntegrityError, "FORMAT.json", "format 2", "models copy"):
+    with refused(IntegrityError, "FORMAT.json", "registry of a disk", "models copy"):
         on(raw).names()
 
 
@@ -132,73 +133,16 @@ def test_of_many_writers_at_once_one_wins_each_entry(world: World, brisk: None) 
 
 def test_grace_is_measured_by_the_clock_of_the_store(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     registry, rules = on(world), RetentionRules(keep=1, grace=DAY)
-    orphan = registry._store.put_blob(b"nobody's")
+    blobs = CommitLog(registry._store, "web").blobs
+    orphan = blobs.put(b"nobody's")
     ours = time.time
     monkeypatch.setattr(time, "time", lambda: ours() + 100 * DAY)  # our clock is fast
-    assert not registry.gc(rules=rules).trashed
-    world.now += 2 * DAY
-    assert list(registry.gc(rules=rules).trashed) == [orphan]
-    assert not registry.gc(rules=rules).deleted
-    assert registry._store.read_blob(orphan) == b"nobody's"  # for readers without a lease
+    assert not registry.gc(rules=rules).freed
+    assert blobs.read(orphan) == b"nobody's"
     world.now += 2 * DAY
     assert registry.gc(rules=rules).freed == len(b"nobody's")
     with pytest.raises(IntegrityError, match="missing"):
-        registry._store.read_blob(orphan)
-    assert not [url for url in world.objects if "/trash/" in url.key]
-
-
-def test_a_blob_that_is_deleted_while_somebody_looks_for_it_is_stored_again(world: World) -> None:
-    """The marks are read before the names: an object whose mark is gone is gone itself."""
-    data, looked = b"nobody's", False
-    sha256 = on(world)._store.put_blob(data)
-    on(world).gc(rules=AT_ONCE)
-
-    def around(name: str, call: Callable[..., object], *arguments: object, **named: object) -> object:
-        nonlocal looked
-        answer = call(*arguments, **named)
-        if name == "below" and not looked:
-            looked = True
-            assert list(on(world).gc(rules=AT_ONCE).deleted)
-        return answer
-
-    store = on(world, around)._store
-    store.put_blob(data)
-    assert store.read_blob(sha256) == data
-
-
-def test_a_blob_in_the_trash_is_not_relied_on(world: World) -> None:
-    store = on(world)._store
-    sha256 = store.put_blob(b"nobody's")
-    on(world).gc(rules=AT_ONCE)
-    assert not store.has_blob(sha256)
-    assert store.read_blob(sha256) == b"nobody's"
-    store.put_blob(b"nobody's")
-    assert store.has_blob(sha256)
-
-
-def test_a_mark_whose_blob_is_gone_goes_too(world: World) -> None:
-    registry = on(world)
-    registry._store.put_blob(b"nobody's")
-    registry.gc(rules=AT_ONCE)
-    (item,) = registry._store.storage.trash_items()
-    del world.objects[item.content]
-    assert list(registry.gc(rules=AT_ONCE).deleted.values()) == [0]
-    assert registry._store.storage.trash_items() == []
-
-
-def test_fsck_moves_damage_to_quarantine_and_finds_a_copy(world: World) -> None:
-    registry = on(world)
-    version = registry.resolve("web@1", bare="latest")
-    (path,) = registry._store.storage.blob_files(version.sha256)
-    registry._store.storage.move_to_trash(version.sha256, time.time())
-    registry._store.put_blob(b"model 1")
-    damaged = next(p for p in registry._store.storage.blob_files(version.sha256) if p != path)
-    world.objects[damaged] = (b"rubbish", world.now)
-    assert not registry.fsck().ok
-    assert registry.fsck(repair=True).ok
-    assert registry.fsck().ok
-    assert version.read() == b"model 1"
-    assert [data for url, (data, _) in world.objects.items() if "/quarantine/" in url.key] == [b"rubbish"]
+        blobs.read(orphan)
 
 
 def test_when_nobody_knows_the_message_says_so(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,14 +168,8 @@ def test_what_killed_processes_left_is_swept(world: World) -> None:
     url = URL / "tmp" / "clock.old"
     world.objects[url] = (b"", time.time() - 2 * DAY)
     world.objects[URL / "tmp" / "clock.new"] = (b"", time.time())
-    registry._store.sweep()
+    registry._store.storage.sweep()
     assert [u.name for u in world.objects if u.parent == URL / "tmp"] == ["clock.new"]
-
-
-def test_a_failing_lease_is_no_reason_to_fail_for_readers(world: World) -> None:
-    registry = on(world, FailingRequests(1, Fault(StoreError, lasting=True)))
-    with registry.lease(on(world).resolve("web@1", bare="latest")):
-        pass
 
 
 def test_urls_are_taken_apart_and_put_together() -> None:

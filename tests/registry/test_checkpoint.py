@@ -11,7 +11,6 @@ import pytest
 
 from rankmill.foundation.errors import IntegrityError
 from rankmill.foundation.records import canonical_json
-from rankmill.foundation.storage.disk import Disk
 from rankmill.registry import commit_log
 from rankmill.registry.blob_store import Store
 from rankmill.registry.commit_log import CommitLog
@@ -89,8 +88,11 @@ def test_each_byte_of_a_checkpoint_matters(web: Registry) -> None:
     before, path = web.state("web"), keep(web)
     whole = path.read_bytes()
     for place in range(0, len(whole), 7):
-        assert commit_log.parse_checkpoint(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :]) is None
-    assert commit_log.parse_checkpoint(whole) == before
+        path.unlink()
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        assert commit_log.read_checkpoint(web._store, "web") is None
+    path.write_bytes(whole)
+    assert commit_log.read_checkpoint(web._store, "web") == before
 
 
 def test_a_checkpoint_of_another_log_is_not_believed(
@@ -145,7 +147,7 @@ def test_writers_keep_checkpoints_and_readers_write_nothing(registry: Registry, 
     path = registry.root / "models/web/checkpoint.json"
     for number in range(101):
         registry.register("web", b"%d" % number, manifest=FACTS)
-    found = commit_log.parse_checkpoint(path.read_bytes())
+    found = commit_log.read_checkpoint(registry._store, "web")
     assert found is not None
     assert found.head == 100
     before = tree(registry.root)
@@ -168,14 +170,24 @@ def test_a_checkpoint_that_cannot_be_written_is_no_error(web: Registry, monkeypa
     full.promote("web", 1)
     assert web.resolve("web", bare="production").number == 1
     assert list((web.root / "tmp").iterdir()) == []
-    assert isinstance(full._store.disk, Disk)
 
 
-@pytest.mark.parametrize("body", [{}, {"format": 1}, {"format": 1, "state": None}, {"format": 1, "state": {"head": 7}}])
+@pytest.mark.parametrize(
+    "body", [{}, [], {"format": 1}, {"format": 2, "state": None}, {"format": 2, "state": {"head": 7}}]
+)
 def test_a_whole_checkpoint_of_another_program_is_not_believed(web: Registry, body: object) -> None:
     before, path = web.state("web"), keep(web)
     data = canonical_json(body)
     path.unlink()
     path.write_bytes(b'{"checkpoint":%b,"sha256":"%b"}\n' % (data, hashlib.sha256(data).hexdigest().encode()))
     assert web.state("web") == before
-    assert [finding.damage for finding in web.fsck().findings] == [False]
+    assert web.verify().ok
+
+
+def test_a_checkpoint_that_tells_another_story_is_named(web: Registry) -> None:
+    state = web.state("web")
+    state.tags = {1: {"quality": "good"}}
+    commit_log.write_checkpoint(web._store, "web", state)
+    (finding,) = web.verify().findings
+    assert "checkpoint.json" in finding
+    assert "remove it" in finding

@@ -19,7 +19,7 @@ from rankmill.foundation.errors import (
     RankmillError,
     UnknownModel,
 )
-from rankmill.registry.blob_store import Store
+from rankmill.foundation.storage.disk import Disk
 from rankmill.registry.cli import app
 from rankmill.registry.model_registry import Registry
 from tests.refusals import refused
@@ -34,7 +34,7 @@ def models(web: Registry) -> Shell:
 
 def test_exactly_these_commands() -> None:
     assert sorted(c.name or c.callback.__name__ for c in app.registered_commands if c.callback) == [
-        "alias", "copy", "export", "fsck", "gc", "import", "init", "list", "log", "promote", "rollback", "show", "tag", "verify",
+        "alias", "copy", "export", "gc", "import", "init", "list", "log", "promote", "rollback", "show", "tag", "verify",
     ]  # fmt: skip
 
 
@@ -98,10 +98,14 @@ def test_list_says_that_no_version_has_a_tag(models: Shell) -> None:
 
 
 def test_verify_does_not_call_damaged_what_it_may_not_read(models: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(self: Store, path: str, *args: object) -> bytes:
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+    read = Disk.read
 
-    monkeypatch.setattr(Store, "read_blob", refuse)
+    def refuse(self: Disk, path: Path, limit: int = -1) -> bytes:
+        if "blobs" in path.parts:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return read(self, path, limit)
+
+    monkeypatch.setattr(Disk, "read", refuse)
     with refused(PermissionError, "not checked"):
         models("verify", "web")
 

@@ -8,14 +8,13 @@ from __future__ import annotations
 import itertools
 import types
 from collections.abc import Callable
-from datetime import datetime
 from functools import cache
 
 import pytest
 
 from rankmill.foundation.errors import ConflictError, RankmillError
 from rankmill.foundation.storage import staging
-from rankmill.registry import bucket_storage, commit_log, disk_storage, leases
+from rankmill.registry import bucket_storage, commit_log, disk_storage
 from rankmill.registry.stored_records import Entry
 from tests.registry.interposed import Killed
 from tests.registry.model_bucket import WAYS, FailingRequests, Fault, World, content, on, seen
@@ -35,11 +34,10 @@ def transactions(brisk: None, read_once: None, monkeypatch: pytest.MonkeyPatch) 
         numbers.last += 1
         return types.SimpleNamespace(number=numbers.last, hex=f"transaction {numbers.last}")
 
-    for module in (commit_log, staging, leases, disk_storage, bucket_storage):
+    for module in (commit_log, staging, disk_storage, bucket_storage):
         monkeypatch.setattr(module, "uuid", types.SimpleNamespace(uuid4=uuid4))
     drawn = types.SimpleNamespace(token_hex=lambda n: f"{uuid4().number:0{2 * n}x}")
     monkeypatch.setattr(bucket_storage, "secrets", drawn)
-    monkeypatch.setattr(leases, "datetime", types.SimpleNamespace(now=lambda zone: datetime(2099, 1, 2, tzinfo=zone)))
     monkeypatch.setattr(commit_log, "_now", lambda: "2026-01-02T03:04:05.678Z")
     monkeypatch.setattr(commit_log, "is_due", lambda head, checkpoint: True)
     monkeypatch.setattr(bucket_storage, "PAUSE", 0.0)

@@ -11,14 +11,13 @@ import shutil
 import types
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import datetime
 from pathlib import Path
 
 import pytest
 
 from rankmill.foundation.errors import ConflictError, RankmillError
 from rankmill.foundation.storage import staging
-from rankmill.registry import commit_log, disk_storage, leases
+from rankmill.registry import commit_log, disk_storage
 from rankmill.registry.model_registry import Registry
 from tests.registry.conftest import QuickDisk
 from tests.registry.faults import CRASHES, FEW, LASTING, LOST_ANSWERS, ONCE, Failing, Fault
@@ -40,13 +39,9 @@ def transactions(brisk: None, read_once: None, monkeypatch: pytest.MonkeyPatch) 
         numbers.last += 1
         return types.SimpleNamespace(number=numbers.last, hex=f"transaction {numbers.last}")
 
-    for module in (commit_log, staging, leases, disk_storage):
+    for module in (commit_log, staging, disk_storage):
         monkeypatch.setattr(module, "uuid", types.SimpleNamespace(uuid4=uuid4))
     monkeypatch.setattr(disk_storage, "os", types.SimpleNamespace(urandom=bytes))
-    monkeypatch.setattr(
-        disk_storage, "secrets", types.SimpleNamespace(token_hex=lambda n: f"{uuid4().number:0{2 * n}x}")
-    )
-    monkeypatch.setattr(leases, "datetime", types.SimpleNamespace(now=lambda zone: datetime(2099, 1, 2, tzinfo=zone)))
     monkeypatch.setattr(commit_log, "_now", lambda: "2026-01-02T03:04:05.678Z")
     monkeypatch.setattr(commit_log, "is_due", lambda head, checkpoint: True)
     return numbers
@@ -152,6 +147,11 @@ class Descriptors(QuickDisk):
 
     def create(self, path: Path, mode: int = 0o444) -> int:
         descriptor = super().create(path, mode)
+        self.open.add(descriptor)
+        return descriptor
+
+    def lock(self, path: Path, how: int) -> int:
+        descriptor = super().lock(path, how)
         self.open.add(descriptor)
         return descriptor
 

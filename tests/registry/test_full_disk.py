@@ -157,14 +157,6 @@ def test_a_folder_in_its_place_is_left_alone(web: Registry) -> None:
     assert (web.root / "ballast").is_dir()
 
 
-def test_a_registry_of_format_1_gets_one(web: Registry) -> None:
-    (web.root / "ballast").unlink()
-    (web.root / "FORMAT.json").unlink()
-    (web.root / "FORMAT.json").write_text('{"format":1}\n')
-    Registry(web.root, disk=QuickDisk()).promote("web", 1)
-    assert size(web) == 16 * BLOCK
-
-
 LIMITED = """
 import os, resource, sys
 from pathlib import Path

@@ -47,7 +47,7 @@ def test_it_makes_a_registry_once(
     tmp_path: Path, words: list[str], protected: list[str], tree: Callable[[Path], object]
 ) -> None:
     root = tmp_path / "a" / "b"
-    expected = {"registry": str(root), "made": True, "format": 2, "protected": protected}
+    expected = {"registry": str(root), "made": True, "format": 4, "protected": protected}
     assert told(root, *words) == expected | {"publishes_by": "link", "flushes_folders": True}
     before = (root / "FORMAT.json").stat()
     assert told(root, *words) == told(root) == told(root, *words) | {"made": False}
@@ -71,15 +71,6 @@ def test_other_rules_than_those_that_stand_are_refused(tmp_path: Path) -> None:
     with refused(InputError, "already", "protection of nothing"):
         init(tmp_path / "r", "--protect", "staging")
     assert (tmp_path / "r" / "FORMAT.json").read_bytes() == before
-
-
-def test_a_registry_of_format_1_stays_one(web: Registry) -> None:
-    (web.root / "FORMAT.json").unlink()
-    (web.root / "FORMAT.json").write_text('{"format":1}\n')
-    assert (told(web.root)["format"], told(web.root)["protected"]) == (1, [])
-    assert told(web.root, "--open")["made"] is False
-    with refused(InputError, "protection", "production, staging"):
-        init(web.root, "--protect", "staging")
 
 
 def test_what_cannot_be_a_registry_is_refused_and_left_alone(tmp_path: Path, tree: Callable[[Path], object]) -> None:

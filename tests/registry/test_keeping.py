@@ -49,9 +49,8 @@ class History:
     def wait(self, seconds: float) -> None:
         self.ages = [age + seconds for age in self.ages]
 
-    def plan(self, rules: RetentionRules, *leased: int) -> Plan:
-        digests = {f"{version:064x}" for version in leased}
-        return plan(self.state, rules, digests, lambda entry: NOW - self.ages[entry], NOW)
+    def plan(self, rules: RetentionRules) -> Plan:
+        return plan(self.state, rules, lambda entry: NOW - self.ages[entry], NOW)
 
     def collect(self, rules: RetentionRules) -> None:
         """What one run writes."""
@@ -152,7 +151,7 @@ def test_keeping_more_lets_nothing_more_go(drawn: tuple[History, RetentionRules]
 def test_the_last_versions_stay(keep: int) -> None:
     history = History()
     history.register(5)
-    assert set(reasons(history.state, keep, set())) == set(range(6 - keep, 6))
+    assert set(reasons(history.state, keep)) == set(range(6 - keep, 6))
 
 
 def test_the_reason_is_the_strongest() -> None:
@@ -164,18 +163,17 @@ def test_the_reason_is_the_strongest() -> None:
     history.append(Tag(op="tag", version=1, key="keep", value="paper"))
     history.wait(8 * DAY)
     history.register()
-    decided = history.plan(RetentionRules(keep=2), 5)
+    decided = history.plan(RetentionRules(keep=2))
     assert decided.kept == {
         1: "tag keep=paper",
         2: "shadow points to it",
         3: "production pointed to it lately",
         4: "production points to it",
-        5: "in use: leased",
         7: "one of the last 2",
         8: "one of the last 2",
     }
-    assert decided.mark == (6,)
-    assert history.plan(RetentionRules(keep=0), 5).kept[8] == "registered recently"
+    assert decided.mark == (5, 6)
+    assert history.plan(RetentionRules(keep=0)).kept[8] == "registered recently"
 
 
 def test_what_is_kept_again_is_taken_off_the_list_and_waits_anew() -> None:

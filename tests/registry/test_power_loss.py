@@ -22,7 +22,7 @@ from tests.registry.interposed import Writer
 from tests.registry.invariants import Witness
 from tests.registry.model_disk import Choice, Machine, everything, nothing_new
 
-pytestmark = pytest.mark.usefixtures("threads_are_processes", "read_once")
+pytestmark = pytest.mark.usefixtures("brisk", "read_once")
 
 
 def some(seed: int) -> Callable[[Choice], int]:

@@ -140,8 +140,8 @@ def test_a_registry_that_was_moved_to_such_a_place_stays_as_it_is(
 def test_what_was_published_counts_whatever_the_answer(tmp_path: Path, answer: int, *, links: bool) -> None:
     store = Store(tmp_path / "r", LosesTheAnswer(answer, links=links))
     store.prepare()
-    assert store.put_if_absent(store.root / "one", b"first")
-    assert not Store(tmp_path / "r").put_if_absent(store.root / "one", b"second")
+    assert store.storage.put_if_absent(store.root / "one", b"first")
+    assert not Store(tmp_path / "r").storage.put_if_absent(store.root / "one", b"second")
     assert (store.root / "one").read_bytes() == b"first"
     assert list((store.root / "tmp").iterdir()) == []
 
@@ -204,10 +204,10 @@ class SeenLate(QuickDisk):
 
 def test_a_name_that_is_taken_but_not_seen_yet_is_asked_for_again(web: Registry) -> None:
     store = Store(web.root, SeenLate())
-    Store(web.root).put_if_absent(web.root / "one", b"first")
-    assert not store.put_if_absent(web.root / "one", b"second")
-    store.disk.hidden = True
-    assert store.put_if_absent(web.root / "one", b"first")
+    Store(web.root).storage.put_if_absent(web.root / "one", b"first")
+    assert not store.storage.put_if_absent(web.root / "one", b"second")
+    store.storage.disk.hidden = True
+    assert store.storage.put_if_absent(web.root / "one", b"first")
 
 
 class BackedUp(QuickDisk):
@@ -226,10 +226,10 @@ class BackedUp(QuickDisk):
 def test_a_second_name_that_somebody_else_has_made_is_no_success(web: Registry, tmp_path: Path, number: int) -> None:
     store = Store(web.root, BackedUp(number, tmp_path / "backup"))
     with refused(OSError, "unknown", "written"):
-        store.put_if_absent(web.root / "one", b"1")
+        store.storage.put_if_absent(web.root / "one", b"1")
     assert not (web.root / "one").exists()
     (web.root / "one").write_bytes(b"2")
-    assert not store.put_if_absent(web.root / "one", b"1")
+    assert not store.storage.put_if_absent(web.root / "one", b"1")
     assert list((web.root / "tmp").iterdir()) == []
 
 
@@ -259,7 +259,7 @@ def test_of_sixteen_that_take_one_name_one_wins(tmp_path: Path, linking: range) 
 
         def work(i: int, target: Path = target) -> bool:
             mine = Store(store.root, QuickDisk() if i in linking else NoLinks())
-            return mine.put_if_absent(target, b"%d" % i)
+            return mine.storage.put_if_absent(target, b"%d" % i)
 
         results = all_at_once(16, work)
         assert sorted(map(repr, results)) == ["False"] * 15 + ["True"]

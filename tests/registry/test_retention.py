@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
-import json
+import errno
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta, tzinfo
+from datetime import datetime, timedelta, tzinfo
 from pathlib import Path
 
 import pytest
 
 from rankmill.foundation.errors import InputError, IntegrityError, UnknownModel
-from rankmill.registry import commit_log, garbage, leases
-from rankmill.registry.blob_store import Store
+from rankmill.registry import commit_log, garbage
+from rankmill.registry.blob_store import Blobs, Store
 from rankmill.registry.model_registry import Registry
 from rankmill.registry.retention_rules import DAY, RetentionRules
+from rankmill.registry.stored_records import Mark, Register
 from tests.refusals import refused
 from tests.registry.conftest import FACTS, OpenRegistry, QuickDisk
 from tests.registry.shell import Shell
 from tests.registry.test_races import all_at_once, opened
+from tests.waiting import LIMIT
 
+ROOT = Path(__file__).parents[2]
 RULES = RetentionRules(keep=1)
 Tree = Callable[[Path], object]
 
@@ -67,30 +71,29 @@ def digest(registry: Registry, reference: str) -> str:
     return registry.resolve(reference, bare="latest").sha256
 
 
+def blobs_of(registry: Registry, name: str = "shop") -> Blobs:
+    return commit_log.CommitLog(registry._store, name).blobs
+
+
 def is_there(registry: Registry, sha256: str) -> bool:
-    return registry._store.has_blob(sha256)
+    return blobs_of(registry).size(sha256) is not None
 
 
-def test_a_version_is_marked_swept_thrown_away_and_deleted(shop: Registry, wait: Callable[[float], None]) -> None:
+def test_a_version_is_marked_swept_and_deleted(shop: Registry, wait: Callable[[float], None]) -> None:
     going = [digest(shop, "shop@1"), digest(shop, "shop@5")]
     assert shop.gc(rules=RULES).models["shop"].marked == {}
     wait(7.1)
     report = shop.gc(rules=RULES)
-    assert (report.models["shop"].marked, report.trashed, report.freed) == ({1: 100, 5: 500}, {}, 0)
-    wait(6.9)
-    assert shop.gc(rules=RULES).trashed == {}
-    wait(0.2)
-    report = shop.gc(rules=RULES)
-    assert report.models["shop"].swept == {1: 100, 5: 500}
-    assert report.trashed == dict(zip(going, (100, 500), strict=True))
-    assert (report.freed, [is_there(shop, sha256) for sha256 in going]) == (0, [False, False])
+    assert (report.models["shop"].marked, report.freed) == ({1: 100, 5: 500}, 0)
     wait(6.9)
     assert shop.gc(rules=RULES).freed == 0
     wait(0.2)
     before = size_of(shop.root)
     report = shop.gc(rules=RULES)
+    assert report.models["shop"].swept == {1: 100, 5: 500}
+    assert report.models["shop"].deleted == dict(sorted(zip(going, (100, 500), strict=True)))
     assert report.freed == 600 == before - size_of(shop.root)
-    assert shop._store.storage.trash_items() == []
+    assert not any(is_there(shop, sha256) for sha256 in going)
     assert shop.verify().ok
 
 
@@ -119,9 +122,7 @@ def test_the_history_of_a_swept_version_stays(shop: Registry, wait: Callable[[fl
 def test_a_dry_run_says_what_a_run_does_and_writes_nothing(
     shop: Registry, wait: Callable[[float], None], tree: Tree
 ) -> None:
-    shop._store.put_blob(b"nobody's")
-    shop._store.storage.move_to_trash(digest(shop, "shop@2"), time.time())
-    leases.take(shop._store, [])
+    blobs_of(shop).put(b"nobody's")
     for day in range(6):
         wait(5.3)
         if day == 3:
@@ -139,22 +140,21 @@ def test_a_second_run_at_once_does_nothing(shop: Registry, wait: Callable[[float
     for _ in range(5):
         wait(7.1)
         shop.gc(rules=RULES)
-        folders = [shop.root / name for name in ("models", "blobs", "trash") if (shop.root / name).exists()]
+        folders = [shop.root / name for name in ("models", "blobs") if (shop.root / name).exists()]
         before = [tree(folder) for folder in folders]
         again = shop.gc(rules=RULES)
-        assert (again.put_back, again.trashed, again.deleted) == ({}, {}, {})
+        assert again.freed == 0
         assert [tree(folder) for folder in folders] == before
 
 
 def test_sixteen_collectors_at_once_do_what_one_does(shop: Registry, wait: Callable[[float], None]) -> None:
-    shop._store.put_blob(b"nobody's")
+    blobs_of(shop).put(b"nobody's")
     for _ in range(4):
         wait(7.1)
         results = all_at_once(16, lambda i: opened(shop).gc(rules=RULES))
         assert not [result for result in results if isinstance(result, BaseException)], results
         assert shop.verify().ok
     assert [v.number for v in shop.versions("shop") if v.swept_in] == [1, 5]
-    assert shop._store.storage.trash_items() == []
     swept = [entry.change.versions for entry in shop.log("shop") if entry.change.op == "sweep"]
     assert sorted(version for versions in swept for version in versions) == [1, 5]
 
@@ -165,9 +165,8 @@ def test_of_another_model_that_has_the_same_bytes_nothing_is_taken(
     shop.register("other", bytes([5]) * 500, manifest=FACTS)
     for _ in range(3):
         wait(7.1)
-        report = shop.gc(rules=RULES)
+        shop.gc(rules=RULES)
     assert shop.resolve("shop@5", bare="latest").swept_in is not None
-    assert report.freed == 100
     assert shop.resolve("other@1", bare="latest").read() == bytes([5]) * 500
 
 
@@ -186,158 +185,103 @@ def test_what_comes_to_be_used_again_is_let_go(shop: Registry, wait: Callable[[f
     wait(7.1)
     shop.gc(rules=RULES)
     shop.promote("shop", 5, alias="canary")
+    shop.tag("shop", 1, "keep", "for the audit")
     wait(7.1)
-    with shop.lease(shop.resolve("shop@1", bare="latest")):
-        report = shop.gc(rules=RULES)
+    report = shop.gc(rules=RULES)
     assert (report.models["shop"].swept, report.models["shop"].unmarked) == ({}, [1, 5])
     assert [v.number for v in shop.versions("shop") if v.marked_in] == []
 
 
 def test_a_blob_of_nobody_is_deleted_when_it_is_old(registry: Registry, wait: Callable[[float], None]) -> None:
     registry.register("web", b"model", manifest=FACTS)
-    orphan = registry._store.put_blob(b"nobody's")
-    assert registry.gc().trashed == {}
-    with leases.lease(registry._store, [orphan]):
-        wait(7.1)
-        assert registry.gc().trashed == {}
-    assert registry.gc().trashed == {orphan: 8}
-    assert registry._store.read_blob(orphan) == b"nobody's"  # for readers without a lease
+    for name in ("web", "shop"):  # the first registration of shop was killed
+        with blobs_of(registry, name).keep([b"nobody's"]):
+            pass
+    assert registry.gc().freed == 0
+    assert registry.names() == ["web"]
     wait(7.1)
-    assert registry.gc().freed == 8
-    with pytest.raises(IntegrityError, match="missing"):
-        registry._store.read_blob(orphan)
+    assert registry.gc().freed == 16
+    assert registry.verify().ok
 
 
-def test_what_is_needed_comes_back_from_the_trash(shop: Registry, wait: Callable[[float], None]) -> None:
-    sha256 = digest(shop, "shop@4")
-    shop._store.storage.move_to_trash(sha256, time.time() - 100 * DAY)
-    assert not is_there(shop, sha256)
-    assert shop.resolve("shop", bare="production").read() == bytes([4]) * 400
-    assert shop.verify().ok
-    assert list(shop.gc().put_back) == [sha256]
-    assert is_there(shop, sha256)
-    assert shop._store.storage.trash_items() == []
-
-
-def test_a_damaged_blob_does_not_come_back_and_a_whole_one_beside_it_does(shop: Registry) -> None:
-    store, sha256 = shop._store, digest(shop, "shop@4")
-    store.storage.move_to_trash(sha256, time.time() - 100 * DAY)
-    whole = store.storage.trash_items()[0].path
-    damaged = whole.with_name(f"{sha256}.20200101T000000Z.00000000")
-    damaged.write_bytes(b"damaged")
-    assert list(shop.gc().put_back) == [sha256]
-    assert shop.resolve("shop", bare="production").read() == bytes([4]) * 400
-    assert not damaged.exists()  # a spare
-
-
-def test_what_is_referred_to_is_not_deleted_though_it_cannot_be_put_back(shop: Registry) -> None:
-    store, sha256 = shop._store, digest(shop, "shop@4")
-    store.storage.move_to_trash(sha256, time.time() - 100 * DAY)
-    damaged = store.storage.trash_items()[0].path
-    damaged.chmod(0o644)
-    damaged.write_bytes(b"damaged")
-    report = shop.gc()
-    assert (report.put_back, report.freed, list(report.waiting)) == ({}, 0, [damaged.name])
-
-
-def test_while_a_log_cannot_be_read_nothing_is_deleted(
+def test_of_a_model_whose_log_cannot_be_read_nothing_is_deleted(
     shop: Registry, wait: Callable[[float], None], tree: Tree
 ) -> None:
-    shop.register("other", b"1", manifest=FACTS)
-    shop._store.put_blob(b"nobody's")
-    path = shop.root / "models/other/log/00000000000000000001.json"
+    shop.register("web", b"1", manifest=FACTS)
+    blobs_of(shop, "web").put(b"nobody's")
+    path = shop.root / "models/web/log/00000000000000000001.json"
     path.chmod(0o644)
     path.write_bytes(path.read_bytes()[:-7])
     wait(30)
-    before = [tree(shop.root / name) for name in ("models", "blobs")]
-    with refused(IntegrityError, "nothing", "collected"):
+    before = [tree(shop.root / name) for name in ("models/web", "blobs/web")]
+    with refused(IntegrityError, "web", "nothing", "deleted"):
         shop.gc(rules=RULES)
-    assert [tree(shop.root / name) for name in ("models", "blobs")] == before
+    assert [tree(shop.root / name) for name in ("models/web", "blobs/web")] == before
+    assert shop.state("shop").marked  # it came before
 
 
-def test_what_entries_in_quarantine_refer_to_stays(registry: Registry, wait: Callable[[float], None]) -> None:
-    registry.register("web", b"model", manifest=FACTS)
-    orphan = registry._store.put_blob(b"of a lost entry")
-    folder = registry.root / "quarantine/now/models/web/log"
-    folder.mkdir(parents=True)
-    (folder / "00000000000000000002.json").write_text(json.dumps({"model": orphan}))
-    wait(30)
-    assert registry.gc(rules=RULES).trashed == {}
-
-
-class TestLeases:
-    def test_while_it_is_held_its_file_is_there(self, web: Registry) -> None:
-        version = web.resolve("web@1", bare="latest")
-        with web.lease(version):
-            (path,) = (web.root / "leases").iterdir()
-            assert leases.leased(web._store, time.time()) == {version.sha256}
-            assert not leases.read_lease(web._store, path).is_dead(time.time() + 1000 * DAY)  # we live
-        assert not list((web.root / "leases").iterdir())
-
-    def test_where_nothing_can_be_written_there_is_none_and_no_error(self, web: Registry) -> None:
-        class ReadOnly(QuickDisk):
-            def create(self, path: Path, mode: int = 0o444) -> int:
-                raise OSError(30, "Read-only file system", str(path))
-
-            def make_folder(self, folder: Path, mode: int = 0o777) -> None:
-                raise OSError(30, "Read-only file system", str(folder))
-
-        readers = OpenRegistry(web.root, disk=ReadOnly())
-        with readers.lease(readers.resolve("web@1", bare="latest")) as nothing:
-            assert nothing is None
-        assert not list(web.root.glob("leases/*"))
-
-    @pytest.mark.parametrize("how", ["gone", "another process has its number", "elsewhere, expired"])
-    def test_one_of_the_dead_is_reaped(self, web: Registry, how: str) -> None:
-        path = leases.take(web._store, ["a" * 64])
-        record = json.loads(path.read_bytes())
-        if how == "gone":
-            ended = subprocess.Popen([sys.executable, "-c", ""])
-            ended.wait()
-            record["pid"] = ended.pid
-        elif how == "elsewhere, expired":
-            record |= {"host": "elsewhere", "expires": (datetime.now(UTC) - timedelta(seconds=1)).isoformat()}
-        else:
-            record["started"] = "1"
-        path.unlink()
-        path.write_text(json.dumps(record))
-        assert leases.leased(web._store, time.time()) == set()
-        assert web.gc().leases_reaped == 1
-        assert not path.exists()
-
-    @pytest.mark.parametrize("change", [{"host": "elsewhere"}, {"world": ""}, {"world": "another container"}])
-    def test_one_that_nobody_can_judge_holds_until_it_expires(self, web: Registry, change: dict[str, str]) -> None:
-        path = leases.take(web._store, ["a" * 64])
-        record = json.loads(path.read_bytes()) | change | {"pid": 2**22 + 1}
-        path.unlink()
-        path.write_text(json.dumps(record))
-        assert leases.leased(web._store, time.time()) == {"a" * 64}
-        assert leases.leased(web._store, time.time() + 7.1 * DAY) == set()
-        assert web.gc().leases_reaped == 0
-
-    def test_a_child_that_ended_and_was_not_asked_for_its_code_holds_nothing(self, web: Registry) -> None:
-        code = f"""
-import os
+class TestLock:
+    CODE = """
+import sys
 from pathlib import Path
-from rankmill.registry import leases
-from rankmill.registry.blob_store import Store
-leases.take(Store(Path({str(web.root)!r})), ["b" * 64])
-os._exit(0)
+from rankmill.registry.blob_store import Blobs, Store
+store = Store(Path(sys.argv[1]))
+with Blobs(store.storage, store.root, "shop").{how}():
+    print("held", flush=True)
+    sys.stdin.readline()
 """
-        child = subprocess.Popen([sys.executable, "-c", code], cwd=Path(__file__).parents[2])
-        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-        try:
-            assert len(list((web.root / "leases").iterdir())) == 1
-            assert leases.leased(web._store, time.time()) == set()
-        finally:
-            child.wait()
 
-    def test_rubbish_hinders_nobody(self, web: Registry) -> None:
-        leases.give_up(web._store, leases.take(web._store, []))
-        (web.root / "leases" / "torn.json").write_bytes(b"{")
-        assert leases.leased(web._store, time.time()) == set()
-        assert web.gc().leases_reaped == 0  # it is young
-        web.register("web", b"another", manifest=FACTS)
+    def holder(self, shop: Registry, how: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", self.CODE.format(how=how), str(shop.root)]
+        process = subprocess.Popen(command, cwd=ROOT, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        return process
+
+    @pytest.mark.parametrize("end", ["finishes", "is killed"])
+    @pytest.mark.parametrize(("how", "waits"), [("together", "gc"), ("alone", "register"), ("alone", "gc")])
+    def test_a_collector_and_those_who_store_blobs_wait_for_each_other(
+        self, shop: Registry, how: str, waits: str, end: str
+    ) -> None:
+        holder = self.holder(shop, how)
+        try:
+            works = {
+                "gc": lambda: opened(shop).gc(rules=RULES),
+                "register": lambda: opened(shop).register("shop", b"7", manifest=FACTS),
+            }
+            thread = threading.Thread(target=works[waits])
+            thread.start()
+            thread.join(0.2)
+            assert thread.is_alive()
+            opened(shop).promote("shop", 3)  # needs no lock
+            opened(shop).register("web", b"1", manifest=FACTS)  # has one of its own
+            if end == "is killed":
+                holder.kill()
+            else:
+                assert holder.stdin is not None
+                holder.stdin.write("\n")
+                holder.stdin.flush()
+            thread.join(LIMIT)
+            assert not thread.is_alive()
+        finally:
+            holder.kill()
+            holder.communicate()
+
+    def test_those_who_store_blobs_do_not_wait_for_each_other(self, shop: Registry) -> None:
+        with blobs_of(shop).together():
+            assert opened(shop).register("shop", b"7", manifest=FACTS).number == 7
+
+    def test_without_locks_all_goes_on_and_nothing_is_deleted(self, shop: Registry, tree: Tree) -> None:
+        class NoLocks(QuickDisk):
+            def lock(self, path: Path, how: int) -> int:
+                raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK), str(path))
+
+        registry = OpenRegistry(shop.root, disk=NoLocks())
+        assert registry.register("shop", b"7", manifest=FACTS).number == 7
+        before = tree(shop.root / "models"), tree(shop.root / "blobs")
+        with refused(OSError, "no locks", "nothing"):
+            registry.gc(rules=RetentionRules(keep=1, grace=0.0))
+        assert (tree(shop.root / "models"), tree(shop.root / "blobs")) == before
 
 
 class TestClocks:
@@ -385,42 +329,38 @@ class TestCommand:
                 models("gc", f"--grace={grace}")
 
     def test_where_no_registry_is_it_says_so(self, tmp_path: Path) -> None:
-        for command in ("gc", "fsck"):
-            with refused(InputError, "registry"):
-                Shell(tmp_path / "nowhere")(command)
+        with refused(InputError, "registry"):
+            Shell(tmp_path / "nowhere")("gc")
         assert not (tmp_path / "nowhere").exists()
 
 
-def test_a_blob_in_the_trash_gets_its_place_again_where_its_folder_is_gone(shop: Registry) -> None:
-    """Registries are copied by programs that leave empty folders behind."""
-    version = shop.resolve("shop@4", bare="latest")
-    shop._store.storage.move_to_trash(version.sha256, time.time())
-    version.model_path.parent.rmdir()
-    assert list(shop.gc(rules=RULES).put_back) == [version.sha256]
-    assert version.model_path.exists()
-    assert shop.fsck().ok
-
-
-def test_what_is_no_blob_is_left_to_fsck(shop: Registry) -> None:
-    file = shop.root / "blobs/sha256/no/notes.txt"
-    file.parent.mkdir()
+def test_what_is_no_blob_is_left_alone_and_named(shop: Registry) -> None:
+    file = shop.root / "blobs/shop/notes.txt"
     file.write_text("hello")
     os.utime(file, (0, 0))
-    assert shop.gc(rules=RetentionRules(grace=0.0)).trashed == {}
+    assert shop.gc(rules=RetentionRules(grace=0.0)).freed == 0
     assert file.exists()
+    assert [finding.partition(": ")[0] for finding in shop.verify().findings] == [str(file)]
 
 
 def test_what_came_and_was_marked_since_it_looked_is_swept_and_told(
     shop: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between a look at the log and the sweep others register versions, and another collector marks them."""
+    """Between a look at the log and the sweep others register versions, and another collector (of a bucket) marks them."""
     rules, commit = RetentionRules(keep=1, grace=0.0), garbage.CommitLog.commit
 
     def late(self: commit_log.CommitLog, *arguments: object) -> object:
         monkeypatch.setattr(garbage.CommitLog, "commit", commit)
         for number in (7, 8):
-            opened(shop).register("shop", bytes([number]) * 700, manifest=FACTS | {"best_round": number})
-        opened(shop).gc(rules=rules)
+            log = commit_log.CommitLog(shop._store, "shop")
+            model = log.blobs.put(bytes([number]) * 700)
+            row = log.state().versions[6]
+            log.commit(
+                lambda state, model=model, row=row: Register(
+                    op="register", version=len(state.versions) + 1, model=model, size=700, manifest=row.manifest
+                )
+            )
+        log.commit(lambda state: Mark(op="mark", versions=(*state.marked, 7)))
         return commit(self, *arguments)
 
     shop.gc(rules=rules)

@@ -156,7 +156,7 @@ def test_only_what_the_dead_have_left_is_swept(tmp_path: Path) -> None:
         (store.root / "tmp" / folder).mkdir()
         (store.root / "tmp" / folder / "entry").touch()
         os.utime(store.root / "tmp" / folder, (0, 0))
-    store.sweep()
+    store.storage.sweep()
     assert {path.name for path in (store.root / "tmp").iterdir()} == {
         f"{here}.{dead}.young",
         f"{here}.{alive}.ancient",

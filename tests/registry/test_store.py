@@ -8,7 +8,7 @@ import pytest
 
 from rankmill.foundation.errors import InputError, IntegrityError, InvalidName
 from rankmill.foundation.storage.disk import Disk
-from rankmill.registry.blob_store import Store
+from rankmill.registry.blob_store import Blobs, Store
 from tests.refusals import refused
 
 
@@ -19,17 +19,21 @@ def store(tmp_path: Path) -> Store:
     return store
 
 
+def blobs_of(store: Store) -> Blobs:
+    return Blobs(store.storage, store.root, "web")
+
+
 def test_nothing_is_there_before_the_first_write(tmp_path: Path) -> None:
     assert not Store(tmp_path / "none").exists()
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_blob_is_read_only_and_named_by_its_digest(store: Store) -> None:
-    sha256 = store.put_blob(b"bytes")
-    path = store.root / "blobs" / "sha256" / sha256[:2] / sha256
-    assert path == store.blob_path(sha256)
+    sha256 = blobs_of(store).put(b"bytes")
+    path = store.root / "blobs" / "web" / sha256
+    assert path == blobs_of(store).path(sha256)
     assert path.stat().st_mode & 0o222 == 0
-    assert store.read_blob(sha256) == b"bytes"
+    assert blobs_of(store).read(sha256) == b"bytes"
     assert list((store.root / "tmp").iterdir()) == []
 
 
@@ -40,31 +44,33 @@ def test_a_large_blob_survives_short_writes(tmp_path: Path) -> None:
 
     store = Store(tmp_path / "r", Slow())
     store.prepare()
-    assert store.read_blob(store.put_blob(b"0123456789" * 777)) == b"0123456789" * 777
+    blobs = blobs_of(store)
+    assert blobs.read(blobs.put(b"0123456789" * 777)) == b"0123456789" * 777
 
 
 def test_put_if_absent_never_replaces(store: Store) -> None:
     target = store.root / "one"
-    assert store.put_if_absent(target, b"first")
-    assert not store.put_if_absent(target, b"second")
-    assert store.put_if_absent(target, b"first")
+    assert store.storage.put_if_absent(target, b"first")
+    assert not store.storage.put_if_absent(target, b"second")
+    assert store.storage.put_if_absent(target, b"first")
     assert target.read_bytes() == b"first"
 
 
 @pytest.mark.parametrize("flaw", [b"", b"byteS", b"bytes and more"])
 def test_a_damaged_blob_is_neither_served_nor_built_upon(store: Store, flaw: bytes) -> None:
-    sha256 = store.put_blob(b"bytes")
-    store.blob_path(sha256).unlink()
-    store.blob_path(sha256).write_bytes(flaw)
+    blobs = blobs_of(store)
+    sha256 = blobs.put(b"bytes")
+    (store.root / "blobs/web" / sha256).unlink()
+    (store.root / "blobs/web" / sha256).write_bytes(flaw)
     with pytest.raises(IntegrityError, match=sha256):
-        store.read_blob(sha256)
+        blobs.read(sha256)
     with pytest.raises(IntegrityError, match=sha256):
-        store.put_blob(b"bytes")
+        blobs.put(b"bytes")
 
 
 def test_a_missing_blob_is_damage(store: Store) -> None:
     with pytest.raises(IntegrityError, match="missing"):
-        store.read_blob("0" * 64)
+        blobs_of(store).read("0" * 64)
 
 
 def rewrite_format(store: Store, text: str) -> Store:
@@ -81,36 +87,39 @@ def test_a_registry_says_once_what_it_protects(tmp_path: Path) -> None:
         assert store.protected == Store(tmp_path / name).protected == protected
         Store(tmp_path / name).prepare(["other"])
         assert Store(tmp_path / name).protected == protected
-    assert (tmp_path / "default" / "FORMAT.json").read_bytes() == b'{"format":2,"protected":["production"]}\n'
+    assert (
+        tmp_path / "default" / "FORMAT.json"
+    ).read_bytes() == b'{"format":4,"kind":"disk","protected":["production"]}\n'
     with pytest.raises(InvalidName):
         Store(tmp_path / "none").prepare(["latest"])
     assert not (tmp_path / "none").exists()
 
 
-def test_a_registry_of_format_1_protects_nothing_and_stays_one(store: Store) -> None:
-    old = rewrite_format(store, '{"format":1}\n')
-    old.prepare()
-    old.put_blob(b"bytes")
-    assert (old.exists(), old.protected) == (True, ())
-    assert (old.root / "FORMAT.json").read_text() == '{"format":1}\n'
+@pytest.mark.parametrize("number", [0, 1, 2, 3])
+def test_an_older_format_is_refused_with_what_reads_it(store: Store, number: int) -> None:
+    old = {1: '{"format":1}\n'}.get(number, f'{{"format":{number},"protected":["production"]}}\n')
+    for use in (Store.exists, Store.prepare, Store.initialise):
+        with refused(
+            IntegrityError, "FORMAT.json", f"format {number}", "reads format 4", "rankmill 0.1.0", "before its release"
+        ):
+            use(rewrite_format(store, old))
+    assert (store.root / "FORMAT.json").read_text() == old
 
 
-@pytest.mark.parametrize("number", [0, 4, 99])
-def test_another_format_number_is_named_with_ours(store: Store, number: int) -> None:
-    with refused(IntegrityError, "FORMAT.json", f"format {number}", "1", "2"):
-        rewrite_format(store, f'{{"format":{number}}}\n').exists()
-
-
-@pytest.mark.parametrize("text", ['{"format":2,"protected":[],"sealed":true}\n', '{"format":1,"sealed":[]}\n'])
-def test_an_unknown_rule_is_named(store: Store, text: str) -> None:
-    with refused(IntegrityError, "FORMAT.json", "'sealed'"):
-        rewrite_format(store, text).prepare()
+@pytest.mark.parametrize("number", [5, 99])
+def test_a_later_format_is_refused_too(store: Store, number: int) -> None:
+    with refused(IntegrityError, "FORMAT.json", f"format {number}", "reads format 4", "after 0.1.0"):
+        rewrite_format(store, f'{{"format":{number},"rules":[]}}\n').exists()
 
 
 @pytest.mark.parametrize(
     "text",
-    ["", "{}", "[1]", '{"format":true}', '{"format":1', "\x00", '{"format":1}', '{"format":2}\n']
-    + [f'{{"format":2,"protected":{value}}}\n' for value in ("null", "5", '"ab"', "[5]", '["latest"]', "[[]]")],
+    ["", "{}", "[1]", '{"format":true}', '{"format":1', "\x00", '{"format":4}', '{"format":4}\n']
+    + ['{"format":4,"kind":"disk","protected":[],"sealed":true}\n', '{"format":4,"kind":"tape","protected":[]}\n']
+    + [
+        f'{{"format":4,"kind":"disk","protected":{value}}}\n'
+        for value in ("null", "5", '"ab"', "[5]", '["latest"]', "[[]]")
+    ],
 )
 def test_a_damaged_format_file_is_reported(store: Store, text: str) -> None:
     with pytest.raises(IntegrityError, match=r"FORMAT\.json"):
@@ -118,7 +127,7 @@ def test_a_damaged_format_file_is_reported(store: Store, text: str) -> None:
 
 
 def test_a_lost_format_file_is_no_empty_registry(store: Store) -> None:
-    store.make_folders(store.root / "models" / "web" / "log")
+    store.storage.make_folders(store.root / "models" / "web" / "log")
     (store.root / "FORMAT.json").unlink()
     with pytest.raises(IntegrityError, match="missing"):
         Store(store.root).exists()
@@ -140,7 +149,7 @@ def test_a_fresh_volume_is_empty_enough(tmp_path: Path) -> None:
 
 def test_a_copy_without_the_empty_folder_still_takes_writes(store: Store) -> None:
     (store.root / "tmp").rmdir()
-    assert store.read_blob(store.put_blob(b"x")) == b"x"
+    assert blobs_of(store).read(blobs_of(store).put(b"x")) == b"x"
 
 
 def test_bytes_are_flushed_before_they_are_named_and_the_name_before_success(tmp_path: Path) -> None:
@@ -155,7 +164,7 @@ def test_bytes_are_flushed_before_they_are_named_and_the_name_before_success(tmp
     store = Store(tmp_path / "r", Recorder())
     store.prepare()
     calls.clear()
-    store.put_if_absent(store.root / "one", b"first")
+    store.storage.put_if_absent(store.root / "one", b"first")
     assert calls == ["create", "allocate", "write", "fsync", "close", "link", "unlink", "fsync_folder"]
 
 
@@ -169,17 +178,11 @@ def test_every_folder_that_names_a_blob_is_flushed_whoever_made_it(tmp_path: Pat
 
     store = Store(tmp_path / "r", Recorder())
     store.prepare()
-    blobs = store.root / "blobs"
-    sha256 = store.put_blob(b"bytes")
-    folder = store.blob_path(sha256).parent
-    assert flushed[-4:] == [
-        store.root,
-        blobs,
-        blobs / "sha256",
-        folder,
-    ]  # from the top down: no name without its parent
+    folder = store.root / "blobs" / "web"
+    blobs_of(store).put(b"bytes")
+    assert flushed[-3:] == [store.root, folder.parent, folder]  # from the top down: no name without its parent
     flushed.clear()
-    store.put_blob(b"bytes")
+    blobs_of(store).put(b"bytes")
     assert flushed == [folder]
 
 
@@ -205,7 +208,9 @@ def test_a_failure_is_told_with_its_place_and_what_it_means(
 
     monkeypatch.setattr(Disk, call, fail)
     with pytest.raises(OSError) as caught:
-        store.read(store.root / "FORMAT.json") if call == "read" else store.put_if_absent(store.root / "one", b"1")
+        store.read(store.root / "FORMAT.json") if call == "read" else store.storage.put_if_absent(
+            store.root / "one", b"1"
+        )
     name, text = FAILURES[call]
     assert (caught.value.filename, caught.value.strerror) == (str(store.root / name), text)
 
@@ -222,7 +227,11 @@ def test_a_stale_handle_is_asked_for_again_once(store: Store, call: str, monkeyp
         return method(disk, *arguments)
 
     monkeypatch.setattr(Disk, call, stale)
-    look = (lambda: store.read(store.root / "FORMAT.json")) if call == "read" else (lambda: store.names(store.root))
+    look = (
+        (lambda: store.read(store.root / "FORMAT.json"))
+        if call == "read"
+        else (lambda: store.storage.names(store.root))
+    )
     whole, times = look(), 1
     assert look() == whole
     times = 2

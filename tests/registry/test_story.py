@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from rankmill.foundation.errors import ConflictError, InputError, InvalidName, UnknownModel
 from rankmill.registry import rendering, stored_records
+from rankmill.registry.blob_store import Blobs
 from rankmill.registry.cli import app
 from rankmill.registry.commit_log import CommitLog
 from rankmill.registry.listings import LATEST_VERSIONS, chosen
@@ -198,7 +199,7 @@ def test_damaged_bytes_are_told_and_not_stumbled_over(busy: Registry, models: Sh
     assert "DAMAGED" in models("show", "web@3")
     told = models.json("show", "web@3")["bytes"]
     assert (told["there"], "missing" in told["fault"]) == (False, True)
-    manifest = busy._store.blob_path(busy.resolve("web@1", bare="latest").manifest_sha256)
+    manifest = CommitLog(busy._store, "web").blobs.path(busy.resolve("web@1", bare="latest").manifest_sha256)
     manifest.unlink()
     assert "DAMAGED" in models("list", "web")
     assert [each["manifest"] is None for each in models.json("list", "web")["versions"]] == [True, False, False, False]
@@ -305,10 +306,8 @@ def test_manifests_are_read_of_shown_versions_only(registry: Registry, monkeypat
     for number in range(1, LATEST_VERSIONS + 11):
         registry.register("web", b"%d" % number, manifest=FACTS | {"best_round": number})
     read = []
-    whole = type(registry._store).read_blob
-    monkeypatch.setattr(
-        "rankmill.registry.blob_store.Store.read_blob", lambda self, sha: read.append(sha) or whole(self, sha)
-    )
+    whole = Blobs.read
+    monkeypatch.setattr(Blobs, "read", lambda self, sha: read.append(sha) or whole(self, sha))
     Shell(registry.root)("list", "web")
     assert len(read) == LATEST_VERSIONS
 
