@@ -14,23 +14,14 @@ from rankmill.trainer.workers import Team, with_team
 from tests import naive
 from tests.trainer.fixed import fixed
 from tests.trainer.test_categories import FREE, set_of
+from tests.trainer.test_growth_by_definition import BY_NODE, CATEGORICAL, N_BINS
+from tests.trainer.test_growth_by_definition import categories_case as case
 from tests.trainer.test_growth_controls import paths
-from tests.trainer.test_regularised_growth import HOLDS, gain_held, held_value
 
 NAMES = ["number", "colour", "shop", "other"]
-N_BINS, CATEGORICAL = [9, 8, 12, 9], [False, True, True, False]  # of colour and shop the last bin holds rare ones
 GROUPS = [["number", "colour"], ["colour", "shop"]]  # other is in none
-BY_NODE = ("best_first", "breadth_first", "depth_first")
 SHAPES = [{"grow": grow, "max_leaves": 9} for grow in BY_NODE] + [{"grow": "oblivious", "max_depth": 3}]
 TREE = SplitNoise(0.0, np.uint64(0), np.uint64(99))
-
-
-def case(seed, n=220):
-    """Bins of two numbers and two categorical features that all matter, g and h that packed sums hold exactly."""
-    rng = np.random.default_rng(seed)
-    bins = np.stack([rng.integers(0, top, size=n) for top in N_BINS], axis=1).astype(np.uint8)
-    hidden = sum((1 + CATEGORICAL[f]) * rng.normal(size=top)[bins[:, f]] for f, top in enumerate(N_BINS))
-    return bins, np.round((hidden + rng.normal(size=n)) * 64) / 64, rng.integers(8, 72, size=n) / 64
 
 
 def grown(bins, g, h, team=None, n_bins=N_BINS, **parameters):
@@ -80,28 +71,6 @@ def used_on_paths(tree):
 
 
 @pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("grow", BY_NODE)
-def test_each_node_has_the_best_split_of_the_features_that_may_follow_its_path(seed, grow):
-    bins, g, h = case(seed)
-    tree = grown(bins, g, h, grow=grow, max_leaves=9, interaction_constraints=GROUPS)
-    rows, above = nodes_of(tree, bins), {0: frozenset()}
-    for node in np.flatnonzero(tree.feature >= 0).tolist():
-        mine, path = rows[node], above[node]
-        allowed = [
-            f for f in range(4) if path <= {f} or any(path | {f} <= {NAMES.index(x) for x in grp} for grp in GROUPS)
-        ]
-        gains = [
-            (naive.split_gain(g[mine], h[mine], left, 0.0), f)
-            for f, left in ways(bins[mine], g[mine], h[mine], allowed)
-        ]
-        assert tree.gain[node] == pytest.approx(max(gains)[0], rel=1e-9)
-        assert tree.feature[node] == max(gains)[1]
-        for child in (tree.left[node], tree.right[node]):
-            above[int(child)] = path | {int(tree.feature[node])}
-    assert {1, 2} & set(tree.feature.tolist())
-
-
-@pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("shape", SHAPES)
 def test_groups_hold_on_every_path_and_one_of_all_changes_nothing(seed, shape):
     bins, g, h = case(seed)
@@ -148,27 +117,6 @@ def test_a_random_set_is_one_of_those_in_order_and_the_only_one_where_there_is_o
     assert same(
         grown(single, g, h, n_bins=n_bins, extra_trees=True, **shape), grown(single, g, h, n_bins=n_bins, **shape)
     )
-
-
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("held", HOLDS, ids=str)
-@pytest.mark.parametrize("grow", BY_NODE)
-def test_values_are_held_back_below_splits_by_categories(seed, held, grow):
-    bins, g, h = case(seed)
-    tree = grown(bins, g, h, max_leaves=7, grow=grow, **held)
-    rows, values = nodes_of(tree, bins), {0: held_value(g.sum(), h.sum(), len(g), None, **held)}
-    assert {1, 2} & set(tree.feature.tolist())
-    for node in np.flatnonzero(tree.feature >= 0).tolist():
-        mine = rows[node]
-        assert tree.value[node] == pytest.approx(values[node], rel=1e-9, abs=1e-12)
-        gains = [
-            gain_held(g[mine], h[mine], left, values[node], **held) for _, left in ways(bins[mine], g[mine], h[mine])
-        ]
-        assert tree.gain[node] == pytest.approx(max(gains), rel=1e-9)
-        for child in (int(tree.left[node]), int(tree.right[node])):
-            below = rows[child]
-            values[child] = held_value(g[below].sum(), h[below].sum(), len(below), values[node], **held)
-            assert tree.value[child] == pytest.approx(values[child], rel=1e-9, abs=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -49,29 +49,6 @@ def test_leaves_are_split_in_the_order_asked_for(grow, seed, max_leaves):
         assert scores[list(rows)] == pytest.approx(step, rel=1e-9)
 
 
-@pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize("missing", [0.0, 0.3])
-@pytest.mark.parametrize("bounds", [{}, {"lambda_l2": 0.5}, {"min_rows": 6}])
-def test_oblivious_trees_equal_those_of_the_grower_that_tries_everything(seed, missing, bounds):
-    bins, g, _ = small_case(seed, n=60, missing=missing)
-    h = np.ones(len(g))
-    scores = np.zeros(len(g))
-    parameters = {"lambda_l2": bounds.get("lambda_l2", 0.0), "min_rows_in_leaf": bounds.get("min_rows", 1)}
-    tree = make(bins, grow="oblivious", max_depth=3, **parameters).grow(g, h, scores)
-    conditions, values = naive.grow_by_level(bins, g, h, 3, **bounds)
-    assert tree.n_leaves == 2 ** len(conditions)
-    for depth, (feature, threshold, missing_left) in enumerate(conditions):
-        level = slice(2**depth - 1, 2 ** (depth + 1) - 1)
-        assert set(tree.feature[level]) == {feature}
-        assert set(tree.threshold[level]) == {threshold}
-        if missing_left is not None:
-            assert set(tree.missing_left[level]) == {missing_left}
-    assert scores == pytest.approx(values, rel=1e-9)
-    for node in np.flatnonzero(tree.feature >= 0):  # a side that is too small gains nothing
-        if tree.rows[[tree.left[node], tree.right[node]]].min() < parameters["min_rows_in_leaf"]:
-            assert tree.gain[node] == 0.0
-
-
 @pytest.mark.parametrize("grow", ["best_first", "oblivious"])
 @pytest.mark.usefixtures("share_everything")
 def test_any_number_of_workers_grows_the_same_tree(grow):

@@ -13,15 +13,13 @@ from rankmill.trainer.growing.controls import Controls
 from rankmill.trainer.growing.grower import Grower, SplitNoise
 from rankmill.trainer.layout import BlockedBins
 from rankmill.trainer.workers import Team, with_team
-from tests import naive
-from tests.naive_samples import bits_of, uniform_of
+from tests.naive_samples import bits_of
 from tests.refusals import refused
 from tests.trainer.fixed import fixed
-from tests.trainer.grown import nodes_of
 from tests.trainer.planted import fit, small_data
 from tests.trainer.small_case import TOP, small_case
+from tests.trainer.test_growth_by_definition import BY_NODE
 
-BY_NODE = ("best_first", "breadth_first", "depth_first")
 SHAPES = [{"grow": grow, "max_leaves": 12} for grow in BY_NODE] + [{"grow": "oblivious", "max_depth": 4}]
 NAMES = [f"f{number}" for number in range(5)]
 KEY = 987654321
@@ -48,31 +46,8 @@ def paths(tree):
             above[int(tree.left[node])] = above[int(tree.right[node])] = (*above[node], node)
 
 
-def by_level(tree):
-    """Return the depth of each node."""
-    depth = np.zeros(len(tree.feature), dtype=int)
-    for node in np.flatnonzero(tree.feature >= 0):
-        depth[[tree.left[node], tree.right[node]]] = depth[node] + 1
-    return depth
-
-
 def same(one, other):
     return all(np.array_equal(getattr(one, name), getattr(other, name)) for name in one.__slots__)
-
-
-def best_of(found):
-    found = [split for split in found if split[0] > 1e-12]
-    return max(found, key=lambda split: split[0]) if found else None  # the first of equals
-
-
-def splits_by(features, bins, g, h):
-    return [split for split in naive.splits(bins, g, h) if split[1] in features]
-
-
-def together(feature, path, groups):
-    """Whether a group has the feature and all of the path, or the path has no other feature."""
-    asked = {feature, *path}
-    return len(asked) == 1 or any(asked <= set(group) for group in groups)
 
 
 def drawn(features, fraction, *stream):
@@ -100,21 +75,6 @@ def test_no_path_has_two_features_that_no_group_has_together(seed, shape):
     assert held.n_leaves > 3
     assert not broken(held)
     assert broken(free)
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_each_node_has_the_best_split_of_the_features_that_may_follow_its_path(seed):
-    bins, g, h = small_case(seed, n=80)
-    tree = grown(bins, g, h, max_leaves=10, interaction_constraints=GROUPS)
-    numbers, rows = [{NAMES.index(name) for name in group} for group in GROUPS], nodes_of(tree, bins)
-    above = {node: path[:place] for path in paths(tree) for place, node in enumerate(path)}
-    for node, before in above.items():
-        path = {int(tree.feature[other]) for other in before}
-        allowed = {f for f in range(5) if together(f, path, numbers)}
-        mine = rows[node]
-        gain, *split = best_of(splits_by(allowed, bins[mine], g[mine], h[mine]))
-        assert [tree.feature[node], tree.threshold[node]] == split[:2]
-        assert tree.gain[node] == pytest.approx(gain, rel=1e-9)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -189,32 +149,6 @@ def test_groups_that_are_none_are_refused(groups, facts):
 # -- samples of features ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize("fractions", [(0.6, 1.0), (1.0, 0.4), (0.8, 0.5), (0.01, 0.01)])
-@pytest.mark.parametrize("grow", BY_NODE)
-def test_each_node_has_the_best_split_of_the_features_that_are_drawn(seed, fractions, grow):
-    bins, g, h = small_case(seed, n=80)
-    options = {"feature_fraction_by_level": fractions[0], "feature_fraction_by_node": fractions[1]}
-    tree = grown(bins, g, h, max_leaves=8, grow=grow, **options)
-    depth = by_level(tree)
-    assert tree.n_leaves > 2
-    for node, rows in enumerate(nodes_of(tree, bins)):
-        usable = drawn(range(5), fractions[0], LEVEL, int(depth[node])) if fractions[0] < 1.0 else set(range(5))
-        usable = drawn(sorted(usable), fractions[1], NODE, node) if fractions[1] < 1.0 else usable
-        if tree.feature[node] >= 0:
-            gain, *split = best_of(splits_by(usable, bins[rows], g[rows], h[rows]))
-            assert [tree.feature[node], tree.threshold[node]] == split[:2]
-            assert tree.gain[node] == pytest.approx(gain, rel=1e-9)
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_each_level_of_an_oblivious_tree_is_split_by_a_feature_that_is_drawn(seed):
-    bins, g, h = small_case(seed, n=80)
-    tree = grown(bins, g, h, grow="oblivious", max_depth=4, feature_fraction_by_level=0.4)
-    for level in range(4):
-        assert tree.feature[2**level - 1] in drawn(range(5), 0.4, LEVEL, level)
-
-
 def test_columns_are_drawn_with_the_feature_that_they_are_made_from():
     bins, g, h = small_case(1, n=200, n_features=7)
     tree = grown(bins, g, h, made_from=[2, 2], max_leaves=40, feature_fraction_by_node=0.2)
@@ -229,109 +163,12 @@ def test_columns_are_drawn_with_the_feature_that_they_are_made_from():
 # -- extra_trees -----------------------------------------------------------------------------------------------------
 
 
-def thresholds_drawn(bins, rows_of_nodes, node):
-    """Return {feature: the one threshold that is tried}: between the bins that rows of the nodes have."""
-    found = {}
-    for f in range(bins.shape[1]):
-        column = bins[np.concatenate(rows_of_nodes), f]
-        present = column[column > 0]
-        if not len(present):
-            continue
-        first, end = int(present.min()), int(present.max()) + int((column == 0).any())
-        if first < end:
-            found[f] = first + min(int(uniform_of(bits_of(KEY, SPLIT, node, f)) * (end - first)), end - first - 1)
-    return found
-
-
-@pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize("min_rows", [1, 6])
-@pytest.mark.parametrize("grow", BY_NODE)
-def test_each_node_has_the_best_of_one_random_threshold_a_feature(seed, min_rows, grow):
-    bins, g, h = small_case(seed, n=80)
-    tree = grown(bins, g, h, max_leaves=9, grow=grow, extra_trees=True, min_rows_in_leaf=min_rows)
-    free = grown(bins, g, h, max_leaves=9, grow=grow, min_rows_in_leaf=min_rows)
-    assert not np.array_equal(tree.threshold, free.threshold)
-    for node, rows in enumerate(nodes_of(tree, bins)):
-        if tree.feature[node] < 0:
-            continue
-        drawn_here = thresholds_drawn(bins, [rows], node)
-        found = naive.splits(bins[rows], g[rows], h[rows], min_rows=min_rows)
-        gain, feature, threshold, _ = best_of([s for s in found if s[2] == drawn_here.get(s[1])])
-        assert (tree.feature[node], tree.threshold[node]) == (feature, threshold)
-        assert tree.gain[node] == pytest.approx(gain, rel=1e-9)
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_each_level_has_the_best_of_one_random_threshold_a_feature(seed):
-    bins, g, h = small_case(seed, n=80)
-    tree = grown(bins, g, h, grow="oblivious", max_depth=3, extra_trees=True)
-    nodes = nodes_of(tree, bins)
-    for level in range(3):
-        first = 2**level - 1
-        leaves = nodes[first : 2 * first + 1]
-        ways = [(f, b, m) for f, b in thresholds_drawn(bins, leaves, first).items() for m in (False, True)]
-        gains = [
-            (sum(gain_of(bins[rows, f], g[rows], h[rows], b, missing_left) for rows in leaves), f, b)
-            for f, b, missing_left in ways
-        ]
-        gain, feature, threshold = best_of(gains)
-        assert (tree.feature[first], tree.threshold[first]) == (feature, threshold)
-        assert tree.gain[first : 2 * first + 1].sum() == pytest.approx(gain, rel=1e-9)
-
-
-def gain_of(column, g, h, threshold, missing_left):
-    left = naive.goes_left(column, threshold, missing_left)
-    return naive.split_gain(g, h, left, 0.0) if left.any() and not left.all() else 0.0
-
-
 def test_random_thresholds_with_the_loss_as_criterion_are_refused():
     with refused(InvalidParameter, "extra_trees", "ole"):
         fit(small_data(), criterion="ole", extra_trees=True)
 
 
 # -- weights ---------------------------------------------------------------------------------------------------------
-
-WEIGHTS = {"f0": 0.5, "f2": 3.0, "f3": 0.0}
-
-
-def worth(gain, feature):
-    return gain * WEIGHTS.get(NAMES[feature], 1.0)
-
-
-@pytest.mark.parametrize("seed", range(8))
-@pytest.mark.parametrize("grow", BY_NODE)
-@pytest.mark.parametrize("min_rows", [1, 6])
-def test_each_node_has_the_split_that_is_worth_most(seed, grow, min_rows):
-    bins, g, h = small_case(seed, n=80)
-    tree = grown(bins, g, h, max_leaves=9, grow=grow, min_rows_in_leaf=min_rows, feature_weights=WEIGHTS)
-    worths = {}
-    for node, rows in enumerate(nodes_of(tree, bins)):
-        found = naive.splits(bins[rows], g[rows], h[rows], min_rows=min_rows)
-        best = best_of([(worth(s[0], s[1]), *s) for s in found if s[0] > 1e-12])
-        if tree.feature[node] >= 0:
-            worths[node], gain, feature, threshold, _ = best
-            assert (tree.feature[node], tree.threshold[node]) == (feature, threshold)
-            assert tree.gain[node] == pytest.approx(gain, rel=1e-9)  # the true one
-    assert tree.n_leaves > 2
-    assert 3 not in tree.feature
-    for node, other in itertools.permutations(worths, 2):
-        if grow == "best_first" and tree.left[node] < tree.left[other] and (other < tree.left[node]):
-            assert worths[node] >= worths[other] - 1e-9
-
-
-@pytest.mark.parametrize("seed", range(8))
-def test_each_level_has_the_split_that_is_worth_most(seed):
-    bins, g, h = small_case(seed, n=80)
-    tree = grown(bins, g, h, grow="oblivious", max_depth=3, feature_weights=WEIGHTS)
-    nodes = nodes_of(tree, bins)
-    for level in range(by_level(tree).max()):
-        first = 2**level - 1
-        leaves = nodes[first : 2 * first + 1]
-        ways = itertools.product(range(5), range(1, TOP), (False, True))
-        gains = [(sum(gain_of(bins[r, f], g[r], h[r], b, m) for r in leaves), f, b) for f, b, m in ways]
-        _, gain, feature, threshold = best_of([(worth(gain, f), gain, f, b) for gain, f, b in gains])
-        assert (tree.feature[first], tree.threshold[first]) == (feature, threshold)
-        assert tree.gain[first : 2 * first + 1].sum() == pytest.approx(gain, rel=1e-9)
 
 
 def test_columns_made_from_a_feature_share_its_weight():

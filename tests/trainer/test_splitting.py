@@ -1,17 +1,13 @@
-"""Split search against every split tried by hand; whole trees against a grower that tries everything."""
+"""Bounds of leaves, ties, missing values and rows that cannot be told apart; the best splits: test_growth_by_definition.py."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from rankmill.trainer import _kernels as row_kernels
-from rankmill.trainer.growing import _state_kernels as state
-from rankmill.trainer.growing._split_kernels import search_counted
 from rankmill.trainer.growing.grower import Grower
 from rankmill.trainer.layout import BlockedBins
 from rankmill.trainer.workers import Team
-from tests import naive
 from tests.trainer.fixed import fixed
 from tests.trainer.small_case import small_case
 
@@ -24,32 +20,6 @@ def grow(bins, g, h, team=None, **parameters):
     return tree, scores
 
 
-@pytest.mark.parametrize("seed", range(30))
-@pytest.mark.parametrize("bounds", [{}, {"lambda_l2": 0.75}, {"min_hessian": 2.5}])
-def test_the_first_split_is_the_best_of_all(seed, bounds):
-    bins, g, h = small_case(seed)
-    best = max(gain for gain, *_ in naive.splits(bins, g, h, **bounds))
-    parameters = {"lambda_l2": bounds.get("lambda_l2", 0.0), "min_hessian_in_leaf": bounds.get("min_hessian", 0.0)}
-    tree, _ = grow(bins, g, h, max_leaves=2, **parameters)
-    assert tree.gain[0] == pytest.approx(best, rel=1e-12)
-    column = bins[:, tree.feature[0]]
-    left = (column <= tree.threshold[0]) & ((column > 0) | bool(tree.missing_left[0]))
-    assert naive.split_gain(g, h, left, parameters["lambda_l2"]) == pytest.approx(best, rel=1e-12)
-    assert tree.rows.tolist() == [40, left.sum(), (~left).sum()]
-
-
-@pytest.mark.parametrize("seed", range(12))
-@pytest.mark.parametrize("missing", [0.0, 0.3])
-def test_whole_trees_equal_those_of_the_grower_that_tries_everything(seed, missing):
-    bins, g, h = small_case(seed, n=60, missing=missing)
-    tree, scores = grow(bins, g, h, max_leaves=7)
-    leaves = naive.grow_by_node(bins, g, h, 7)
-    for rows, step in leaves.items():
-        assert scores[list(rows)] == pytest.approx(step, rel=1e-9)
-    assert tree.n_leaves == len(leaves)
-    assert sorted(tree.rows[tree.feature < 0]) == sorted(len(rows) for rows in leaves)
-
-
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("min_rows", [2, 5, 9])
 def test_no_leaf_has_fewer_rows_than_asked_for(seed, min_rows):
@@ -60,33 +30,6 @@ def test_no_leaf_has_fewer_rows_than_asked_for(seed, min_rows):
     tree, _ = grow(bins, g, h, max_leaves=16, min_rows_in_leaf=min_rows)
     assert tree.rows[tree.feature < 0].min() >= min_rows
     assert tree.rows[tree.feature < 0].sum() == 120
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_counted_search_obeys_the_row_bound_exactly(seed):
-    bins, g, h = small_case(seed, n=50, n_features=1)
-    allowed = [gain for gain, *_ in naive.splits(bins, g, h, min_rows=20)]
-    layout = BlockedBins.from_batches([bins], 50, np.array([256], dtype=np.int32))
-    packed = np.empty(50, dtype=np.int64)
-    row_kernels.pack(g, h, 1024.0, 1024.0, 0, 50, packed)
-    hist = np.zeros((16, 256), dtype=np.int64)
-    hist[:1] = naive.histogram(bins, range(50), packed)
-    gains, none = np.zeros((2, 1)), np.zeros(0, np.int64)
-    table = np.zeros((1, state.NODE_FIELDS), np.int64)
-    table[0, [state.LAST, state.ROWS, state.TOTAL]] = 50, 50, packed.sum()
-    rules = state.Rules(min_rows=20, unit_g=1 / 1024, unit_h=1 / 1024)
-    search_counted(
-        state.Crew(0, 1, none, 1, -1, none, none, 0, none), 0, False, 0, 1,
-        state.Bins(layout.words, none, none, layout.n_bins, layout.lanes, layout.digits, layout.by_lane, layout.block_starts, np.ones(16, np.uint8), np.zeros(16, np.int8), np.zeros(16, np.uint8),
-                   np.arange(16, dtype=np.int32), np.zeros((16, 0), np.uint64),
-                   np.ones(16), np.zeros(16), np.zeros(16, np.uint8), np.zeros((0, 0), np.int64)),
-        np.arange(50 + state.LOOK_AHEAD, dtype=np.int32), h, rules,
-        state.Nodes(table, np.array([[-np.inf, np.inf, 0.0, 50.0]]), none, none, none, none, none, np.zeros((1, 0), np.uint64), np.zeros((1, 0), np.uint8), none, none),
-        state.Histograms(hist[None], none, none, none),
-        state.Search(gains, np.zeros((2, 1)), np.zeros((2, 1, 8), np.int64), np.full((1, 16), np.inf), np.empty((1, 8, 256)),
-                     np.zeros((1, 2, 256), np.int64), np.zeros((1, 16), np.uint8), np.zeros((1, 16), np.uint64), np.zeros(2), np.zeros((2, 8), np.int64)),
-    )  # fmt: skip
-    assert gains[0, 0] == pytest.approx(max(allowed, default=0.0), rel=1e-12)
 
 
 @pytest.mark.parametrize("grow_so", [{}, {"grow": "oblivious", "max_depth": 1}])
