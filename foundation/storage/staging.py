@@ -36,6 +36,7 @@ OURS_AFTER = 24 * 3600.0  # seconds after which the staged file of a dead proces
 ANYBODYS_AFTER = 7 * 24 * 3600.0  # the same for another machine: files are staged only briefly
 TRY_A_NEW_FILE = errno.EIO
 ATTEMPTS = 2
+_DISCARDED = "discarded"  # marks a folder that is being removed, the lock last
 _SCRATCH = "rankmill-"  # the names of scratch folders begin with it
 Way = Literal["link", "rename"]
 
@@ -83,7 +84,7 @@ def staging_folder(destination: Path, resumable: Callable[[Path], bool] | None =
         raise
     finally:
         if not kept:
-            shutil.rmtree(folder, ignore_errors=True)
+            _discard(folder)
         with suppress(OSError):
             for above in created:
                 above.rmdir()
@@ -105,7 +106,7 @@ def scratch_folder(kind: str, inside: str | os.PathLike[str] | None = None) -> I
         with _locked(folder):
             yield folder
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        _discard(folder)
 
 
 @contextmanager
@@ -126,7 +127,8 @@ def _take_over(destination: Path, resumable: Callable[[Path], bool]) -> tuple[Pa
             lock = (folder / LOCK_NAME).open("rb")
             try:
                 # a cleanup may have been faster: then the locked file has no name any more
-                if try_lock(lock) and os.fstat(lock.fileno()).st_nlink and resumable(folder):
+                free = try_lock(lock) and os.fstat(lock.fileno()).st_nlink and not (folder / _DISCARDED).exists()
+                if free and resumable(folder):
                     return folder, lock
             except BaseException:
                 lock.close()
@@ -149,7 +151,18 @@ def _remove_if_abandoned(folder: Path) -> None:
         return
     with suppress(OSError), (folder / LOCK_NAME).open("rb") as lock:
         if try_lock(lock):
-            shutil.rmtree(folder, ignore_errors=True)
+            _discard(folder)
+
+
+def _discard(folder: Path) -> None:
+    """Remove a folder.  If the process is killed meanwhile, a later one does not resume what is left, and removes it."""
+    with suppress(OSError):
+        (folder / _DISCARDED).touch()
+        for name in {*os.listdir(folder)} - {LOCK_NAME, _DISCARDED}:  # noqa: PTH208 - names
+            shutil.rmtree(folder / name, ignore_errors=True)
+            (folder / name).unlink(missing_ok=True)
+        (folder / _DISCARDED).unlink()
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 class Staging:
