@@ -29,7 +29,7 @@ def query_ids(given: Any, where: str = "") -> npt.NDArray[Any]:
     Raises
     ------
     TrainingDataRejected
-        An id is missing, infinite or empty; a number is not whole, or a float is so large that it may stand for several whole
+        An id is missing, infinite, empty or a boolean; a number is not whole, or a float is so large that it may stand for several whole
         numbers; ids are of several kinds; or ``given`` is no list of ids.  The message begins with ``where``.
     """
     found = _as_array(given, where)
@@ -46,9 +46,10 @@ def query_ids(given: Any, where: str = "") -> npt.NDArray[Any]:
         _check(~np.isnat(found), found, where)
     elif kind in "US":
         _check(np.char.str_len(found) > 0, found, where)
-    elif kind not in "biu":
+    elif kind not in "iu":
+        kinds = {"b": "booleans", "V": "records"}
         raise TrainingDataRejected(
-            f"{where}qid holds {'records' if found.dtype.names else found.dtype}; query ids are whole numbers or text"
+            f"{where}qid holds {kinds.get(kind, found.dtype)}; query ids are whole numbers or text"
         )
     return found
 
@@ -109,7 +110,7 @@ def _of_objects(ids: npt.NDArray[Any], where: str) -> npt.NDArray[Any]:
 def _identity(row: int, value: Any, where: str) -> tuple[str, Any]:
     """Return the kind of an id, and the value that is compared."""
     if isinstance(value, bool | np.bool_):
-        return "bool", bool(value)
+        raise TrainingDataRejected(f"{where}row {row}: qid holds booleans; query ids are whole numbers or text")
     if isinstance(value, Integral):
         return "number", int(value)
     if isinstance(value, float | np.floating):

@@ -68,7 +68,13 @@ REFUSED = {
     "an empty text": (["a", ""], "row 1", "empty"),
     "an empty NumPy text": (np.array(["a", ""]), "row 1", "empty"),
     "text and numbers": ([1, "1"], "int", "str"),
-    "truth and numbers": ([True, 1], "bool", "int"),
+    "truth and numbers": ([1, True], "booleans"),
+    "truth values": (np.array([True, False]), "booleans"),
+    "a list of truth values": ([True, False], "booleans"),
+    "truth values of pandas": (pd.Series([True, False], dtype="boolean"), "booleans"),
+    "categories of truth values": (pd.Categorical([True, False]), "booleans"),
+    "truth values of Polars": (pl.Series([True, False]), "booleans"),
+    "truth values of Arrow": (pa.array([True, False]), "booleans"),
     "complex numbers": (np.array([1j]), "complex128"),
 }
 
@@ -103,9 +109,9 @@ def test_whole_numbers_that_share_a_float_are_never_accepted(offset, dtype):
     assert all(a != b for a, b in combinations(found, 2))
 
 
-def test_times_and_truth_values_are_ids():
+def test_times_are_ids():
     days = [datetime.date(2020, 1, 2), datetime.date(2020, 1, 1)]
-    for ids in (days, pd.to_datetime(days), np.array([True, False])):
+    for ids in (days, pd.to_datetime(days)):
         assert len(np.unique(query_ids(ids))) == 2
 
 
