@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from rankmill.foundation.errors import DataRejected
 from rankmill.foundation.storage.arriving import readable
 
 if TYPE_CHECKING:
@@ -64,6 +65,26 @@ def refused_by_arrow(path: Path, error: Exception, otherwise: str) -> str:
             " in Polars cast(pl.String) and cast(pl.Float64)"
         )
     return f"{path}: {otherwise}: {reason}"
+
+
+def parquet_metadata(path: Path) -> pq.FileMetaData:
+    """Return the metadata of a Parquet file of a user.
+
+    Raises
+    ------
+    DataRejected
+        It claims another number of rows than its row groups have: readers that believe one of them lose rows.
+    OSError, pa.ArrowException
+        It cannot be read.
+    """
+    metadata = pq.read_metadata(readable(path))
+    rows = sum(metadata.row_group(number).num_rows for number in range(metadata.num_row_groups))
+    if rows != metadata.num_rows:
+        raise DataRejected(
+            f"{path}: the Parquet data are damaged: the file claims {metadata.num_rows:,} rows, its row groups have {rows:,};"
+            " write it again"
+        )
+    return metadata
 
 
 def open_parquet(path: Path) -> pq.ParquetFile:

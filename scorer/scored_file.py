@@ -21,7 +21,7 @@ from rankmill.foundation.errors import CandidatesRejected, InputError
 from rankmill.foundation.options import spelled
 from rankmill.foundation.storage.special_files import refuse_special
 from rankmill.foundation.storage.table_formats import refuse_table_format
-from rankmill.pipeline.arrow import refused_by_arrow, schema_of
+from rankmill.pipeline.arrow import parquet_metadata, refused_by_arrow, schema_of
 from rankmill.pipeline.dataset_manifest import MANIFEST_NAME
 from rankmill.pipeline.made_ids import without_made
 from rankmill.pipeline.options import USUAL_DELIMITERS, ReadOptions
@@ -254,7 +254,7 @@ def _is_scored(path: Path) -> bool:
 
 def _parquet_columns(path: Path) -> list[str]:
     try:
-        return list(pq.read_schema(path).names)
+        return parquet_metadata(path).schema.to_arrow_schema().names
     except pa.ArrowException as error:
         raise CandidatesRejected(
             refused_by_arrow(path, error, "not a complete Parquet file; create it again")

@@ -24,6 +24,7 @@ from rankmill.pipeline.arrow import parts_of
 from rankmill.pipeline.clicks.spilled_log import LogRows
 from rankmill.pipeline.grouping.query_splits import hash_ids
 from rankmill.pipeline.sources.files import format_of
+from rankmill.pipeline.sources.parquet import schema_of_file
 
 QUERIES, EVENTS = "ubi_queries", "ubi_events"
 _RESIDENT = 350 * 10**6  # bytes of the process and of what is spilled at once
@@ -141,6 +142,7 @@ def _select(connection: Any, path: Path, columns: dict[str, str]) -> str:
     elif chosen in {"csv", "tsv"}:
         source = f"read_csv({name}, all_varchar = true, header = true)"
     elif chosen == "parquet":
+        schema_of_file(path)
         source = f"read_parquet({name})"
     else:
         raise InputError(f"{path}: logs of UBI are read from JSON lines (.jsonl), Parquet or CSV; choose one of these")

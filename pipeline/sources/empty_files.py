@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyarrow import ipc
 
 from rankmill.foundation.errors import DataRejected, RankmillError
 from rankmill.foundation.storage.arriving import readable
+from rankmill.pipeline.arrow import parquet_metadata
 from rankmill.pipeline.sources.blocks import compression_of, unchecked_blocks
 from rankmill.pipeline.sources.files import check_file, format_of
 
@@ -22,8 +22,15 @@ _MOST_ARROW_BYTES = 1 << 20  # an Arrow file without rows has little more than i
 _WITH_HEADER = frozenset({"csv", "tsv"})
 
 
-def with_rows(files: Sequence[Path], form: str = "auto", say: Callable[[str], None] | None = None) -> list[Path]:
-    """Return ``files`` without those that have no rows, of which ``say`` is told; a single file is returned as it is.
+def with_rows(
+    files: Sequence[Path],
+    form: str = "auto",
+    say: Callable[[str], None] | None = None,
+    skipped: list[Path] | None = None,
+) -> list[Path]:
+    """Return ``files`` without those that have no rows; a single file is returned as it is.
+
+    ``say`` is told of those without rows, which are added to ``skipped``.
 
     Raises
     ------
@@ -40,6 +47,8 @@ def with_rows(files: Sequence[Path], form: str = "auto", say: Callable[[str], No
         raise DataRejected(
             f"{empty[0]} and {len(empty) - 1:,} more: contain no rows; give at least one file that has some"
         )
+    if skipped is not None:
+        skipped += empty
     if empty and say is not None:
         say(
             f"skipped {len(empty):,} of {len(files):,} files, which have no rows: {empty[0]}{', ..' * (len(empty) > 1)}"
@@ -55,7 +64,7 @@ def _is_empty(path: Path, form: str) -> bool:
         if not path.stat().st_size:
             return True
         if chosen == "parquet":
-            return bool(pq.read_metadata(readable(path)).num_rows == 0)
+            return bool(parquet_metadata(path).num_rows == 0)
         return _arrow_is_empty(path) if chosen == "arrow" else _text_is_empty(path, has_header=chosen in _WITH_HEADER)
     except (RankmillError, OSError, pa.ArrowException):
         return False

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from rankmill.foundation.errors import DataRejected
 from rankmill.foundation.storage.arriving import readable
-from rankmill.pipeline.arrow import open_parquet, refused_by_arrow
+from rankmill.pipeline.arrow import open_parquet, parquet_metadata, refused_by_arrow
 from rankmill.pipeline.sources.batch import ColumnBatch, ColumnTask
 from rankmill.pipeline.sources.blocks import refuse_foreign_content
 from rankmill.pipeline.sources.columnar import ColumnarSource, check_text
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 
 _SAMPLED_GROUPS, _SAMPLED_ROWS = 4, 256  # to know the length of ids
+_TOO_FEW = "the Parquet data are damaged: a column has too few values"
 PART_ROWS = 65536  # row groups are read together up to this size, so that reopening the file costs little
 
 
@@ -80,11 +81,14 @@ class ParquetSource(ColumnarSource):
             if not groups:
                 return
             done = ends[groups[0]] - sizes[groups[0]]
+            claimed = done + sum(sizes[number] for number in groups)
             for batch in read_batches(file, self.path, rows, self._columns.read, groups, done):
                 skipped = min(max(first - done, 0), len(batch))
                 done += len(batch)
                 if skipped < len(batch):
                     yield batch.slice(skipped), done / ends[-1]
+            if done != claimed:
+                raise DataRejected(f"{self.path}: {_TOO_FEW}")
 
     def column_tasks(
         self, block_bytes: int, most_rows: int, first: int = 0, n_threads: int = 1
@@ -123,7 +127,7 @@ class ParquetSource(ColumnarSource):
             with _refusing_damaged(self.path):
                 table = file.read_row_groups(groups, columns=columns, use_threads=False).slice(skipped)
             if len(table) != n:
-                raise DataRejected(f"{self.path}: the Parquet data are damaged: a column has too few values")
+                raise DataRejected(f"{self.path}: {_TOO_FEW}")
             return table
 
         def features() -> Iterator[list[pa.Array[Any]]]:
@@ -167,7 +171,7 @@ def _refusing_damaged(path: Path) -> Iterator[None]:
 def schema_of_file(path: Path) -> pa.Schema:
     """Return the schema of the Parquet file ``path``, with all categories as dictionaries; DataRejected if it is not one."""
     try:
-        metadata = pq.read_metadata(readable(path))
+        metadata = parquet_metadata(path)
         schema = metadata.schema.to_arrow_schema()
         schema.names  # noqa: B018
         return with_categories(schema, metadata.metadata)

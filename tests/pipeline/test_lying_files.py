@@ -17,6 +17,7 @@ from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.ingest.dataset_builder import Building
 from rankmill.pipeline.options import ReadOptions
 from rankmill.pipeline.sources.open_source import open_source
+from rankmill.scorer.evaluate import evaluate
 from rankmill.scorer.first_stage import FirstStage
 from tests.refusals import refused
 
@@ -121,3 +122,47 @@ def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path, monkeypatch, 
     with refused(InputError, path, "changed while it was read"):
         ingest([path], tmp_path / "d")
     assert not (tmp_path / "d").exists()
+
+
+def with_claimed_rows(path, table, claimed):
+    """Write ``table`` as Parquet whose footer claims ``claimed`` rows; the row groups keep theirs."""
+    pq.write_table(table, path, row_group_size=50)
+    data = path.read_bytes()
+    size = struct.unpack("<I", data[-8:-4])[0]
+    footer = data[-8 - size : -8]
+    before, after = (zigzag(number) for number in (len(table), claimed))
+    at = [place for place in range(size) if footer.startswith(b"\x16" + before, place)]
+    for place in at:
+        lying = footer[:place] + b"\x16" + after + footer[place + 1 + len(before) :]
+        path.write_bytes(data[: -8 - size] + lying + struct.pack("<I", len(lying)) + b"PAR1")
+        try:
+            if pq.read_metadata(path).num_rows == claimed:
+                return
+        except (OSError, pa.ArrowException):  # another number of the footer was the same
+            continue
+    raise AssertionError("the number of rows was not found")
+
+
+def zigzag(number):
+    """Return a whole number as Thrift's compact protocol writes it."""
+    left, out = 2 * number, bytearray()
+    while left > 127:
+        out.append(left % 128 + 128)
+        left //= 128
+    return bytes([*out, left])
+
+
+@pytest.mark.parametrize("claimed", [0, 1, N - 50, N - 1, N + 1, 10**6])
+def test_a_parquet_footer_with_another_number_of_rows_than_its_row_groups_is_refused(tmp_path, claimed):
+    path, good = tmp_path / "a.parquet", tmp_path / "good.parquet"
+    with_claimed_rows(path, TABLE, claimed)
+    pq.write_table(TABLE.slice(0, 5), good)
+    for files in ([path], [good, path]):
+        with refused(DataRejected, path, f"{claimed:,} rows", f"{N:,}"):
+            ingest(files, tmp_path / "d")
+    with refused(DataRejected, path, f"{claimed:,} rows"):
+        ingest([good], tmp_path / "d", qrels=[path])
+    scored = TABLE.append_column("score", TABLE["x"])
+    with_claimed_rows(path, scored, claimed)
+    with refused(RankmillError, path, f"{claimed:,} rows"):
+        evaluate(path, metrics=["ndcg@10"])
