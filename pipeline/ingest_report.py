@@ -70,6 +70,8 @@ class IngestReport:
     """Inferred roles with the names of their columns."""
     vocabulary: Vocabulary = field(default_factory=Vocabulary)
     """The categories of the categorical features."""
+    empty_files: int = 0
+    """Number of files that were skipped because they have no rows."""
 
     @property
     def megabytes_per_second(self) -> float:
@@ -163,6 +165,7 @@ class IngestReport:
             "missing_share": self.missing_share,
             "rejected_rows": manifest.rejected_rows,
             "sources": as_json(manifest.sources),
+            "empty_files": self.empty_files,
             "seconds": self.seconds,
             "megabytes_per_second": self.megabytes_per_second,
         }

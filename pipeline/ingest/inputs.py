@@ -67,6 +67,8 @@ class Inputs:
         The features that are categories.
     read
         How the files of rows are read.
+    empty
+        Files in any role that were skipped because they have no rows.
     """
 
     rows: tuple[RowFile, ...]
@@ -77,6 +79,7 @@ class Inputs:
     columns: tuple[str, ...] | None
     categorical: frozenset[str]
     read: ReadOptions
+    empty: tuple[Path, ...]
 
     @property
     def paths(self) -> list[Path]:
@@ -161,15 +164,19 @@ def open_inputs(
     DataRejected
         The files are inconsistent.
     """
-    files = _row_files(rows, options, say)
+    empty: list[Path] = []
+    files = _row_files(rows, options, say, empty)
     read = replace(options.read, ungraded=options.read.ungraded or bool(pairs))
     if judgments:
         read = without_grades(read, timed=options.split_time is not None)
     sources = open_rows([file.path for file in files], options.format, read, quarantine)
     columns = _common_columns(sources, options, read, graded=not judgments)
     check_made_ids(sources)
-    judgment_files = sorted_files(with_rows(find_files(judgments), say=say), [file.path for file in files])
-    pair_files = sorted_files(with_rows(find_files(pairs), say=say), [*(file.path for file in files), *judgment_files])
+    judgment_files = sorted_files(
+        with_rows(find_files(judgments), say=say, skipped=empty), [file.path for file in files]
+    )
+    others = [*(file.path for file in files), *judgment_files]
+    pair_files = sorted_files(with_rows(find_files(pairs), say=say, skipped=empty), others)
     categorical = frozenset(named(read.categorical, columns or ()))
     if columns is None:
         categorical = frozenset(map(letor_name, categorical))
@@ -190,6 +197,7 @@ def open_inputs(
         columns=columns,
         categorical=categorical,
         read=read,
+        empty=tuple(empty),
     )
 
 
@@ -202,9 +210,9 @@ def check_for_cluster(inputs: Inputs) -> None:
 
 
 def _row_files(
-    rows: Mapping[SplitName, Given], options: IngestOptions, say: Callable[[str], None] | None
+    rows: Mapping[SplitName, Given], options: IngestOptions, say: Callable[[str], None] | None, empty: list[Path]
 ) -> list[RowFile]:
-    """Return the files of rows in an order that does not depend on the arguments."""
+    """Return the files of rows in an order that does not depend on the arguments; those without rows are added to ``empty``."""
     train, valid, test = (rows.get(split, ()) for split in SPLITS)
     if options.rule is not None and (valid or test):
         raise InputError(
@@ -215,7 +223,9 @@ def _row_files(
         raise InputError("no input files")
     named = zip(SPLITS, (train, valid, test), strict=True)
     files = [
-        RowFile(path, split) for split, paths in named for path in with_rows(find_files(paths), options.format, say)
+        RowFile(path, split)
+        for split, paths in named
+        for path in with_rows(find_files(paths), options.format, say, empty)
     ]
     seen: dict[Path, SplitName] = {}
     for given in files:

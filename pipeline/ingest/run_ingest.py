@@ -133,4 +133,5 @@ def ingest(
         columns_guessed=inputs.guessed,
         statistics=statistics_of(made),
         vocabulary=made.vocabulary,
+        empty_files=len(inputs.empty),
     )

@@ -50,7 +50,8 @@ def test_the_dataset_is_that_of_the_files_with_rows(tmp_path, suffix, content, g
     (folder / f"d.{suffix}").touch()
     paths = {"folder": [folder], "pattern": [f"{folder}/*.{suffix}"], "files": sorted(folder.iterdir())}[given]
     said = []
-    ingest(paths, tmp_path / "d", say=said.append)
+    report = ingest(paths, tmp_path / "d", say=said.append)
+    assert report.to_json()["empty_files"] == 3
     assert (tmp_path / "d" / MANIFEST_NAME).read_bytes() == (tmp_path / "alone" / MANIFEST_NAME).read_bytes()
     assert len(said) == 1
     assert "3 of 4 files" in said[0]
@@ -107,6 +108,7 @@ def test_judgments_pairs_and_clicks_are_read_without_their_empty_parts(tmp_path)
             write(tmp_path / role / f"{number}.{'csv' if role == 'clicks' else 'txt'}", text)
     said = []
     report = ingest([rows], tmp_path / "d", qrels=[tmp_path / "qrels"], pairs=[tmp_path / "pairs"], say=said.append)
+    assert report.to_json()["empty_files"] == 4
     assert report.manifest.pairs.pairs == 1
     assert [line.split(",")[0] for line in said] == ["skipped 2 of 3 files"] * 2
     with open_click_log([tmp_path / "clicks"], say=said.append) as log:
