@@ -27,6 +27,7 @@ from rankmill.pipeline.binning import bin_dataset
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.options import IngestOptions, ReadOptions
+from rankmill.pipeline.sources.grades import note_on_gains
 from rankmill.trainer.checkpoints import training_key
 from rankmill.trainer.divided import check_divided
 from rankmill.trainer.nets.options import NET
@@ -78,6 +79,8 @@ class Fitted:
 
     result: TrainingResult
     given_names: tuple[str, ...] | None
+    note: str
+    """On grades that count next to nothing; empty if none does."""
 
 
 def fit_on_cluster(X: Any, y: Any, given: Mapping[str, Any], to_fit: ToFit) -> Fitted:  # noqa: N803 - the field's name
@@ -131,7 +134,8 @@ def fit_on_cluster(X: Any, y: Any, given: Mapping[str, Any], to_fit: ToFit) -> F
             options = replace(options, on_round=listen, on_message=say)
             key = training_key(dataset, parameters, options.eval_metrics)
             result = train_on_cluster(dataset, parameters, options, None, cluster, key)
-    return Fitted(result, rows.given_names)
+        note = note_on_gains((count.grade for count in dataset.manifest.grades), parameters.gain)
+    return Fitted(result, rows.given_names, note)
 
 
 def refuse_on_cluster(ranker: Any, given: Mapping[str, Any]) -> None:

@@ -288,6 +288,8 @@ def _notes(
     counted = max(
         (paired.n_queries for each in differences.values() for paired in each.values() if paired is not None), default=0
     )
+    if first.note_on_gains:
+        notes.append(first.note_on_gains)
     if counted < FEW_QUERIES:
         notes.append(
             f"{counted} queries are few: an interval of fewer than {FEW_QUERIES} is narrower than it should be"

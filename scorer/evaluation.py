@@ -180,6 +180,12 @@ class Evaluation:
         """Count the queries in the mean of this metric."""
         return int(np.count_nonzero(~np.isnan(self.values[metric])))
 
+    @property
+    def note_on_gains(self) -> str:
+        """Remark on grades that count next to nothing by the gains of these metrics; empty if none does."""
+        by_gain = any(metric.name in {"ndcg", "dcg"} and not metric.goal for metric in self.metrics)
+        return note_on_gains(self.facts.grades.tolist(), self.policy.gain) if by_gain else ""
+
     def _needs_cut_ranks(self, metric: Metric) -> bool:
         """Whether the metric needs ranks that were cut off."""
         kept = self.counts.fewest_kept
@@ -275,9 +281,8 @@ class Evaluation:
             notes.append(
                 ("note", f"{self.convention.name} has no {', '.join(foreign)}: computed under its conventions")
             )
-        by_gain = any(metric.name in {"ndcg", "dcg"} and not metric.goal for metric in self.metrics)
-        if by_gain and (note := note_on_gains(self.facts.grades.tolist(), self.policy.gain)):
-            notes.append(("note", note))
+        if self.note_on_gains:
+            notes.append(("note", self.note_on_gains))
         for count, words in (
             (counts.n_unjudged_documents, "scored documents have no grade: counted as grade 0"),
             (counts.n_unjudged_queries, "scored queries are not judged: left out"),

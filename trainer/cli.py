@@ -172,7 +172,7 @@ def cv(
     from rankmill.trainer.cross_validate_on_cluster import cross_validate_on_cluster
     from rankmill.trainer.nets.cross_validating import cross_validate_net_on
     from rankmill.trainer.nets.plan import plan_net
-    from rankmill.trainer.progress import TrainingProgress, to_stderr
+    from rankmill.trainer.progress import TrainingProgress, say_of_gains, to_stderr
     from rankmill.trainer.train_on_dataset import cross_validate, plan_of
     from rankmill.trainer.training_options import TrainingOptions
 
@@ -182,6 +182,7 @@ def cv(
             raise InvalidParameter(f"{spelled('cluster')} does not work with {spelled('model')} net; leave it out")
         net = kind.net_options(parameters, "folds")
         to_stderr(plan_net(opened, net, options, parameters.folds).render())
+        say_of_gains(opened, net.gain)
         progress = TrainingProgress(net.epochs, step="epoch", n_trainings=parameters.folds, log_every=log_every)
         with compilation_announced(to_stderr), progress:
             result = cross_validate_net_on(opened, net, parameters.folds, options, on_round=progress.update)
@@ -190,6 +191,7 @@ def cv(
         training = TrainingOptions(**values_of(options), on_message=to_stderr)
         plan = plan_of(opened, replace(parameters, rounds_by="cv", refit="none"), training)
         to_stderr(plan.render())
+        say_of_gains(opened, plan.parameters.gain)
         progress = TrainingProgress(plan.parameters.n_rounds, n_trainings=parameters.folds, log_every=log_every)
         training = replace(training, on_round=progress.update)
         with compilation_announced(to_stderr), ExitStack() as stack:

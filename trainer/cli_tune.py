@@ -65,7 +65,7 @@ def tune(
     from rankmill.foundation.cluster.workers import open_cluster
     from rankmill.foundation.kernels.compiling import FIRST, compilation_announced, kernels_compiled
     from rankmill.pipeline.dataset import Dataset
-    from rankmill.trainer.progress import TrialsProgress, note_few_queries
+    from rankmill.trainer.progress import TrialsProgress, note_few_queries, say_of_gains
     from rankmill.trainer.training_options import TrainingOptions
     from rankmill.trainer.tuning.search import plan_tuning
     from rankmill.trainer.tuning.search import tune as search_for
@@ -96,6 +96,7 @@ def tune(
             cluster = stack.enter_context(open_cluster(search.where.cluster, say))
             plan = replace(plan, cluster_workers=cluster.size)
         say(plan.render())
+        say_of_gains(opened, options.gain, say)
         if not plan.by_folds:
             note_few_queries(opened, "the best trial")
         if plan.workers > 1 and not kernels_compiled("trainer"):  # worker processes compile for themselves
@@ -142,7 +143,7 @@ def select_features(
     from rankmill.foundation.storage.publish import write_atomically
     from rankmill.pipeline.dataset import Dataset
     from rankmill.trainer.feature_selection import select_features as select
-    from rankmill.trainer.progress import note_few_queries, to_stderr
+    from rankmill.trainer.progress import note_few_queries, say_of_gains, to_stderr
     from rankmill.trainer.training_options import TrainingOptions
 
     record = out / "selection.json"
@@ -150,6 +151,7 @@ def select_features(
         raise InputError(f"{record}: exists already; choose another folder, or replace it with --overwrite")
     opened = Dataset.open(dataset)
     note_few_queries(opened, "the selection")
+    say_of_gains(opened, parameters.gain)
     with compilation_announced(to_stderr):
         found = select(opened, parameters, rules, TrainingOptions(**values_of(machine), on_message=to_stderr))
     out.mkdir(parents=True, exist_ok=True)

@@ -17,6 +17,7 @@ from rankmill.foundation.kernels.compiling import compilation_announced
 from rankmill.foundation.progress import TerminalBar, in_notebook, shows_bars, stderr_console
 from rankmill.foundation.scalars import whole_number
 from rankmill.foundation.units import spell
+from rankmill.pipeline.sources.grades import note_on_gains
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.training_result import RoundRecord
 
@@ -225,6 +226,12 @@ class TrialsProgress(TerminalBar):
             last - self._done,
             lambda: f"trial {trial}, {counted}: {this}" + (f"; best {best}" if best else ""),
         )
+
+
+def say_of_gains(dataset: Dataset, gain: str, say: Callable[[str], object] | None = None) -> None:
+    """Say, by default on stderr, if with this ``gain`` some grades of ``dataset`` count next to nothing."""
+    if note := note_on_gains((count.grade for count in dataset.manifest.grades), gain):
+        (say or to_stderr)(f"note: {note}")
 
 
 def note_few_queries(dataset: Dataset, decided: str) -> None:

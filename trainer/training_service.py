@@ -11,7 +11,6 @@ from rankmill.foundation.records import JSON, as_json, left_out
 from rankmill.foundation.storage.location import Location
 from rankmill.foundation.training_facts import ClickFacts, NoiseFloor, RefitFacts, TrainingFacts
 from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.sources.grades import note_on_gains
 from rankmill.registry import Registry, Version
 from rankmill.registry.names import check_name
 from rankmill.scorer.model import Model
@@ -24,7 +23,7 @@ from rankmill.trainer.nets.plan import plan_net
 from rankmill.trainer.nets.train_on_dataset import NetCandidate, train_net_on
 from rankmill.trainer.options import CheckpointOptions, SeedOptions
 from rankmill.trainer.parameters import TrainParameters
-from rankmill.trainer.progress import TrainingProgress, to_stderr, training_progress
+from rankmill.trainer.progress import TrainingProgress, say_of_gains, to_stderr, training_progress
 from rankmill.trainer.training_options import StartingModel, TrainingOptions
 from rankmill.trainer.training_result import Curves, note_without_splits
 
@@ -153,7 +152,7 @@ def train_and_register(
     registry.prepare()
     known = {version.number for version in registry.versions(name)} if name in registry.names() else set()
     say(plan.render())
-    _say_of_gains(dataset, plan.parameters.gain, say)
+    say_of_gains(dataset, plan.parameters.gain, say)
     if options.cluster is not None:
         say(ClusterPlan.of(plan, dataset, options.cluster.workers(), one_machine=options.cluster.is_here).render())
     bar = training_progress(
@@ -200,7 +199,7 @@ def train_net_and_register(
     plan = plan_net(dataset, options, machine)
     registry.prepare()
     say(plan.render())
-    _say_of_gains(dataset, options.gain, say)
+    say_of_gains(dataset, options.gain, say)
     bar = TrainingProgress(options.epochs, step="epoch", log_every=log_every, on_message=on_message)
     with compilation_announced(say), bar as progress:
         candidate = train_net_on(dataset, options, machine, on_round=progress.update, on_message=say)
@@ -224,11 +223,6 @@ def train_net_and_register(
         curves=Curves.of(candidate.result.history),
     )
     return TrainedVersion(version=version, candidate=candidate, report=report)
-
-
-def _say_of_gains(dataset: Dataset, gain: str, say: Callable[[str], object]) -> None:
-    if note := note_on_gains((count.grade for count in dataset.manifest.grades), gain):
-        say(f"note: {note}")
 
 
 def registered(

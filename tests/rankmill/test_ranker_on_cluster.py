@@ -162,6 +162,13 @@ def test_columns_of_a_dataset_and_goals(client: Any, tmp_path: Path) -> None:
     check_same(ranker, expected)
 
 
+def test_steep_grades_get_a_remark(client: Any, tmp_path: Path) -> None:
+    rows = TRAIN.assign(grade=10 * TRAIN["grade"])
+    ranker = Ranker(cluster=client, scratch=tmp_path, **SETTINGS)
+    with pytest.warns(UserWarning, match="times as much"):
+        ranker.fit(partitions(rows, 70), "grade")
+
+
 def test_columns_without_names(client: Any, tmp_path: Path) -> None:
     numbers = TRAIN[["target", "price"]].set_axis([0, 1], axis=1)
     frame, beside = partitions(numbers, 70), partitions(TRAIN, 70)

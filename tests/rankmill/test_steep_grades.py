@@ -10,8 +10,10 @@ import polars as pl
 import pytest
 from typer.testing import CliRunner
 
+from rankmill import Ranker
 from rankmill.cli import app
 from rankmill.pipeline.sources.grades import note_on_gains
+from rankmill.validating import cross_validate, select_features
 from tests.rankmill.small_ranker import planted_arrays, small
 
 REMARK = r"a document of grade 30 gains 1,024 times as much as one of grade 20 \(gain exp, 2\^grade - 1\)"
@@ -43,6 +45,15 @@ def test_every_command_that_gains_says_it_and_the_cure_works():
     train = ["train", "steep.dataset", "--name", "web", "--n-rounds", 3]
     assert re.search(REMARK, said(*train))
     assert "times as much" not in said(*train, "--gain", "linear")
+    for command in (
+        ["cv", "steep.dataset", "--n-rounds", 2, "--folds", 2],
+        ["cv", "steep.dataset", "--model", "net", "--epochs", 1, "--folds", 2],
+        ["tune", "steep.dataset", "-o", "t", "--trials", 1, "--n-rounds", 2, "--folds", 2],
+        ["compare", "rows.csv", "rows.csv"],
+    ):
+        assert re.search(REMARK, said(*command)), command
+        other = [*command[:3], "t2", *command[4:]] if command[0] == "tune" else command
+        assert "times as much" not in said(*other, "--gain", "linear"), command
     evaluate = ["evaluate", "rows.csv", "--metric", "ndcg@10"]
     assert re.search(REMARK, said(*evaluate))
     for other in (["--gain", "linear"], ["--metric", "map"]):
@@ -55,9 +66,16 @@ def test_the_ranker_warns_and_takes_linear_gain_without_a_word(table):
     X, y, qid = table.drop("qid", "grade", "score"), table["grade"], table["qid"]
     with pytest.warns(UserWarning, match=REMARK):
         small().fit(X, y, qid=qid)
+    with pytest.warns(UserWarning, match=REMARK):
+        cross_validate(small(folds=2), X, y, qid=qid)
+    with pytest.warns(UserWarning, match=REMARK):
+        cross_validate(Ranker(model="net", epochs=1, folds=2, verbose=0), X, y, qid=qid)
+    with pytest.warns(UserWarning, match=REMARK):
+        select_features(small(), X, y, qid=qid, eval_set=(X, y, qid))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         small(gain="linear").fit(X, y, qid=qid)
+        cross_validate(small(gain="linear", folds=2), X, y, qid=qid)
         small().fit(X, y // 10, qid=qid)
 
 
