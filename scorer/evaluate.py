@@ -170,6 +170,7 @@ def evaluate_as(
         complete=judged.complete,
         goal_scales={**opened.goal_scales, **options.goal_scales},
         same_documents=model is not None,
+        where=opened.where,
     )
     scope = opened.scope
     if scope is None and trained is not None:
@@ -183,7 +184,8 @@ class _Opened:
     """A subject with its scores.
 
     ``counts`` is the file of grade counts of the whole lists, ``known_grade`` the highest grade of the scale, each None if
-    not recorded, ``goal_scales`` that of goals; ``column`` reads a column of the subject by its name.
+    not recorded, ``goal_scales`` that of goals; ``column`` reads a column of the subject by its name; ``where`` names a table
+    in messages.
     """
 
     scored: Path | pa.Table
@@ -192,6 +194,7 @@ class _Opened:
     known_grade: int | None = None
     goal_scales: Mapping[str, int] = field(default_factory=dict)
     scope: Scope | None = None
+    where: str = ""
 
 
 def _open_list(subject: PathLike | Sequence[PathLike] | pa.Table, options: JudgedOptions) -> _Opened:
@@ -260,6 +263,7 @@ def _score_candidates(
         known_grade=known_scale(model.info.get("max_grade")),
         goal_scales={} if dataset is None else dataset.goals,
         scope=scope,
+        where=f"{paths[0]}{f' and {len(paths) - 1:,} more' * (len(paths) > 1)}",
     )
 
 
@@ -273,8 +277,8 @@ def evaluate_scored(
     complete: bool = False,
     goal_scales: Mapping[str, int] = _NO_SCALES,
     replicates: int = REPLICATES,
-    seed: int = BOOTSTRAP_SEED,
     same_documents: bool = False,
+    where: str = "",
 ) -> Evaluation:
     """Evaluate scored lists; the rows of a query may be anywhere in the file, queries are reported by ascending qid.
 
@@ -296,10 +300,12 @@ def evaluate_scored(
         they are skipped and counted.
     goal_scales
         The highest grade of each goal, for ERR; default: the highest in the lists.
-    replicates, seed
-        For the bootstrap intervals; 0 replicates: no intervals.
+    replicates
+        For the bootstrap intervals; 0: no intervals.
     same_documents
         Other rankings, with which this one may be compared, have the same documents, as those of two models do.
+    where
+        What a table is called in messages: the files of its rows.
 
     Raises
     ------
@@ -312,7 +318,7 @@ def evaluate_scored(
     if not metrics:
         raise InputError("no metric given; name one, for example ndcg@10")
     by_goal = {
-        goal: read_lists(scored, qrels=qrels, grade_counts=grade_counts, complete=complete, goal=goal)[0]
+        goal: read_lists(scored, qrels=qrels, grade_counts=grade_counts, complete=complete, goal=goal, where=where)[0]
         for goal in sorted({metric.goal for metric in metrics})
     }
     scales = {
@@ -320,9 +326,7 @@ def evaluate_scored(
         for metric in metrics
         if metric.name == "err" and metric.goal
     }
-    return evaluate_lists(
-        by_goal, metrics, as_convention(policy), scales, replicates, seed, same_documents=same_documents
-    )
+    return evaluate_lists(by_goal, metrics, as_convention(policy), scales, replicates, same_documents=same_documents)
 
 
 def evaluate_lists(
@@ -331,7 +335,6 @@ def evaluate_lists(
     convention: Convention,
     goal_scales: Mapping[str, int],
     replicates: int,
-    seed: int,
     *,
     same_documents: bool = False,
 ) -> Evaluation:
@@ -370,7 +373,9 @@ def evaluate_lists(
         can_differ=can_differ,
         facts=facts,
         intervals={
-            metric: percentile_interval(values[metric], weights=weights[metric], replicates=replicates, seed=seed)
+            metric: percentile_interval(
+                values[metric], weights=weights[metric], replicates=replicates, seed=BOOTSTRAP_SEED
+            )
             if replicates
             else None
             for metric in metrics

@@ -76,13 +76,14 @@ def read_lists(
     grade_counts: Path | str | pa.Table | None = None,
     complete: bool = False,
     goal: str = "",
+    where: str = "",
 ) -> tuple[ScoredLists, pa.Table]:
     """Read scored lists with their grades, and the table they come from; parameters and errors as `rankmill.scorer.evaluate.evaluate_scored`.
 
     A file may have a document once in a query.  The documents of a query are in the order of the table's rows in both.  The grades of ``goal``, if it is not empty, take the
     place of the main ones.
     """
-    where = "scored table" if isinstance(scored, pa.Table) else str(scored)
+    where = where or ("scored table" if isinstance(scored, pa.Table) else str(scored))
     table = _scored_table(scored, where, goal)
     if goal and (qrels is not None or grade_counts is not None):
         what = spelled("qrels") if qrels is not None else "the grade counts of lists that were cut to the top k"

@@ -331,3 +331,15 @@ def test_the_report_names_the_conventions(forest, candidates):
         "doc_id",
         "zero",
     )
+
+
+def test_documents_without_ids_are_refused_by_the_name_of_their_file(tmp_path, forest, rows):
+    qrels = tmp_path / "q.qrels"
+    qrels.write_text("1 0 d1 1\n")
+    one, other = (as_table(part).drop("doc_id") for part in (rows[:90], rows[90:]))
+    for name, table in (("a.parquet", one), ("b.parquet", other)):
+        pq.write_table(table.to_arrow() if isinstance(table, pl.DataFrame) else table, tmp_path / name)
+    with refused(CandidatesRejected, tmp_path / "a.parquet", "doc_id"):
+        evaluate(tmp_path / "a.parquet", model=forest, qrels=qrels, metrics=["ndcg@5"])
+    with refused(CandidatesRejected, tmp_path / "a.parquet", "1 more", "doc_id"):
+        evaluate([tmp_path / "a.parquet", tmp_path / "b.parquet"], model=forest, qrels=qrels, metrics=["ndcg@5"])
