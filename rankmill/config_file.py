@@ -127,6 +127,8 @@ def _typed(section: str, group: Grouped, given: Mapping[str, object], folder: Pa
     for name, value in given.items():
         if name in files and isinstance(value, str):
             found[name] = folder / value
+            if not (folder / value).is_file():
+                raise ConfigError(f"[{section}] {name}: {folder / value}: no such file")
             continue
         several = isinstance(value, list | dict) or _is_table_or_list(types[name])
         try:

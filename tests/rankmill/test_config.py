@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from rankmill.config import Config, DriftSection, Tell
-from rankmill.config_file import read_config
+from rankmill.config_file import _keys_of, read_config, section_class
 from rankmill.foundation.errors import ConfigError, InputError
 from rankmill.foundation.options import values_of
 from rankmill.pipeline.grouping.query_splits import parse_split_time
@@ -295,3 +296,33 @@ def test_metrics_name_goals_of_the_ingest(tmp_path: Path) -> None:
         read(tmp_path, ingest, rest='[evaluate]\nmetrics = ["map:goals"]')
     with refused(ConfigError, "[ingest]", "goals", "list"):
         read(tmp_path, 'goals = "bought"')
+
+
+NEEDED: dict[str, str] = {
+    "ingest": 'sources = ["a"]',
+    "train": 'name = "m"',
+    "clicks": 'sources = ["c"]',
+    "blend": 'name = "b"\nmodels = ["x"]',
+    "rerank": 'candidates = ["c"]',
+    "cluster": 'address = "local:2"',
+}
+
+
+@pytest.mark.parametrize("section", [each.name for each in fields(Config) if section_class(each.name) is not None])
+@pytest.mark.parametrize("value", ["{x = [{y = 1}]}", "-1e9", '"no such thing, really"'])
+def test_a_wrong_value_of_any_key_is_refused_by_section_and_key(tmp_path: Path, section: str, value: str) -> None:
+    path = tmp_path / "rankmill.toml"
+    for key in [*_keys_of([section]), "unknown"]:
+        tables = {name: NEEDED.get(name, "") for name in ("ingest", "train", section)}
+        needed = [line for line in tables[section].splitlines() if not line.startswith(f"{key} =")]
+        tables[section] = "\n".join([*needed, f"{key} = {value}"])
+        path.write_text("".join(f"[{name}]\n{text}\n" for name, text in tables.items()), encoding="utf-8")
+        try:
+            read_config(path)
+        except ConfigError as error:
+            said = str(error).removeprefix(str(path))
+            assert "\n" not in said, said
+            assert f"[{section}]" in said or f"{section}." in said, (key, said)
+            assert key in said, said
+        else:
+            assert key != "unknown"
