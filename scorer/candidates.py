@@ -57,7 +57,7 @@ def locate_features(source: Source, predictor: Predictor, options: ReadOptions) 
         place_of = {name: i for i, name in enumerate(source.columns)}
         missing = [name for name in names if name not in place_of]
         if missing:
-            raise _missing_error(source, missing)
+            raise missing_error(source, missing)
         return Columns(np.array([place_of[name] for name in names], dtype=np.int64), 0)
     # Text names its features by index: f<index>.
     indices = [_index_of(name) for name in names]
@@ -91,7 +91,8 @@ def _first_names(names: Sequence[str]) -> str:
     return ", ".join(names[:SHOWN]) + more
 
 
-def _missing_error(source: Source, lacking: Sequence[str]) -> CandidatesRejected:
+def missing_error(source: Source, lacking: Sequence[str]) -> CandidatesRejected:
+    """Return the error of candidates that lack columns of features."""
     if isinstance(source, RunSource):
         return CandidatesRejected(
             f"{source.path}: the model uses {_first_names(lacking)}, and a TREC run has the features {' and '.join(FEATURES)} only; "

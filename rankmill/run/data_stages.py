@@ -12,7 +12,10 @@ from rankmill.foundation.errors import DatasetFormatError, InputError
 from rankmill.foundation.options import values_of
 from rankmill.pipeline.binning import bin_dataset, bin_plan
 from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.dataset_manifest import SPLITS
 from rankmill.pipeline.ingest import ingest
+from rankmill.pipeline.ingest.inputs import open_inputs
+from rankmill.pipeline.sources.batch import Quarantine
 from rankmill.pipeline.sources.query_sizes import find_sizes
 from rankmill.run import CLICKS, JUDGMENTS, PEOPLE
 from rankmill.run.drift import drift_of
@@ -95,6 +98,16 @@ class IngestStage(Stage):
         )
         if not known >= {file.sha256 for file in report.read}:
             raise InputError("[ingest]: a file changed while it was read; run again when all files are complete")
+
+    def features(self) -> tuple[tuple[str, ...] | None, frozenset[str]]:
+        """Return the features that the files have, None if they do not name them, and the categorical ones, before anything is read."""
+        judgments = [path for path in judgments_of(self.work) if path.is_file()]
+        if self.work.config.clicks is not None and not judgments:
+            return None, frozenset()  # the stage before has not made the grades yet
+        rows = {split: self.files[key] for split, key in zip(SPLITS, GIVEN, strict=False)}
+        qrels = (*self.files["qrels"], *judgments)
+        found = open_inputs(rows, qrels, self.files["pairs"], self.work.config.ingest.options, Quarantine(0))
+        return found.columns, found.categorical
 
     def fault(self, record: StageRecord) -> str | None:
         where = self.work.named(self.work.dataset_path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from rankmill.foundation.errors import InputError
@@ -11,6 +12,7 @@ from rankmill.foundation.storage.publish import write_atomically
 from rankmill.gate.learnt_from_clicks import ClickEvidence
 from rankmill.gate.recording import GateResult, earlier_holders, gate, gate_in, stored_result
 from rankmill.pipeline.clicks.propensities import read_propensities
+from rankmill.pipeline.options import ReadOptions
 from rankmill.registry import Version
 from rankmill.registry.names import PRODUCTION
 from rankmill.run import CLICK_MODEL, CLICKS, GATE
@@ -18,6 +20,7 @@ from rankmill.run.events import Artefact
 from rankmill.run.stage import Inputs, Made, Say, Stage, as_options
 from rankmill.run.stage_facts import GateFacts, PromoteFacts
 from rankmill.scorer.candidate_sources import open_sources, read_options
+from rankmill.scorer.candidates import missing_error
 from rankmill.scorer.first_stage import FirstStage
 from rankmill.scorer.memory import MemoryPlan
 from rankmill.scorer.metrics.conventions import OURS, named_convention
@@ -26,8 +29,11 @@ from rankmill.scorer.options import CandidateOptions
 from rankmill.scorer.scoring import check_first_rows
 
 if TYPE_CHECKING:
-    from rankmill.config import GateSection
+    from collections.abc import Collection, Sequence
+
+    from rankmill.config import GateSection, RerankSection
     from rankmill.pipeline.dataset import Dataset
+    from rankmill.pipeline.sources.batch import Source
     from rankmill.run.stage import StageRecord
     from rankmill.run.work import Work
 
@@ -281,8 +287,33 @@ def try_candidates(work: Work, version: Version) -> None:
         delimiter=section.options.delimiter, decimal_comma=section.options.decimal_comma,
     )  # fmt: skip
     options = read_options(reading, model)
+    check_first_rows(_open_candidates(work, section, options), predictor_of(model), options)
+
+
+def look_at_candidates(work: Work, features: Sequence[str] | None, categorical: Collection[str]) -> None:
+    """Raise the error of re-ranking if candidates cannot be read with the options of the configuration, before there is a model.
+
+    ``features`` are those that it will choose from, None if they are not known: a table needs at least one of them.
+    """
+    section, ingest = work.config.rerank, work.config.ingest.options.read
+    if section is None:
+        return
+    names = features or ()
+    options = replace(
+        ReadOptions(), absent=ingest.absent, index_base=ingest.index_base, negative_grades=ingest.negative_grades,
+        grades=ingest.grades, grade_required=False, columns=section.options.columns or {},
+        delimiter=section.options.delimiter, decimal_comma=section.options.decimal_comma,
+        known_features=frozenset(names), categorical=tuple(sorted({*categorical} & {*names})),
+    )  # fmt: skip
+    for source in _open_candidates(work, section, options):
+        if names and source.columns is not None and not {*names} & {*source.columns}:
+            raise missing_error(source, names)
+        next(iter(source.batches(1 << 20)), None)
+
+
+def _open_candidates(work: Work, section: RerankSection, options: ReadOptions) -> list[Source]:
     sources = open_sources(list(work.expand("rerank.candidates", section.candidates)), section.options.format, options)
     if section.run:
         room = MemoryPlan.of(section.options.memory).run_bytes
         FirstStage.read(work.expand("rerank.run", section.run), room)
-    check_first_rows(sources, predictor_of(model), options)
+    return sources

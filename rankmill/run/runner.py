@@ -35,11 +35,11 @@ from rankmill.run.events import (
     StageSkipped,
     StageStarted,
 )
-from rankmill.run.gate_stages import GateStage, PromoteStage, refuse_protected
+from rankmill.run.gate_stages import GateStage, PromoteStage, look_at_candidates, refuse_protected, try_candidates
 from rankmill.run.last_run import LastRunFile
 from rankmill.run.model_stages import EvaluateStage, TrainStage
 from rankmill.run.outcome import RunReport
-from rankmill.run.output_stages import ReportStage, RerankStage
+from rankmill.run.output_stages import ReportStage, RerankStage, standing
 from rankmill.run.run_lock import hold
 from rankmill.run.stage import StageRecord, decide, key_of, read_record, write_record
 from rankmill.run.stage_choice import STAGE_NAMES, WITHOUT_CLICKS, StageChoice
@@ -193,7 +193,20 @@ def plan(work: Work, choice: StageChoice) -> list[PlannedStage]:
                 waits_for = kind.name
             else:
                 setattr(work.facts, kind.name, record.facts)
+    if {PromoteStage.name, RerankStage.name} & {*choice.stages}:
+        _look_at_candidates(work, {row.stage for row in rows if row.what != "skip"})
     return rows
+
+
+def _look_at_candidates(work: Work, undone: set[str]) -> None:
+    """Raise the error that candidates will give later, as far as it is known while the stages ``undone`` are not done."""
+    if undone & {ClicksStage.name, IngestStage.name}:
+        look_at_candidates(work, *IngestStage(work).features())
+    elif undone & {BinStage.name, NaiveStage.name, TrainStage.name}:
+        dataset = work.dataset()
+        look_at_candidates(work, dataset.feature_names, dataset.manifest.categorical)
+    else:
+        try_candidates(work, standing(work) or work.candidate)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
