@@ -12,10 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rankmill.foundation.errors import InputError
 from rankmill.foundation.kernels.elementary import exp_precise
 from rankmill.scorer.links import LINKS, apply_link, link_fault
-from rankmill.scorer.predict import TILE, ForestPredictor, predict
+from rankmill.scorer.predict import predict
 from tests import naive_links
 from tests.refusals import refused
 from tests.scorer.forests import random_forest
@@ -185,37 +184,3 @@ def test_forests_equal_the_plain_walk_bit_for_bit(seed, link, n_outputs, sets, n
     )
     values = awkward_values(forest, 20, seed)
     assert predict(forest, values).tolist() == naive_links.predict(forest, values, exp_precise)
-
-
-@pytest.fixture(scope="module", params=["identity", "softmax_gain", "ordinal_grade"])
-def large(request):
-    n_outputs = 1 if request.param == "identity" else 3
-    forest = random_forest(
-        11, n_features=20, n_trees=24, max_leaves=20, n_thresholds=50,
-        link=request.param, n_outputs=n_outputs, trees_a_round=6,
-    )  # fmt: skip
-    return forest, awkward_values(forest, 40_003, 5)
-
-
-def test_batches_threads_and_order_do_not_change_a_bit(large):
-    forest, values = large
-    predictor = ForestPredictor(forest)
-    whole = predictor.scores(values)
-    for size in (1, 7, TILE - 1, TILE, 4096):
-        rows = 300 if size == 1 else len(values)
-        parts = [predictor.scores(values[i : i + size]) for i in range(0, rows, size)]
-        assert np.concatenate(parts)[:rows].tobytes() == whole[:rows].tobytes()
-    assert predictor.scores(values, n_threads=2).tobytes() == whole.tobytes()
-    order = np.random.default_rng(0).permutation(len(values))
-    assert predictor.scores(values[order]).tobytes() == whole[order].tobytes()
-    assert predictor.scores(values[:0]).shape == (0,)
-
-
-def test_the_first_rounds(large):
-    forest, values = large
-    for rounds in (0, 1, 3, 4):
-        expected = naive_links.predict(forest, values[:20], exp_precise, rounds)
-        assert predict(forest, values[:20], n_rounds=rounds).tolist() == expected
-        assert predict(forest.truncated(rounds), values[:20]).tolist() == expected
-    with refused(InputError, "n_rounds", "0..4"):
-        predict(forest, values, n_rounds=5)

@@ -10,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankmill.foundation.errors import InputError
+from rankmill.foundation.kernels.elementary import exp_precise
 from rankmill.pipeline.categories import category_codes
 from rankmill.scorer.forest import Forest
 from rankmill.scorer.predict import TILE, ForestPredictor, predict
-from tests import naive
+from tests import naive, naive_links
 from tests.refusals import refused
 from tests.scorer.forests import random_forest
 
@@ -115,10 +116,21 @@ def test_a_tree_of_very_many_sets():
     assert np.concatenate([predict(forest, row[None]) for row in values[:50]]).tolist() == expected[:50]
 
 
-@pytest.fixture(scope="module", params=[0, 7])
+SEVERAL = {"n_outputs": 3, "trees_a_round": 6}
+
+
+@pytest.fixture(
+    scope="module",
+    params=[{}, {"categorical": 7}, *({"link": link, **SEVERAL} for link in ("softmax_gain", "ordinal_grade"))],
+    ids=str,
+)
 def large(request):
-    forest = random_forest(11, n_features=20, n_trees=40, max_leaves=20, n_thresholds=50, categorical=request.param)
+    forest = random_forest(11, n_features=20, n_trees=42, max_leaves=20, n_thresholds=50, **request.param)
     return forest, awkward_values(forest, 40_003, 5)
+
+
+def by_walk(forest, values, n_rounds=None):
+    return naive_links.predict(forest, values, exp_precise, forest.n_rounds if n_rounds is None else n_rounds)
 
 
 def test_batches_threads_and_order_do_not_change_a_bit(large):
@@ -135,7 +147,7 @@ def test_batches_threads_and_order_do_not_change_a_bit(large):
     assert predictor.scores(values[order]).tobytes() == whole[order].tobytes()
     for same in (np.asfortranarray(values), values.astype(np.float64), np.repeat(values, 2, axis=1)[:, ::2]):
         assert predict(forest, same, n_threads=2).tobytes() == whole.tobytes()
-    assert whole[:50].tolist() == naive.predict(forest, values[:50])
+    assert whole[:50].tolist() == by_walk(forest, values[:50])
 
 
 @pytest.mark.parametrize("n_rows", [0, 1, TILE - 1, TILE, TILE + 1, 3000])
@@ -163,12 +175,12 @@ def test_columns_one_at_a_time_give_the_same_bits(seed, n_rows, categorical):
 
 def test_the_first_rounds(large):
     forest, values = large
-    for rounds in (0, 1, 17, 40):
-        expected = naive.predict(forest, values[:20], rounds)
+    for rounds in (0, 1, 3, forest.n_rounds):
+        expected = by_walk(forest, values[:20], rounds)
         assert predict(forest, values[:20], n_rounds=rounds).tolist() == expected
         assert predict(forest.truncated(rounds), values[:20]).tolist() == expected
-    with refused(InputError, "n_rounds", "0..40"):
-        predict(forest, values, n_rounds=41)
+    with refused(InputError, "n_rounds", f"0..{forest.n_rounds}"):
+        predict(forest, values, n_rounds=forest.n_rounds + 1)
 
 
 @pytest.mark.parametrize("linked", [False, True])
@@ -206,12 +218,13 @@ def test_leaves_are_those_of_the_plain_walk(seed, n_trees, max_leaves, n_rows, c
 
 def test_leaves_do_not_depend_on_batches_or_threads(large):
     forest, values = large
-    predictor = ForestPredictor(forest, start_round=3, n_rounds=10)
+    predictor = ForestPredictor(forest, start_round=3, n_rounds=forest.n_rounds - 3)
     whole = predictor.leaves(values)
-    assert whole.shape == (len(values), 10)
+    first = 3 * forest.trees_a_round
+    assert whole.shape == (len(values), forest.n_trees - first)
     assert np.array_equal(predictor.leaves(values, n_threads=3), whole)
     assert np.array_equal(np.concatenate([predictor.leaves(values[:1]), predictor.leaves(values[1:900])]), whole[:900])
-    assert np.array_equal(ForestPredictor(forest).leaves(values)[:, 3:13], whole)
+    assert np.array_equal(ForestPredictor(forest).leaves(values)[:, first:], whole)
     with refused(ValueError, "4 columns", "20"):
         predictor.leaves(values[:, :4])
 
