@@ -35,7 +35,6 @@ import rankmill.cli_schedule
 import rankmill.pipeline.cli
 import rankmill.pipeline.cli_clicks
 import rankmill.registry.cli
-import rankmill.registry.cli_move
 import rankmill.scorer.cli
 import rankmill.scorer.cli_clicks
 import rankmill.scorer.cli_inspect
@@ -390,7 +389,7 @@ models = typer.Typer(
     help=f"{rankmill.registry.cli.app.info.help}\n\nNAME alone means its production version where a model is used (rerank, evaluate,"
     " compare, convert, report), and its latest version where it is shown or judged (show, diff, gate).",
 )
-rankmill.registry.cli_move.metric_checks.append(parse_metric)  # a policy with an unknown metric would lock the alias
+rankmill.registry.cli.metric_checks.append(parse_metric)  # a policy with an unknown metric would lock the alias
 models.registered_commands += (
     rankmill.registry.cli.app.registered_commands + rankmill.cli_models.app.registered_commands
 )

@@ -28,7 +28,7 @@ from collections.abc import Mapping
 from rankmill.foundation.errors import InputError
 from rankmill.foundation.storage.bucket import BucketClient, StoreError, StoreRefusal, open_bucket
 from rankmill.foundation.storage.location import ObjectUrl
-from rankmill.registry.storage import NOBODY_KNOWS, OWN_NAMES, Blob, Kind, Publishing
+from rankmill.registry.storage import NOBODY_KNOWS, OWN_NAMES, Blob, Kind, Publishing, Storage
 
 ATTEMPTS = 4  # of a conditional put whose answer was lost; each is several tries of the client
 PAUSE = 0.5  # seconds before the second attempt
@@ -36,7 +36,7 @@ OLD = 24 * 3600.0  # seconds after which something in tmp/ belongs to a killed p
 _BLOB = re.compile(r"([0-9a-f]{64})\.[0-9a-f]{16}")
 
 
-class BucketStorage:
+class BucketStorage(Storage[ObjectUrl]):
     """The objects below ``root``, reached by ``bucket`` (default: by obstore)."""
 
     kind: Kind = "bucket"
@@ -107,23 +107,6 @@ class BucketStorage:
     def remove(self, path: ObjectUrl) -> None:
         """Remove an object; nothing happens if it is missing."""
         self._bucket.delete(path)
-
-    def make_folders(self, folder: ObjectUrl) -> None:
-        """Do nothing: there are no folders."""
-
-    def fsync_folder(self, folder: ObjectUrl) -> None:
-        """Do nothing: what was acknowledged is durable."""
-
-    def locked(self, folder: ObjectUrl, *, alone: bool) -> contextlib.AbstractContextManager[None]:  # noqa: ARG002 (the protocol's)
-        """Do nothing: the grace period does it."""
-        return contextlib.nullcontext()
-
-    def make_room(self, error: OSError) -> bool:  # noqa: ARG002 (the protocol's)
-        """Return False: there is no space to free."""
-        return False
-
-    def reserve(self) -> None:
-        """Do nothing: there is no space to reserve."""
 
     def sweep(self) -> None:
         """Remove what killed processes have left in ``tmp/``; best effort."""

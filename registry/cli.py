@@ -2,10 +2,626 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
 import typer
 
-from rankmill.registry import cli_look, cli_maintain, cli_move
+from rankmill.foundation.command_line import Overwrite, takes_options
+from rankmill.foundation.errors import InputError, IntegrityError, InvalidName, RankmillError
+from rankmill.foundation.options import spelled, values_of
+from rankmill.foundation.shown import shown_in_line
+from rankmill.registry.cli_options import (
+    DEFAULT_FOLDER,
+    AsJson,
+    OtherRegistry,
+    PolicyTerms,
+    Reason,
+    RegistryFolder,
+    bare_name,
+    existing_registry,
+)
+from rankmill.registry.names import PRODUCTION, check_tag
+from rankmill.registry.rendering import (
+    entry_json,
+    entry_line,
+    print_json,
+    print_lines,
+    print_table,
+    size_text,
+    stands_out,
+    time_text,
+    what_of,
+)
+
+if TYPE_CHECKING:
+    from rankmill.registry import Registry
+    from rankmill.registry.model_state import State
+    from rankmill.registry.promotion import Expected
+    from rankmill.registry.retention import Collected
+    from rankmill.registry.stored_records import Entry
 
 app = typer.Typer(no_args_is_help=True, help="Manage model versions: list, diff, promote, roll back and verify them.")
-for part in (cli_look, cli_move, cli_maintain):
-    app.registered_commands += part.app.registered_commands
+
+
+@app.command("list")
+def list_models(
+    name: Annotated[str | None, typer.Argument(help="Model whose versions to list.  Default: list all models.")] = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="List all versions.  Default: the last 20 and those with an alias.")
+    ] = False,
+    tag: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="List only versions with this tag; repeat for several."),
+    ] = None,
+    registry: RegistryFolder = DEFAULT_FOLDER,
+    as_json: AsJson = False,
+) -> None:
+    """List the models, or the versions of one model.
+
+    Example: rankmill models list web
+    """
+    store = existing_registry(registry)
+    if name is not None:
+        _list_versions(store, bare_name(name), tag or [], every=every, as_json=as_json)
+        return
+    if tag or every:
+        raise InputError("--tag and --all choose versions: name the model, such as rankmill models list NAME --all")
+    models = [_summary(store, model) for model in store.names()]
+    if as_json:
+        print_json({"registry": str(registry), "models": models})
+    elif not models:
+        typer.echo(f"No model is registered in {registry} yet: rankmill train DATASET --name NAME")
+    else:
+        print_table(["model", "versions", "aliases", "last change (UTC)"], [_summary_row(model) for model in models])
+    if damaged := next(
+        (model["fault"] for model in models if "fault" in model), None
+    ):  # a scheduler only reads the exit code
+        raise IntegrityError(damaged)
+
+
+def _summary(store: Registry, model: str) -> dict[str, Any]:
+    """Summarise one model.  A damaged log becomes a fault, so that the other models are still listed."""
+    try:
+        state = store.state(model)
+        last = store.entry(model, state.head)
+    except RankmillError as error:
+        return {"name": model, "fault": str(error)}
+    return {"name": model, "versions": len(state.versions), "aliases": state.set_aliases(), "changed": last.time}
+
+
+def _summary_row(found: dict[str, Any]) -> list[str]:
+    if "fault" in found:
+        return [found["name"], "", f"DAMAGED: {found['fault']}", ""]
+    aliases = ", ".join(f"{alias} = {version}" for alias, version in found["aliases"].items())
+    return [found["name"], str(found["versions"]), aliases, time_text(found["changed"])]
+
+
+def _list_versions(store: Registry, name: str, tags: list[str], *, every: bool, as_json: bool) -> None:
+    from rankmill.registry import descriptions
+
+    wanted, total = descriptions.parse_tags(tags), 0
+
+    def choose(state: State) -> list[int]:
+        nonlocal total
+        total = len(state.versions)
+        return descriptions.chosen(state, wanted, every=every)
+
+    shown = store.versions(name, choose)
+    if as_json:
+        print_json({"name": name, "of": total, "versions": [descriptions.version_json(version) for version in shown]})
+        return
+    if wanted and not shown:
+        typer.echo(f"no version of {name} has {' and '.join(f'the tag {key}={text}' for key, text in wanted.items())}")
+        return
+    print_table(descriptions.VERSIONS_HEADER, [descriptions.version_row(version) for version in shown])
+    rest = total - len(shown)
+    if rest and not wanted:
+        typer.echo(f"and {rest:,} older versions without an alias: rankmill models list {name} --all")
+
+
+@app.command()
+def show(
+    model: Annotated[str, typer.Argument(help="NAME (its latest version), NAME@7 or NAME@production.")],
+    registry: RegistryFolder = DEFAULT_FOLDER,
+    as_json: AsJson = False,
+) -> None:
+    """Show a version: its data, code, parameters and metrics, and its history: who did what, when and why.
+
+    Example: rankmill models show web@production
+    """
+    from rankmill.registry import Registry
+    from rankmill.registry.descriptions import VersionDetails
+
+    store = Registry(registry)
+    version = store.resolve(model, bare="latest")
+    details = VersionDetails(store, version)
+    if as_json:
+        print_json(details.to_json())
+    else:
+        print_table(["", str(version)], details.rows())
+
+
+@app.command()
+def log(
+    name: Annotated[str, typer.Argument(help="Name of the model.")],
+    last: Annotated[int | None, typer.Option("--last", min=1, help="Show only the newest N entries.")] = None,
+    registry: RegistryFolder = DEFAULT_FOLDER,
+    as_json: AsJson = False,
+) -> None:
+    """Show the log of a model, newest last: who registered, promoted, rolled back, gated, tagged or swept what, and why.
+
+    Example: rankmill models log web --last 20
+    """
+    from rankmill.registry import Registry
+
+    store = Registry(registry)
+    after = 0 if last is None else max(0, store.state(bare_name(name)).head - last)
+    entries = store.log(bare_name(name), after=after)
+    if as_json:
+        print_json({"name": name, "entries": [entry_json(entry) for entry in entries]})
+        return
+    width = len(str(entries[-1].number))
+    print_lines((f"{e.number:>{width}}  {entry_line(e)}", "bold red" if stands_out(e) else "") for e in entries)
+
+
+@app.command()
+def verify(
+    name: Annotated[str | None, typer.Argument(help="Name of a model.  Default: all models.")] = None,
+    registry: RegistryFolder = DEFAULT_FOLDER,
+    as_json: AsJson = False,
+) -> None:
+    """Check every log entry and every blob against its digest.  Exit with 13 if something is wrong.
+
+    Example: rankmill models verify
+    """
+    store = existing_registry(registry)
+    report = store.verify(None if name is None else bare_name(name))
+    if as_json:
+        print_json(report.to_json())
+    else:
+        for finding in report.findings:
+            typer.echo(shown_in_line(finding))
+        if report.ok:
+            counts = f"models {report.models}, entries {report.entries}, versions {report.versions}"
+            typer.echo(f"No problems in {registry}: {counts}, {size_text(report.bytes_read)} read.")
+    if report.ok:
+        return
+    if len(report.unread) == len(report.findings):  # only unreadable files, no damage
+        first = report.unread[0]
+        message = f"{first.strerror}; files that could not be read and were not checked: {len(report.unread)}"
+        raise OSError(first.errno, message, str(first.filename))
+    raise IntegrityError(
+        f"{registry}: problems found: {len(report.findings)}; the first: {shown_in_line(report.findings[0])}"
+    )
+
+
+metric_checks: list[Callable[[str], object]] = []
+"""Functions that reject unknown metrics.  Another package adds them, as the registry knows no metrics."""
+
+Alias = Annotated[str, typer.Option("--alias", help="Alias to move.")]
+Expect = Annotated[
+    str | None,
+    typer.Option(
+        "--expect",
+        metavar="VERSION|none",
+        help="Move only if the alias points to this version now; otherwise exit with 75.",
+    ),
+]
+
+
+@app.command()
+def promote(
+    model: Annotated[str, typer.Argument(help="Version to promote: NAME@7 or NAME@latest.")],
+    alias: Alias = PRODUCTION,
+    expect: Expect = None,
+    reason: Reason = "",
+    force: Annotated[
+        bool, typer.Option("--force", help="Move a protected alias without a passed gate.  The log records this.")
+    ] = False,
+    registry: RegistryFolder = DEFAULT_FOLDER,
+    as_json: AsJson = False,
+) -> None:
+    """Point an alias at this version, atomically.
+
+    A protected alias, such as production, moves only to a version that has passed the gate (rankmill models gate).
+
+    Example: rankmill models promote web@7 --reason "won the test of May"
+    """
+    from rankmill.registry import Registry
+
+    if "@" not in model:
+        raise InvalidName(f"{model!r}: say which version to promote, such as {model}@7 or {model}@latest")
+    store = Registry(registry)
+    version = store.resolve(model, bare="latest")
+    name, before = version.name, version.state.head
+    entry = store.promote(name, version.number, alias=alias, expect=_expected(expect), reason=reason, force=force)
+    _report_move(name, alias, entry, changed=entry.number > before, as_json=as_json)
+    gate = getattr(entry.change, "gate", None)
+    if gate is not None and getattr(store.entry(name, gate).change, "worse", False):
+        typer.echo(f"note: {version} is SIGNIFICANTLY WORSE, which the gate was told to allow (entry {gate})", err=True)
+
+
+@app.command()
+def rollback(
+    name: Annotated[str, typer.Argument(help="Name of the model.")],
+    alias: Alias = PRODUCTION,
+    to: Annotated[
+        int | None,
+        typer.Option(
+            "--to",
+            min=1,
+            help="Version to return to; the alias must have pointed to it before.  Default: the one before, unless the last move was a rollback.",
+        ),
+    ] = None,
+    expect: Expect = None,
+    reason: Reason = "",
+    registry: RegistryFolder = DEFAULT_FOLDER,
+    as_json: AsJson = False,
+) -> None:
+    """Point an alias at the version before again. The log keeps both moves.
+
+    Versions that were rolled back from are passed over. A second rollback in a row needs --to (rankmill models alias NAME lists the versions).
+
+    Example: rankmill models rollback web --reason "slow on phones"
+    """
+    from rankmill.registry import Registry
+
+    store = Registry(registry)
+    state = store.state(bare_name(name))
+    entry = store.rollback(name, alias=alias, to=to, expect=_expected(expect), reason=reason)
+    _report_move(name, alias, entry, changed=entry.number > state.head, as_json=as_json)
+
+
+@app.command()
+@takes_options
+def alias(
+    *,
+    name: Annotated[str, typer.Argument(help="Name of the model.")],
+    chosen: Annotated[
+        str | None, typer.Argument(metavar="[ALIAS]", help="Alias to show or change.  Default: show all.")
+    ] = None,
+    unset: Annotated[bool, typer.Option("--unset", help="Remove the alias.")] = False,
+    protect: Annotated[
+        bool, typer.Option("--protect", help="Protect the alias: it moves only to versions that passed the gate.")
+    ] = False,
+    asked: PolicyTerms,
+    open_: Annotated[
+        bool, typer.Option("--open", help="Remove the protection: the alias moves without a gate.")
+    ] = False,
+    expect: Expect = None,
+    reason: Reason = "",
+    registry: RegistryFolder = DEFAULT_FOLDER,
+    as_json: AsJson = False,
+) -> None:
+    """Show the aliases of a model, their history and protection; or remove, protect or open one alias.
+
+    The first promotion creates an alias (rankmill models promote).
+
+    Example: rankmill models alias web
+
+    Example: rankmill models alias web shadow --unset --reason "the test is over"
+
+    Example: rankmill models alias web production --protect --metric ndcg@10 --margin 0.002
+    """
+    from rankmill.registry import Registry, descriptions
+
+    bare_name(name)
+    changes = [f"--{word}" for word, given in (("unset", unset), ("protect", protect), ("open", open_)) if given]
+    if len(changes) > 1:
+        raise InputError(f"{changes[0]} and {changes[1]} exclude each other; use one at a time")
+    if changes and chosen is None:
+        raise InputError(f"{changes[0]}: name the alias, such as rankmill models alias {name} production {changes[0]}")
+    terms = values_of(asked)
+    for word, term in terms.items():
+        if term not in {None, False} and not protect:
+            raise InputError(f"{spelled(word)} is part of a protection; use it with --protect")
+    if asked.metric is not None:
+        for check in metric_checks:
+            check(asked.metric)
+    if expect is not None and not unset:
+        raise InputError("--expect can only be used with --unset here")
+    store = Registry(registry)
+    if chosen is None or not changes:
+        histories = descriptions.alias_histories(store, name, chosen)
+        if as_json:
+            print_json({"name": name, "aliases": histories})
+        elif not histories:
+            typer.echo(f"no alias of {name} was ever set: rankmill models promote {name}@latest")
+        else:
+            print_table(descriptions.ALIASES_HEADER, [descriptions.alias_row(history) for history in histories])
+        return
+    before = store.state(name).head
+    entry: Entry | None
+    if unset:
+        entry = store.unset(name, chosen, expect=_expected(expect), reason=reason)
+    else:
+        entry = store.protect(name, chosen, descriptions.policy_of(terms) if protect else None, reason=reason)
+    _report_move(name, chosen, entry, changed=entry is not None and entry.number > before, as_json=as_json)
+
+
+@app.command()
+def tag(
+    model: Annotated[str, typer.Argument(help="Version: NAME@7, NAME@latest or NAME@production.")],
+    tags: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Tags to set.")] = None,
+    remove: Annotated[list[str] | None, typer.Option(metavar="KEY", help="Tag to remove; repeat for several.")] = None,
+    reason: Reason = "",
+    registry: RegistryFolder = DEFAULT_FOLDER,
+    as_json: AsJson = False,
+) -> None:
+    """Set or remove tags of a version; without tags, show them.  Each change is an entry of the log.
+
+    Example: rankmill models tag web@7 owner=search-team season=autumn
+    """
+    from rankmill.registry import Registry, descriptions
+
+    if "@" not in model:
+        raise InvalidName(f"{model!r}: say which version to tag, such as {model}@7 or {model}@latest")
+    store = Registry(registry)
+    version = store.resolve(model, bare="latest")
+    wanted: dict[str, str | None] = dict(descriptions.parse_tags(tags or []))
+    for key in remove or []:
+        if key in wanted:
+            raise InputError(f"tag {key!r} is both given and removed")
+        wanted[key] = None
+    for key, value in wanted.items():  # check all before writing the first
+        check_tag(key, value)
+    found = [store.tag(version.name, version.number, key, value, reason=reason) for key, value in wanted.items()]
+    written = [entry for entry in found if entry is not None]
+    now = store.resolve(str(version), bare="latest").tags
+    if as_json:
+        entries = [entry_json(entry) for entry in written]
+        print_json({"name": version.name, "version": version.number, "tags": now, "entries": entries})
+        return
+    for entry in written:
+        typer.echo(shown_in_line(f"{version.name}: {what_of(entry)} (entry {entry.number} of the log)"))
+    if not written:
+        shown = ", ".join(f"{key}={value}" for key, value in sorted(now.items()))
+        typer.echo(shown_in_line(f"{version}: {shown or 'no tags'}"))
+
+
+def _expected(text: str | None) -> Expected:
+    if text is None:
+        return ...
+    if text == "none":
+        return None
+    if not text.isdecimal():
+        raise InvalidName(f"--expect {text!r}: expected the number of a version, or 'none' if the alias is not set")
+    return int(text)
+
+
+def _report_move(name: str, alias: str, entry: Entry | None, *, changed: bool, as_json: bool) -> None:
+    if as_json:
+        print_json({"name": name, "changed": changed, "entry": None if entry is None else entry_json(entry)})
+    elif entry is None:
+        typer.echo(f"{name}@{alias}: no change needed")
+    elif changed:
+        before, _, rest = what_of(entry).partition(")")
+        text = f"{before}; " if "(" in before else f"{before} ("
+        typer.echo(shown_in_line(f"{name}: {text}logged as entry {entry.number}){rest}"))
+    else:
+        typer.echo(
+            shown_in_line(
+                f"{name}@{alias}: no change needed, already so since {time_text(entry.time)} UTC: {what_of(entry)}"
+            )
+        )
+
+
+SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 24 * 3600.0}
+
+
+@app.command()
+def init(
+    leave_open: Annotated[
+        bool, typer.Option("--open", help="Do not protect production: it may move without a passed gate.")
+    ] = False,
+    protect: Annotated[
+        list[str] | None,
+        typer.Option("--protect", metavar="ALIAS", help="Also protect this alias; repeat for several."),
+    ] = None,
+    registry: RegistryFolder = DEFAULT_FOLDER,
+    as_json: AsJson = False,
+) -> None:
+    """Create a registry with protected aliases: production and those of --protect.
+
+    A protected alias moves only to a version that has passed the gate. Checks that the file system can keep a registry safely, and
+    prints how; fails if it cannot. An existing registry is not changed.
+
+    Example: rankmill models init --registry /srv/models --protect staging
+    """
+    from rankmill.registry import Registry
+
+    done = Registry(registry).initialise(leave_open=leave_open, protect=protect or [])
+    if as_json:
+        print_json(done)
+    else:
+        typer.echo(done.render())
+
+
+@app.command()
+def gc(
+    name: Annotated[
+        str | None, typer.Argument(help="Collect only versions of this model.  Default: of all models.")
+    ] = None,
+    keep: Annotated[int, typer.Option(min=1, help="Number of newest versions of each model to keep.")] = 10,
+    grace: Annotated[
+        str,
+        typer.Option(
+            metavar="7d|36h|..",
+            help="Waiting time before a version is marked, and again before it is swept and its bytes are deleted."
+            " Shorten it only if nobody else uses the registry.",
+        ),
+    ] = "7d",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and change nothing.")] = False,
+    registry: RegistryFolder = DEFAULT_FOLDER,
+    as_json: AsJson = False,
+) -> None:
+    """Delete old versions that nothing needs.
+
+    Kept are the last three versions that each alias pointed to, versions with a tag keep=.., younger than --grace, or among the
+    --keep newest. Any other version is marked first. It is swept --grace later, if nothing needs it by then: its bytes are
+    deleted, while its manifest and history are kept. Run this command on a schedule, for example once a day.
+
+    Example: rankmill models gc --dry-run
+    """
+    from rankmill.registry.retention import RetentionRules
+
+    store = existing_registry(registry)
+    rules = RetentionRules(keep=keep, grace=seconds(grace))
+    report = store.gc(None if name is None else bare_name(name), rules=rules, dry_run=dry_run)
+    if as_json:
+        print_json(report.to_json())
+        return
+    for model, found in report.models.items():
+        rows = [[str(v), "swept", size_text(size), "marked long enough"] for v, size in found.swept.items()]
+        rows += [[str(v), "marked", size_text(size), "nothing keeps it"] for v, size in found.marked.items()]
+        rows += [[str(v), "stays", "", why] for v, why in found.kept.items()]
+        if rows:
+            print_table([f"version of {model}", "", "size", "why"], sorted(rows, key=lambda row: int(row[0])))
+    typer.echo(_collected_text(report))
+
+
+def seconds(text: str) -> float:
+    """Return a duration such as ``7d``, ``36h``, ``90m`` or ``0`` in seconds; InputError if it is malformed."""
+    parts = re.fullmatch(r"([0-9]{1,6}(?:\.[0-9]+)?)([smhd])|0", text.strip())
+    if parts is None:
+        raise InputError(f"--grace {text!r}: expected a number and a unit, such as 7d, 36h or 90m")
+    return float(parts[1]) * SECONDS[parts[2]] if parts[1] else 0.0
+
+
+def _collected_text(report: Collected) -> str:
+    models = report.models.values()
+    swept, marked, unmarked = (
+        sum(len(part) for part in parts)
+        for parts in ([m.swept for m in models], [m.marked for m in models], [m.unmarked for m in models])
+    )
+    sentences = [f"Versions swept: {swept}, marked: {marked}."]
+    if unmarked:
+        sentences.append(f"No longer marked: {unmarked}.")
+    exactly = f", {report.freed:,} bytes" if report.freed >= 1000 else ""
+    files = sum(len(model.deleted) for model in models)
+    sentences.append(f"Files deleted: {files} ({size_text(report.freed)}{exactly}).")
+    if report.dry_run:
+        sentences.append("This was a dry run: nothing was changed.")
+    return " ".join(sentences)
+
+
+@app.command("export")
+def export_bundle(
+    model: Annotated[
+        str, typer.Argument(help="NAME: the whole history of a model.  NAME@7 or NAME@production: one version.")
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE.tar", dir_okay=False, help="Bundle file to write.")],
+    overwrite: Overwrite = False,
+    registry: RegistryFolder = DEFAULT_FOLDER,
+    as_json: AsJson = False,
+) -> None:
+    """Write a model, or one version of it, to a tar file that another registry can import.
+
+    The same content gives the same bytes.  A history includes the log, all models that were not swept, manifests and reports.
+    A version includes what was registered with it, and its log entry.
+
+    Example: rankmill models export web -o web.tar
+    One version: rankmill models export web@production -o web-production.tar
+    """
+    from rankmill.registry import Registry
+
+    exported = Registry(registry).export(model, out, overwrite=overwrite)
+    if as_json:
+        print_json(exported)
+    else:
+        versions, entries = len(exported.versions), exported.entries
+        holds = f"{_counted(versions, 'version')}, {_counted(entries, 'entry', 'entries')} of the log"
+        typer.echo(f"wrote {out}: {holds}, {size_text(exported.bytes)}")
+
+
+@app.command("import")
+def import_bundle(
+    bundle: Annotated[Path, typer.Argument(metavar="FILE.tar", help="Bundle file, written by models export.")],
+    name: Annotated[
+        str | None,
+        typer.Option(
+            "--as", metavar="NAME", help="Name of the model in this registry.  Default: its name in the bundle."
+        ),
+    ] = None,
+    move_aliases: Annotated[
+        bool,
+        typer.Option(
+            "--move-aliases", help="Let the history move aliases that are protected here, such as production."
+        ),
+    ] = False,
+    reason: Reason = "",
+    registry: RegistryFolder = DEFAULT_FOLDER,
+    as_json: AsJson = False,
+) -> None:
+    """Import a model, or one version of it, from a bundle; on a disk all of it or nothing.
+
+    In a bucket, the entries of a history appear one by one; a killed import continues when it is repeated.
+
+    A whole history keeps its log and aliases.  If that moves an alias that is protected here, such as production, nothing is
+    imported without --move-aliases.  Every move is printed.  If the model exists here already, only new entries are added; if the two
+    histories have diverged, nothing is changed (exit 75).  A single version becomes the next version of the model and gets no
+    alias.
+
+    Example: rankmill models import web.tar
+    By another name: rankmill models import web.tar --as web-of-berlin
+    """
+    from rankmill.registry import Registry
+
+    done = Registry(registry).import_(bundle, name=name, reason=reason, move_aliases=move_aliases)
+    if as_json:
+        print_json(done)
+    elif done.version is not None:
+        here = f"{done.name}@{done.version}"
+        typer.echo(
+            f"imported {done.origin} as {here}" if done.added else f"nothing to do: {done.origin} exists here as {here}"
+        )
+    elif not done.added:
+        did = f"restored {_counted(done.mended, 'lost blob')}" if done.mended else "nothing to do"
+        typer.echo(f"{did}: {done.name} has all of it, and {_counted(done.head, 'entry', 'entries')}")
+    else:
+        typer.echo(
+            f"imported {done.origin} as {done.name}: {_counted(done.added, 'new entry', 'new entries')} of {done.head}"
+        )
+    if not as_json:
+        _print_moves(done.name, done.moves)
+
+
+@app.command("copy")
+def copy(
+    to: OtherRegistry,
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME]...", help="Models to copy.  Default: all.")
+    ] = None,
+    registry: RegistryFolder = DEFAULT_FOLDER,
+    as_json: AsJson = False,
+) -> None:
+    """Copy models with their whole history to another registry, on a disk or in a bucket.
+
+    A new registry gets the protected aliases of this one. What is there already is not copied again, so that a killed copy is
+    continued by the same command. If a model has another history there, nothing of it is changed (exit 75).
+
+    Example: rankmill models copy --registry /srv/models --to s3://bucket/models
+    """
+    from rankmill.registry import Registry
+
+    done = existing_registry(registry).copy(Registry(to), None if not names else [bare_name(name) for name in names])
+    if as_json:
+        print_json({"registry": str(registry), "to": str(to), "models": done})
+        return
+    for model in done:
+        typer.echo(f"{model.name}: {_counted(model.added, 'new entry', 'new entries')} of {model.head}")
+        _print_moves(model.name, model.moves)
+    if not done:
+        typer.echo(f"No model is registered in {registry} yet")
+
+
+def _print_moves(name: str, moves: Sequence[str]) -> None:
+    for move in moves:
+        typer.echo(shown_in_line(f"{name}: {move}"))
+
+
+def _counted(n: int, one: str, more: str = "") -> str:
+    return f"{n} {one if n == 1 else more or one + 's'}"

@@ -23,7 +23,7 @@ from rankmill.foundation.errors import InputError, IntegrityError
 from rankmill.foundation.storage.disk import Disk
 from rankmill.foundation.storage.publish import FULL, NOTHING_CHANGED, REFUSED, explain_errors, publish_new
 from rankmill.foundation.storage.staging import Staging, Way
-from rankmill.registry.storage import NOBODY_KNOWS, OWN_NAMES, Blob, Kind
+from rankmill.registry.storage import NOBODY_KNOWS, OWN_NAMES, Blob, Kind, Storage
 
 IGNORED_NAMES = {"lost+found"}  # exists in the root of a new volume
 ATTEMPTS = 3  # if a name is taken when we publish but missing when we read
@@ -86,7 +86,7 @@ class Ballast:
             self._staging.discard(staged)
 
 
-class DiskStorage:
+class DiskStorage(Storage[Path]):
     """The folder ``root``.  Readers write nothing; the first writer creates it."""
 
     kind: Kind = "disk"

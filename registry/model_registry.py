@@ -28,7 +28,6 @@ from rankmill.registry.archive import (
 )
 from rankmill.registry.blob_store import LARGEST_BLOB, Store
 from rankmill.registry.commit_log import CommitLog, every_log
-from rankmill.registry.garbage import Collected, collect
 from rankmill.registry.model_state import State
 from rankmill.registry.names import (
     LATEST,
@@ -41,7 +40,7 @@ from rankmill.registry.names import (
 )
 from rankmill.registry.promotion import Expected, check_bytes, check_version, lapsed, promote, rollback, unset
 from rankmill.registry.registry_format import Initialised
-from rankmill.registry.retention_rules import RetentionRules
+from rankmill.registry.retention import Collected, RetentionRules, collect
 from rankmill.registry.stored_records import (
     AliasPolicy,
     Entry,
@@ -484,7 +483,7 @@ class Registry:
         return verify(self._store, self.names() if name is None else [name])
 
     def gc(self, name: str | None = None, *, rules: RetentionRules | None = None, dry_run: bool = False) -> Collected:
-        """Mark and sweep versions of one model or of all, and delete blobs that nothing refers to; see `rankmill.registry.garbage`.
+        """Mark and sweep versions of one model or of all, and delete blobs that nothing refers to; see `rankmill.registry.retention`.
 
         Raises
         ------

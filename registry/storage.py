@@ -7,7 +7,7 @@ Two places have it: a folder on a disk (`rankmill.registry.disk_storage`) and a 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 P = TypeVar("P")
@@ -30,7 +30,10 @@ class Blob(NamedTuple):
 
 
 class Storage(Protocol[P]):
-    """The place of one registry.  All raise OSError; FileNotFoundError if a file is missing."""
+    """The place of one registry.  All raise OSError; FileNotFoundError if a file is missing.
+
+    What has a body here is for places without folders, locks and room to reserve.
+    """
 
     root: P
     kind: Kind
@@ -69,28 +72,28 @@ class Storage(Protocol[P]):
         """Remove a file."""
         ...
 
-    def make_folders(self, folder: P) -> None:
+    def make_folders(self, folder: P) -> None:  # noqa: ARG002
         """Create ``folder`` and its parents durably."""
-        ...
+        return
 
-    def fsync_folder(self, folder: P) -> None:
+    def fsync_folder(self, folder: P) -> None:  # noqa: ARG002
         """Make the names in ``folder`` durable."""
-        ...
+        return
 
-    def locked(self, folder: P, *, alone: bool) -> AbstractContextManager[None]:
+    def locked(self, folder: P, *, alone: bool) -> AbstractContextManager[None]:  # noqa: ARG002
         """Hold the one lock of the model in ``folder``: shared to store blobs, ``alone`` to delete some.
 
         A bucket has no locks: there, what is younger than the grace period is never deleted.
         """
-        ...
+        return nullcontext()
 
-    def make_room(self, error: OSError) -> bool:
+    def make_room(self, error: OSError) -> bool:  # noqa: ARG002
         """Free reserved space if ``error`` says that there is none left; return whether to try again."""
-        ...
+        return False
 
     def reserve(self) -> None:
         """Reserve space for the time when there is none left; best effort."""
-        ...
+        return
 
     def sweep(self) -> None:
         """Remove what killed writers have left; best effort."""

@@ -419,9 +419,9 @@ NOT_RUN = {
     ("rankmill/gate/gate_rules.py", "choose another"): "a policy that only another version can write",
     ("registry/blob_store.py", "rankmill models"): "names a command",
     ("registry/model_registry.py", "create one with"): "names a command, in Python",
-    ("registry/cli_look.py", "older versions"): "needs more versions than are listed",
+    ("registry/cli.py", "older versions"): "needs more versions than are listed",
     (
-        "registry/cli_move.py",
+        "registry/cli.py",
         "no alias of",
     ): "needs a registry without protection; the promotion is that of a protected alias, above",
     ("registry/cli_options.py", "or create it"): "as of an empty registry, above",

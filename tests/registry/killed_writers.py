@@ -18,7 +18,7 @@ from pathlib import Path
 
 from rankmill.foundation.errors import ConflictError, InputError, UnknownModel
 from rankmill.registry.model_registry import Registry
-from rankmill.registry.retention_rules import RetentionRules
+from rankmill.registry.retention import RetentionRules
 from rankmill.registry.stored_records import Entry
 from tests.registry.conftest import FACTS
 

@@ -14,7 +14,7 @@ from unittest import mock
 from rankmill.registry import disk_storage
 from rankmill.registry.commit_log import CommitLog
 from rankmill.registry.model_registry import Registry
-from rankmill.registry.retention_rules import RetentionRules
+from rankmill.registry.retention import RetentionRules
 from rankmill.registry.stored_records import AliasPolicy, Entry, manifest_bytes
 from tests.registry.conftest import FACTS, outcome
 from tests.registry.model_disk import ROOT, Machine, ModelDisk

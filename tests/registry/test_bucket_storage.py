@@ -16,7 +16,7 @@ from rankmill.foundation.storage.location import ObjectUrl
 from rankmill.registry import bucket_storage, commit_log
 from rankmill.registry.commit_log import CommitLog
 from rankmill.registry.model_registry import Registry
-from rankmill.registry.retention_rules import RetentionRules
+from rankmill.registry.retention import RetentionRules
 from tests.refusals import refused
 from tests.registry.conftest import FACTS
 from tests.registry.model_bucket import URL, FailingRequests, Fault, ModelBucket, World, content, on

@@ -23,8 +23,8 @@ from rankmill.foundation.errors import (
 from rankmill.foundation.records import as_json
 from rankmill.registry import archive, blob_store
 from rankmill.registry.commit_log import read_checkpoint
+from rankmill.registry.descriptions import VersionDetails
 from rankmill.registry.model_registry import Registry
-from rankmill.registry.show_version import VersionDetails
 from tests.refusals import refused
 from tests.registry.conftest import FACTS, QuickDisk
 from tests.registry.histories import HISTORIES, STEPS, Step, play, seen

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rankmill.foundation.errors import InputError, UnknownModel
 from rankmill.registry.model_state import State
 from rankmill.registry.promotion import rollback
-from rankmill.registry.retention_rules import DAY, Plan, RetentionRules, plan, reasons
+from rankmill.registry.retention import DAY, Plan, RetentionRules, plan, reasons
 from rankmill.registry.stored_records import Change, Entry, Mark, Move, Register, Sweep, Tag, Unset
 
 NOW = 1000 * DAY

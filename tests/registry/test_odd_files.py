@@ -12,7 +12,7 @@ import pytest
 from rankmill.foundation.errors import IntegrityError
 from rankmill.registry import blob_store
 from rankmill.registry.model_registry import Registry
-from rankmill.registry.retention_rules import RetentionRules
+from rankmill.registry.retention import RetentionRules
 from tests.refusals import refused
 from tests.registry.conftest import FACTS, QuickDisk
 

@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from rankmill.foundation.errors import ConflictError, UnknownModel
 from rankmill.registry.model_registry import Registry
-from rankmill.registry.retention_rules import RetentionRules
+from rankmill.registry.retention import RetentionRules
 from rankmill.registry.stored_records import Entry
 from tests.registry.conftest import FACTS
 from tests.registry.interposed import Writer

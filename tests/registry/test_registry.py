@@ -9,7 +9,7 @@ import pytest
 from rankmill.foundation.errors import InputError, IntegrityError, InvalidName, UnknownModel
 from rankmill.foundation.storage.disk import Disk
 from rankmill.registry import Registry, Version
-from rankmill.registry.retention_rules import RetentionRules
+from rankmill.registry.retention import RetentionRules
 from tests.refusals import refused
 
 

@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from rankmill.foundation.errors import InputError, IntegrityError, UnknownModel
-from rankmill.registry import commit_log, garbage
+from rankmill.registry import commit_log, retention
 from rankmill.registry.blob_store import Blobs, Store
 from rankmill.registry.model_registry import Registry
-from rankmill.registry.retention_rules import DAY, RetentionRules
+from rankmill.registry.retention import DAY, RetentionRules
 from rankmill.registry.stored_records import Mark, Register
 from tests.refusals import refused
 from tests.registry.conftest import FACTS, OpenRegistry, QuickDisk
@@ -48,7 +48,7 @@ def wait(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
         nonlocal days
         days += more
 
-    monkeypatch.setattr(garbage, "clock", clock)
+    monkeypatch.setattr(retention, "clock", clock)
     monkeypatch.setattr(commit_log, "datetime", Later)
     return forward
 
@@ -288,9 +288,9 @@ class TestClocks:
     def test_now_is_the_earlier_of_two(self, web: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
         now = time.time()
         monkeypatch.setattr(time, "time", lambda: now + 30 * DAY)
-        assert garbage.clock(web._store) < now + DAY
+        assert retention.clock(web._store) < now + DAY
         monkeypatch.setattr(time, "time", lambda: now - 30 * DAY)
-        assert garbage.clock(web._store) == now - 30 * DAY
+        assert retention.clock(web._store) == now - 30 * DAY
         assert not list((web.root / "tmp").iterdir())
 
     def test_an_entry_was_written_at_the_later_of_two(self, web: Registry) -> None:
@@ -298,7 +298,7 @@ class TestClocks:
         now = time.time()
         for seconds, expected in ((-30 * DAY, now), (30 * DAY, now + 30 * DAY)):
             os.utime(entries.path(1), (now + seconds, now + seconds))
-            assert garbage.written(entries, 1) == pytest.approx(expected, abs=DAY)
+            assert retention.written(entries, 1) == pytest.approx(expected, abs=DAY)
 
 
 class TestCommand:
@@ -347,10 +347,10 @@ def test_what_came_and_was_marked_since_it_looked_is_swept_and_told(
     shop: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between a look at the log and the sweep others register versions, and another collector (of a bucket) marks them."""
-    rules, commit = RetentionRules(keep=1, grace=0.0), garbage.CommitLog.commit
+    rules, commit = RetentionRules(keep=1, grace=0.0), retention.CommitLog.commit
 
     def late(self: commit_log.CommitLog, *arguments: object) -> object:
-        monkeypatch.setattr(garbage.CommitLog, "commit", commit)
+        monkeypatch.setattr(retention.CommitLog, "commit", commit)
         for number in (7, 8):
             log = commit_log.CommitLog(shop._store, "shop")
             model = log.blobs.put(bytes([number]) * 700)
@@ -364,7 +364,7 @@ def test_what_came_and_was_marked_since_it_looked_is_swept_and_told(
         return commit(self, *arguments)
 
     shop.gc(rules=rules)
-    monkeypatch.setattr(garbage.CommitLog, "commit", late)
+    monkeypatch.setattr(retention.CommitLog, "commit", late)
     report = shop.gc(rules=rules).models["shop"]
     assert report.swept[7] == 700
     assert shop.state("shop").swept.keys() >= report.swept.keys()

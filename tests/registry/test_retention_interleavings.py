@@ -12,10 +12,10 @@ from functools import partial
 import pytest
 
 from rankmill.foundation.errors import RankmillError, UnknownModel
-from rankmill.registry import garbage
+from rankmill.registry import retention
 from rankmill.registry.commit_log import CommitLog
 from rankmill.registry.model_registry import Registry
-from rankmill.registry.retention_rules import RetentionRules
+from rankmill.registry.retention import RetentionRules
 from rankmill.registry.version import Version
 from tests.registry.conftest import FACTS
 from tests.registry.interposed import Killed, Writer
@@ -29,7 +29,7 @@ Work = Callable[[Registry], object]
 @pytest.fixture(autouse=True)
 def dated_by_their_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """The clock of the store is far behind, so that it counts."""
-    monkeypatch.setattr(garbage, "written", lambda log, number: log.store.storage.modified(log.path(number)))
+    monkeypatch.setattr(retention, "written", lambda log, number: log.store.storage.modified(log.path(number)))
 
 
 def collect(registry: Registry) -> None:

@@ -16,7 +16,7 @@ from rankmill.registry import rendering, stored_records
 from rankmill.registry.blob_store import Blobs
 from rankmill.registry.cli import app
 from rankmill.registry.commit_log import CommitLog
-from rankmill.registry.listings import LATEST_VERSIONS, chosen
+from rankmill.registry.descriptions import LATEST_VERSIONS, chosen
 from rankmill.registry.model_registry import Registry
 from rankmill.registry.model_state import State
 from rankmill.registry.rendering import ranges, stands_out, what_of

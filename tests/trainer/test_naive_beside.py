@@ -13,7 +13,7 @@ from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.options import IngestOptions
 from rankmill.registry import Registry
-from rankmill.registry.show_version import VersionDetails
+from rankmill.registry.descriptions import VersionDetails
 from rankmill.trainer.options import SeedOptions
 from rankmill.trainer.train_on_dataset import train
 from rankmill.trainer.training_options import TrainingOptions

@@ -1,4 +1,4 @@
-"""The output of ``models show`` for a version: its identity, data, metrics and history.
+"""What ``models list``, ``alias`` and ``show`` say of versions and aliases.
 
 The registry requires few facts in a manifest and knows nothing about trees.  Facts that `rankmill train` adds are formatted if
 present; unknown facts are shown as they are.
@@ -7,10 +7,12 @@ present; unknown facts are shown as they are.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from rankmill.foundation.errors import RankmillError
+from pydantic import ValidationError
+
+from rankmill.foundation.errors import InputError, RankmillError, UnknownModel
 from rankmill.foundation.records import as_json
 from rankmill.foundation.shown import shown_in_line
 from rankmill.foundation.training_facts import (
@@ -24,6 +26,7 @@ from rankmill.foundation.training_facts import (
     with_option_names,
 )
 from rankmill.registry.archive import ORIGIN, Origin
+from rankmill.registry.names import check_alias
 from rankmill.registry.rendering import (
     author_text,
     entry_json,
@@ -32,13 +35,134 @@ from rankmill.registry.rendering import (
     lines_of,
     policy_text,
     size_text,
+    time_text,
     verdict_of,
 )
+from rankmill.registry.stored_records import AliasPolicy, first_fault
 
 if TYPE_CHECKING:
     from rankmill.registry.model_registry import Registry
+    from rankmill.registry.model_state import State
     from rankmill.registry.stored_records import Entry
     from rankmill.registry.version import Version
+
+LATEST_VERSIONS = 20
+
+
+def chosen(state: State, tags: Mapping[str, str], *, every: bool) -> list[int]:
+    """Return the versions to show: the last 20 and those with an alias, or all; with ``tags``, only those that have these tags."""
+    numbers = [n for n in state.versions if tags.items() <= state.tags.get(n, {}).items()]
+    if every:
+        return numbers
+    live = set(state.set_aliases().values())
+    first = numbers[-LATEST_VERSIONS] if len(numbers) > LATEST_VERSIONS else 0
+    return [n for n in numbers if n >= first or n in live]
+
+
+def parse_tags(words: list[str]) -> dict[str, str]:
+    """Read ``key=value`` words.
+
+    Raises
+    ------
+    InputError
+        A word is malformed, or a key occurs twice.
+    """
+    tags: dict[str, str] = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not (key and equals and value):
+            raise InputError(f"tag {word!r}: expected key=value, such as owner=search-team")
+        if key in tags:
+            raise InputError(f"tag {key!r} is given twice")
+        tags[key] = value
+    return tags
+
+
+def version_row(version: Version) -> list[str]:
+    """Return a row for `VERSIONS_HEADER`."""
+    try:
+        metrics = ", ".join(f"{path} {text}" for path, text in flat(version.manifest["metrics"])[:3])
+    except RankmillError as error:  # still show the other versions
+        metrics = f"DAMAGED: {error}"
+    size = size_text(version.size)
+    if version.swept_in is not None:
+        size += ", swept"
+    elif version.marked_in is not None:
+        size += ", to be swept"
+    tags = ", ".join(f"{key}={value}" for key, value in sorted(version.tags.items()))
+    row = [str(version), ", ".join(version.aliases), tags, time_text(version.row.time), metrics, size]
+    return [*map(shown_in_line, row), version.sha256[:12]]
+
+
+VERSIONS_HEADER = ["version", "aliases", "tags", "registered (UTC)", "metrics", "size", "sha256"]
+
+
+def version_json(version: Version) -> dict[str, object]:
+    """Return a version as JSON values; a damaged manifest is None, and ``fault`` is the error."""
+    try:
+        return version.to_json()
+    except RankmillError as error:
+        return {"name": version.name, "version": version.number, "sha256": version.sha256, "manifest": None} | {
+            "fault": str(error)
+        }
+
+
+MOVE_FACTS = ("time", "actor", "host", "reason")
+ALIASES_HEADER = ["alias", "version", "since (UTC)", "by", "protection", "versions before, oldest first"]
+
+
+def alias_row(found: dict[str, Any]) -> list[str]:
+    """Return a row under `ALIASES_HEADER` for what `alias_histories` returns of an alias."""
+    last = found["history"][-1] if found["history"] else None
+    before = [_version(move["version"]) for move in found["history"][:-1]]
+    return [
+        found["alias"],
+        _version(found["version"]),
+        "" if last is None else time_text(last["time"]),
+        "" if last is None else f"{last['actor']} on {last['host']}",
+        policy_text(found["policy"]),
+        " ".join([*(["..."] if found["moves"] > len(found["history"]) else []), *before]),
+    ]
+
+
+def alias_histories(store: Registry, name: str, alias: str | None = None) -> list[dict[str, Any]]:
+    """Return ``alias``, or every alias that was ever set or protected: its version and policy, and its last 20 moves.
+
+    Raises
+    ------
+    UnknownModel
+        The model or the alias does not exist.
+    """
+    state = store.state(name)
+    known = sorted({*state.moves, *state.policies, *store.protected})
+    if alias is not None and check_alias(alias) not in known:
+        raise UnknownModel.unknown(f"alias of {name}", alias, known, cure="no version was promoted yet")
+    found = []
+    for each in known if alias is None else [alias]:
+        policy, moves = store.policy(state, each), state.moves.get(each, [])
+        last = [(move.version, store.entry(name, move.entry)) for move in moves[-LATEST_MOVES:]]
+        history = [
+            {"entry": e.number, "version": v, "op": e.change.op} | {key: getattr(e, key) for key in MOVE_FACTS}
+            for v, e in last
+        ]
+        facts = {"alias": each, "version": state.target(each), "protected": policy is not None, "policy": policy}
+        found.append(facts | {"moves": len(moves), "history": history})
+    return found
+
+
+def policy_of(terms: Mapping[str, Any]) -> AliasPolicy:
+    """Return the policy with these terms; InputError if a digest is malformed."""
+    try:
+        return AliasPolicy(**{name: term for name, term in terms.items() if term not in {None, False}})
+    except ValidationError as error:
+        where, how = error.errors()[0]["loc"], "64 hex digits, as in the output of models gate --json"
+        if where in {("convention",), ("dataset",)}:
+            raise InputError(f"--{where[0]} {terms[str(where[0])]!r}: expected a digest of {how}") from None
+        raise InputError(f"--protect: {first_fault(error)}") from None
+
+
+def _version(number: int | None) -> str:
+    return "none" if number is None else str(number)
 
 
 MOST_NAMES = 8

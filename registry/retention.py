@@ -1,7 +1,7 @@
 """Delete what nothing needs: the model bytes of swept versions, and blobs that no entry refers to.
 
-*Which versions go* is decided by log entries.  A sweep entry says that a version has no model bytes any more; the version was marked at
-least a grace period earlier.  Promotions, rollbacks and tags are entries of the same log: of two writers of the same number, one
+*Which versions go* is decided by log entries, by a pure function of the state before them (`plan`).  A version that no rule keeps is
+marked; if no rule keeps it a grace period later, it is swept: it has no model bytes any more.  Promotions, rollbacks and tags are entries of the same log: of two writers of the same number, one
 decides again on the state that the other made.  So no alias ever points to a swept version, and no version is swept that an
 alias points to or that a rollback would return to.
 
@@ -17,6 +17,7 @@ the storage's.  So a clock that jumps only delays deletion.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
@@ -26,8 +27,88 @@ from rankmill.foundation.errors import IntegrityError
 from rankmill.registry.blob_store import Store
 from rankmill.registry.commit_log import CommitLog, every_log
 from rankmill.registry.model_state import State
-from rankmill.registry.retention_rules import Plan, RetentionRules, plan
 from rankmill.registry.stored_records import Mark, Sweep
+
+DAY = 24 * 3600.0  # seconds
+REACH = 3  # last distinct targets of an alias to keep: the current one, that of a rollback, and one in reserve
+KEEP_TAG = "keep"
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionRules:
+    """Which unused versions are kept: the latest ones, and those younger than the grace period."""
+
+    keep: int = 10
+    """Number of versions."""
+    grace: float = 7 * DAY
+    """Seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The versions to keep, sweep and mark."""
+
+    kept: dict[int, str]
+    """Versions that are kept, with the reason."""
+    sweep: tuple[int, ...]
+    """Versions to sweep now."""
+    mark: tuple[int, ...]
+    """All versions to be marked after that, including those marked already."""
+
+
+def plan(state: State, rules: RetentionRules, written: Callable[[int], float], now: float) -> Plan:
+    """Decide on every version that is not swept.
+
+    Parameters
+    ----------
+    state
+        The current state.
+    rules
+        How many versions to keep, and for how long.
+    written
+        Returns the time of an entry by its number, in seconds since the epoch.
+    now
+        The current time by the same clock.
+    """
+
+    def is_young(entry: int) -> bool:
+        return rules.grace > 0 and now - written(entry) < rules.grace
+
+    kept, sweep, mark = reasons(state, rules.keep), [], []
+    for version, row in state.versions.items():
+        if version in kept or version in state.swept:
+            continue
+        if is_young(row.entry):
+            kept[version] = "registered recently"
+        elif version in state.marked and not is_young(state.marked[version]):
+            sweep.append(version)
+        else:
+            mark.append(version)
+    return Plan(dict(sorted(kept.items())), tuple(sweep), tuple(mark))
+
+
+def reasons(state: State, keep: int) -> dict[int, str]:
+    """Return the strongest reason for each version that is kept at any age."""
+    kept: dict[int, str] = {}
+    for alias in sorted(state.moves):
+        if (target := state.target(alias)) is not None:
+            kept.setdefault(target, f"{alias} points to it")
+    for alias in sorted(state.moves):
+        for version in [*targets(state, alias)[:REACH], *state.holders(alias)[:2]]:
+            kept.setdefault(version, f"{alias} pointed to it lately")
+    for version, tags in state.tags.items():
+        if KEEP_TAG in tags:
+            kept.setdefault(version, f"tag {KEEP_TAG}={tags[KEEP_TAG]}")
+    last = len(state.versions)
+    for version in range(max(1, last - keep + 1), last + 1):
+        kept.setdefault(version, "the last version" if keep == 1 else f"one of the last {keep}")
+    return {version: why for version, why in kept.items() if version not in state.swept}
+
+
+def targets(state: State, alias: str) -> list[int]:
+    """Return the distinct versions that ``alias`` has pointed to, the latest first."""
+    return list(dict.fromkeys(move.version for move in reversed(state.moves[alias]) if move.version is not None))
+
 
 WHY_MARK = "no alias or tag keeps it, and it is not among the last versions"
 WHY_SWEEP = "marked for longer than the waiting time"
