@@ -15,6 +15,7 @@ from rankmill.registry import commit_log, disk_storage
 from rankmill.registry.model_registry import Registry
 from rankmill.registry.stored_records import Entry, GateOutcome
 from rankmill.registry.version import Version
+from tests.registry import model_bucket
 
 FACTS = {
     "features": ["f1", "f2", "f3"],
@@ -77,9 +78,48 @@ def facts() -> dict[str, object]:
 
 
 @pytest.fixture
-def registry(tmp_path: Path) -> Registry:
+def kind() -> str:
+    """Where the registry of a test is; a module whose laws hold in both places has this fixture with both."""
+    return "disk"
+
+
+def placed(kind: str, tmp_path: Path, of: type[Registry]) -> Registry:
+    """An empty registry on the disk, or in a bucket in memory."""
+    if kind == "disk":
+        return of(tmp_path / "registry", disk=QuickDisk())
+    return of(model_bucket.URL, bucket=model_bucket.ModelBucket(model_bucket.World()))
+
+
+def opened(registry: Registry) -> Registry:
+    """The same registry as another process would see it."""
+    storage: Any = registry._store.storage
+    if storage.kind == "disk":
+        return Registry(registry.root, disk=QuickDisk())
+    return Registry(registry.root, bucket=storage._given)
+
+
+def everything(registry: Registry) -> object:
+    """All files of the registry: names, bytes and times."""
+    storage: Any = registry._store.storage
+    if storage.kind == "disk":
+        paths = sorted(path for path in registry.root.rglob("*") if path.is_file())
+        return {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in paths}
+    return dict(storage._given.world.objects)
+
+
+def lose(registry: Registry, sha256: str) -> None:
+    """Take away every file of this blob."""
+    storage: Any = registry._store.storage
+    for blobs in (log.blobs for log in commit_log.every_log(registry._store)):
+        for blob in blobs.all():
+            if blob.sha256 == sha256:
+                storage.remove(blob.path)
+
+
+@pytest.fixture
+def registry(kind: str, tmp_path: Path) -> Registry:
     """An empty registry in which every alias moves freely."""
-    return OpenRegistry(tmp_path / "registry", disk=QuickDisk())
+    return placed(kind, tmp_path, OpenRegistry)
 
 
 @pytest.fixture

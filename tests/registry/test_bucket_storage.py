@@ -21,7 +21,6 @@ from tests.refusals import refused
 from tests.registry.conftest import FACTS
 from tests.registry.model_bucket import URL, FailingRequests, Fault, ModelBucket, World, content, on
 from tests.registry.operations import three_versions
-from tests.registry.test_races import all_at_once
 
 DAY = 24 * 3600.0
 
@@ -115,20 +114,6 @@ def test_a_commit_is_a_few_requests_however_long_the_log(monkeypatch: pytest.Mon
     assert counted["put_new"] == 1
     assert counted["get"] < 25
     assert counted["listed"] < 25
-
-
-def test_of_many_writers_at_once_one_wins_each_entry(world: World, brisk: None) -> None:
-    def work(i: int) -> list[str]:
-        mine = on(world)
-        return [
-            mine.promote("web", (i + step) % 3 + 1, alias=f"a{i % 3}", reason=f"{i} {step}").txid for step in range(4)
-        ]
-
-    acknowledged = [txid for result in all_at_once(8, work) for txid in result]  # type: ignore[union-attr]
-    written = [entry.txid for entry in on(world).log("web") if entry.reason]
-    assert set(acknowledged) <= set(written)
-    assert len(set(written)) == len(written)
-    assert on(world).verify().ok
 
 
 def test_grace_is_measured_by_the_clock_of_the_store(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

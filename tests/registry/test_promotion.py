@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,12 @@ from rankmill.foundation.errors import ConflictError, InputError, IntegrityError
 from rankmill.registry.model_registry import Registry
 from rankmill.registry.stored_records import record_json
 from tests.refusals import refused
-from tests.registry.conftest import FACTS, OpenRegistry, QuickDisk
+from tests.registry.conftest import FACTS, OpenRegistry, QuickDisk, everything, lose
+
+
+@pytest.fixture(params=["disk", "bucket"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
 
 
 def production(registry: Registry) -> int:
@@ -74,10 +78,10 @@ def test_rollback_to_a_named_version(web: Registry) -> None:
     assert web.rollback("web", to=1) == web.log("web")[-1]
 
 
-def test_promoting_what_stands_returns_the_entry_that_set_it(web: Registry, tree: Callable[[Path], object]) -> None:
-    before, entries = tree(web.root), web.log("web")
+def test_promoting_what_stands_returns_the_entry_that_set_it(web: Registry) -> None:
+    before, entries = everything(web), web.log("web")
     assert web.promote("web", 3, reason="again") == entries[5]
-    assert tree(web.root) == before
+    assert everything(web) == before
 
 
 def test_aliases_move_apart(web: Registry) -> None:
@@ -123,7 +127,7 @@ def test_no_alias_of_a_bad_name(web: Registry, alias: str) -> None:
 
 
 def test_no_alias_moves_to_damaged_bytes(web: Registry) -> None:
-    web.resolve("web@2", bare="latest").model_path.unlink()
+    lose(web, web.resolve("web@2", bare="latest").sha256)
     for move in (lambda: web.promote("web", 2), lambda: web.rollback("web")):
         with pytest.raises(IntegrityError, match="missing"):
             move()

@@ -10,14 +10,19 @@ from rankmill.foundation.errors import InputError, IntegrityError, PromotionRefu
 from rankmill.registry.model_registry import Registry
 from rankmill.registry.stored_records import AliasPolicy, Entry, GateRecord, Move, record_json
 from tests.refusals import refused
-from tests.registry.conftest import FACTS, QuickDisk, outcome
+from tests.registry.conftest import FACTS, QuickDisk, lose, outcome, placed
 
 DATA, CONVENTION = "d" * 64, "c" * 64
 
 
+@pytest.fixture(params=["disk", "bucket"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
 @pytest.fixture
-def guarded(tmp_path: Path) -> Registry:
-    registry = Registry(tmp_path / "registry", disk=QuickDisk())
+def guarded(kind: str, tmp_path: Path) -> Registry:
+    registry = placed(kind, tmp_path, Registry)
     registry.prepare(protected=("production",))
     for number in (1, 2, 3):
         registry.register("web", b"model %d" % number, manifest=FACTS)
@@ -93,8 +98,7 @@ def test_the_report_of_another_version_is_none_and_a_lost_one_too(guarded: Regis
     found = gate(guarded, 2, report=honest(guarded, 2)).change
     assert isinstance(found, GateRecord)
     guarded.promote("web", 2, alias="open")
-    (path,) = (path for path in guarded.root.rglob("*") if path.name == found.report)
-    path.unlink()
+    lose(guarded, found.report)
     with refused(PromotionRefused, "report of the gate", "cannot be read"):
         guarded.promote("web", 2)
 

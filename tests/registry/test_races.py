@@ -15,7 +15,7 @@ from rankmill.foundation.errors import ConflictError
 from rankmill.registry import commit_log
 from rankmill.registry.model_registry import Registry
 from tests.refusals import refused
-from tests.registry.conftest import FACTS, QuickDisk
+from tests.registry.conftest import FACTS, opened
 from tests.waiting import LIMIT
 
 ROOT = Path(__file__).parents[2]
@@ -42,9 +42,9 @@ def all_at_once(n: int, work: Callable[[int], T]) -> list[T | BaseException]:
     return results
 
 
-def opened(registry: Registry) -> Registry:
-    """The same folder as another process would see it."""
-    return Registry(registry.root, disk=QuickDisk())
+@pytest.fixture(params=["disk", "bucket"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
 
 
 def test_of_sixteen_that_expect_the_same_one_wins(registry: Registry) -> None:
@@ -138,6 +138,7 @@ for step in range(8):
 """
 
 
+@pytest.mark.parametrize("kind", ["disk"])
 def test_processes_share_the_log(web: Registry) -> None:
     command = [sys.executable, "-c", PROMOTER, str(web.root)]
     running = [subprocess.Popen([*command, str(me)], stdout=subprocess.PIPE, text=True, cwd=ROOT) for me in range(3)]

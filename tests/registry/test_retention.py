@@ -21,9 +21,9 @@ from rankmill.registry.model_registry import Registry
 from rankmill.registry.retention import DAY, RetentionRules
 from rankmill.registry.stored_records import Mark, Register
 from tests.refusals import refused
-from tests.registry.conftest import FACTS, OpenRegistry, QuickDisk
+from tests.registry.conftest import FACTS, OpenRegistry, QuickDisk, opened
 from tests.registry.shell import Shell
-from tests.registry.test_races import all_at_once, opened
+from tests.registry.test_races import all_at_once
 from tests.waiting import LIMIT
 
 ROOT = Path(__file__).parents[2]
