@@ -194,7 +194,7 @@ def export_bundle(log: CommitLog, version: int | None, path: Path, *, overwrite:
         )
     logged = {f"log/{entry_name(entry.number)}": entry.to_bytes() for entry in entries}
     files = [BundledFile(name=name, size=len(data), sha256=digest_of(data)) for name, data in logged.items()]
-    files += [_listed(log, sha256) for sha256 in sorted(wanted)]
+    files += _listed(log, wanted)
     kind: Kind = "history" if version is None else "version"
     first = Contents(format=FORMAT, kind=kind, name=log.name, files=tuple(files)).to_bytes()
 
@@ -208,14 +208,16 @@ def export_bundle(log: CommitLog, version: int | None, path: Path, *, overwrite:
     return Exported(path, kind, log.name, versions, len(entries), len(wanted), size, entries[-1].digest)
 
 
-def _listed(log: CommitLog, sha256: str) -> BundledFile:
-    size = log.blobs.size(sha256)
-    if size is None:
-        log.blobs.read(sha256)  # says that it is missing
-    assert size is not None  # noqa: S101 (for the type checker)
-    if size > LARGEST:
-        raise InputError(f"{log.blobs.path(sha256)} has {size} bytes; the maximum in a bundle is {LARGEST}")
-    return BundledFile(name=f"blobs/{sha256}", size=size, sha256=sha256)
+def _listed(log: CommitLog, wanted: set[str]) -> Iterator[BundledFile]:
+    sizes = {blob.sha256: blob.size for blob in log.blobs.all()}
+    for sha256 in sorted(wanted):
+        if sha256 not in sizes:
+            log.blobs.read(sha256)  # says that it is missing
+        if sizes[sha256] > LARGEST:
+            raise InputError(
+                f"{log.blobs.path(sha256)} has {sizes[sha256]} bytes; the maximum in a bundle is {LARGEST}"
+            )
+        yield BundledFile(name=f"blobs/{sha256}", size=sizes[sha256], sha256=sha256)
 
 
 def _write(path: Path, members: Iterator[tuple[str, bytes]]) -> int:
@@ -486,7 +488,7 @@ def import_bundle(store: Store, opened: OpenedBundle, name: str, reason: str, *,
         state = log.state() if log.exists() else State()
         _check_same_history(log, opened, state)
         with log.blobs.together():
-            lost = {sha256 for sha256 in state.blobs() & opened.state.blobs() if log.blobs.size(sha256) is None}
+            lost = state.blobs() & opened.state.blobs() - {blob.sha256 for blob in log.blobs.all()}
             if state.head >= len(entries):
                 log.settle(state)
                 _put(log, opened, lost)

@@ -204,13 +204,6 @@ class Blobs:
         found: dict[str, Any] = json.loads(self.read(sha256))
         return found
 
-    def size(self, sha256: str) -> int | None:
-        """Size of a blob whose content is not checked; None if it is missing."""
-        for path in self._storage.blob_files(self._folder, sha256):
-            with contextlib.suppress(FileNotFoundError):
-                return self._storage.size(path)
-        return None
-
     def all(self) -> list[Blob]:
         """Return every blob that is there, of each digest the newest first."""
         return self._storage.blobs(self._folder)

@@ -56,10 +56,6 @@ class BucketStorage(Storage[ObjectUrl]):
         """Read the first ``limit`` bytes of an object, all if negative."""
         return self._bucket.get(path, limit)
 
-    def size(self, path: ObjectUrl) -> int:
-        """Size of the object in bytes."""
-        return self._bucket.head(path).size
-
     def modified(self, path: ObjectUrl) -> float:
         """Seconds since the epoch at which the object was written, by the store's clock."""
         return self._bucket.head(path).modified

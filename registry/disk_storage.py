@@ -116,10 +116,6 @@ class DiskStorage(Storage[Path]):
             what = "a symbolic link" if error.errno == errno.ELOOP else "not a regular file"
             raise IntegrityError(f"{path} is {what}; restore it from a backup") from None
 
-    def size(self, path: Path) -> int:
-        """Size of the file in bytes."""
-        return self.disk.size(path)
-
     def modified(self, path: Path) -> float:
         """Seconds since the epoch at which the file was written."""
         return self.disk.modified(path)

@@ -466,12 +466,12 @@ class Registry:
             The other registry has a model of that name with another history.
         """
         wanted = [self._known(name).name for name in (self.names() if names is None else names)]
-        to.prepare(self.protected)
         done = []
         with scratch_folder("bundles") as folder:
             for name in wanted:
                 bundle = folder / f"{name}.tar"
                 self.export(name, bundle)
+                to.prepare(self.protected)  # not before: what is damaged here leaves no registry there
                 done.append(to.import_(bundle, move_aliases=True))
                 bundle.unlink()
         return done

@@ -44,10 +44,6 @@ class Storage(Protocol[P]):
         """Read the first ``limit`` bytes of a file; IntegrityError for anything else in its place."""
         ...
 
-    def size(self, path: P) -> int:
-        """Size of the file in bytes."""
-        ...
-
     def modified(self, path: P) -> float:
         """Seconds since the epoch at which the file was written."""
         ...

@@ -383,6 +383,10 @@ def test_what_is_refused_leaves_no_registry_behind(web: Registry, tmp_path: Path
     with refused(PromotionRefused, "web.tar", "production", "--move-aliases"):
         Registry(tmp_path / "new").import_(tmp_path / "web.tar")
     assert not (tmp_path / "new").exists()
+    web.resolve("web@2", bare="latest").model_path.unlink()
+    with pytest.raises(IntegrityError, match="missing"):
+        web.copy(Registry(tmp_path / "new"))
+    assert not (tmp_path / "new").exists()
 
 
 def test_a_history_that_is_here_already_mends_what_was_lost(

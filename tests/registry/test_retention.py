@@ -76,7 +76,7 @@ def blobs_of(registry: Registry, name: str = "shop") -> Blobs:
 
 
 def is_there(registry: Registry, sha256: str) -> bool:
-    return blobs_of(registry).size(sha256) is not None
+    return sha256 in {blob.sha256 for blob in blobs_of(registry).all()}
 
 
 def test_a_version_is_marked_swept_and_deleted(shop: Registry, wait: Callable[[float], None]) -> None:
