@@ -79,7 +79,7 @@ def test_what_columns_are_called_and_what_is_ignored_does_not_show(tmp_path):
     st.sampled_from(HABITS["grade"]),
     st.sampled_from([str.upper, str.title, lambda name: name.replace("id", "_ID")]),
 )
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=8, deadline=None)
 def test_habits_are_guessed_in_any_spelling_and_told(tmp_path_factory, qid, doc_id, grade, spelled):
     folder = tmp_path_factory.mktemp("habits")
     rows = judgments(16, 2)

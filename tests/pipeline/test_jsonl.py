@@ -347,7 +347,7 @@ def check_damaged(path, rng, n):
 
 
 def test_damaged_lines_are_those_that_pythons_reader_refuses(tmp_path):
-    check_damaged(tmp_path / "damaged.jsonl", random.Random(3), 150)
+    check_damaged(tmp_path / "damaged.jsonl", random.Random(3), 75)
 
 
 @pytest.mark.slow

@@ -237,9 +237,9 @@ KINDS = (
 
 
 @pytest.mark.parametrize("kind", range(len(KINDS)), ids=[kind.__name__ for kind in KINDS])
-def test_a_million_numbers_have_the_bits_of_float(tmp_path, kind):
+def test_many_numbers_have_the_bits_of_float(tmp_path, kind):
     rng = random.Random(kind)
-    tokens = [rng.choice(("", "", "-", "+")) + KINDS[kind](rng).removeprefix("-") for _ in range(100_000)]
+    tokens = [rng.choice(("", "", "-", "+")) + KINDS[kind](rng).removeprefix("-") for _ in range(20_000)]
     values, verdicts = read(tokens)
     with np.errstate(over="ignore"):
         expected = np.array([float(token) for token in tokens]).astype(np.float32)

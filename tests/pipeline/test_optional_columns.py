@@ -101,7 +101,7 @@ def test_a_dataset_without_them_says_nothing_of_them(tmp_path):
 
 
 @given(st.lists(st.floats(-1e38, 1e38), min_size=1, max_size=12))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=8, deadline=None)
 def test_a_label_is_the_same_number_from_text_and_tables(tmp_path_factory, labels):
     folder = tmp_path_factory.mktemp("labels")
     rows = [{"qid": "q", "doc_id": f"d{k}", "label": label, "f1": float(k)} for k, label in enumerate(labels)]
