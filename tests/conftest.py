@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -29,3 +31,12 @@ def test_data() -> Path:
     if not path.is_dir():
         pytest.fail(f"RANKMILL_TEST_DATA={folder} is not a folder")
     return path
+
+
+@pytest.fixture(scope="module")
+def dask() -> Iterator[Any]:
+    """A cluster of two processes."""
+    from rankmill.foundation.cluster.workers import open_cluster
+
+    with open_cluster("local:2") as cluster:
+        yield cluster

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -142,12 +141,6 @@ def test_without_dask_the_error_names_the_extra() -> None:
     ran = subprocess.run([sys.executable, "-c", lines], capture_output=True, text=True, check=False)
     assert "MissingLibrary: local:2 needs Dask" in ran.stderr
     assert "pip install 'rankmill[dask]'" in ran.stderr
-
-
-@pytest.fixture(scope="module")
-def dask() -> Iterator[Cluster]:
-    with open_cluster("local:2") as cluster:
-        yield cluster
 
 
 def test_local_workers_are_other_processes(dask: Cluster, tmp_path: Path) -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from rankmill.cli import execute
-from rankmill.foundation.cluster.workers import Cluster, open_cluster
+from rankmill.foundation.cluster.workers import Cluster
 from rankmill.foundation.errors import WorkerLost
 from rankmill.pipeline.binning import bin_dataset, bin_plan
 from rankmill.pipeline.dataset import Dataset
@@ -85,12 +84,6 @@ def test_bins_that_exist_need_no_cluster(made: Path, tmp_path: Path) -> None:
     shutil.copytree(made, tmp_path / "out")
     spec = bin_dataset(Dataset.open(tmp_path / "out"))
     assert bin_dataset(Dataset.open(tmp_path / "out"), cluster="tcp://127.0.0.1:1").digest == spec.digest
-
-
-@pytest.fixture(scope="module")
-def dask() -> Iterator[Cluster]:
-    with open_cluster("local:2") as cluster:
-        yield cluster
 
 
 @pytest.mark.slow

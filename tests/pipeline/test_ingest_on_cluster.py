@@ -6,7 +6,7 @@ import os
 import random
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from rankmill.cli import execute
-from rankmill.foundation.cluster.workers import Cluster, open_cluster
+from rankmill.foundation.cluster.workers import Cluster
 from rankmill.foundation.errors import DataRejected, InputError, MalformedRow, TooManyRejects, WorkerLost
 from rankmill.pipeline.grouping import shard_writer
 from rankmill.pipeline.grouping.bucket_rows import RowSpill, read_bucket, spilled_schema
@@ -301,12 +301,6 @@ def test_spill_files_give_back_what_they_got(tmp_path: Path) -> None:
     paths[2].write_bytes(paths[2].read_bytes()[:-1])
     with pytest.raises(OSError, match="cut short"):
         [read_bucket(parts, bucket, 2, 0.0) for bucket in range(3)]
-
-
-@pytest.fixture(scope="module")
-def dask() -> Iterator[Cluster]:
-    with open_cluster("local:2") as cluster:
-        yield cluster
 
 
 @pytest.mark.slow

@@ -17,18 +17,13 @@ from rankmill.cli import execute
 from rankmill.foundation.errors import InputError, InvalidParameter, TrainingDataRejected
 from rankmill.pipeline.options import SynthParameters
 from rankmill.pipeline.synth import write_synthetic
-from tests.rankmill.small_ranker import planted_arrays, small
+from tests.rankmill.small_ranker import small
 from tests.rankmill.test_categorical_columns import OPTIONS, planted
 from tests.refusals import refused
 
 
 def bytes_of(ranker):
     return ranker.forest_.to_bytes()
-
-
-@pytest.fixture(scope="module")
-def arrays():
-    return planted_arrays()
 
 
 @pytest.fixture

@@ -15,23 +15,12 @@ from rankmill.gate import judging
 from rankmill.gate.gate_report import GateReport
 from rankmill.gate.gate_rules import GateRules, convention_digest
 from rankmill.gate.graded_queries import GradedQueries, scores_of
-from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.grouping.sketch import QuerySketch
 from rankmill.scorer.evaluate import evaluate
 from rankmill.scorer.metrics import parse_metric
 from rankmill.scorer.metrics.conventions import named_convention
 from tests.rankmill.gate_case import contender, dataset_of, judge, renamed, rows_of, trained, with_leaves
 from tests.refusals import refused, unnamed
-
-
-@pytest.fixture(scope="module")
-def real(tmp_path_factory) -> Dataset:
-    return dataset_of(tmp_path_factory.mktemp("real"), "real", *rows_of(1))
-
-
-@pytest.fixture(scope="module")
-def model(real):
-    return trained(real)
 
 
 @pytest.fixture(scope="module")

@@ -22,16 +22,6 @@ from tests.rankmill.gate_case import contender, dataset_of, judge, renamed, rows
 from tests.scorer.forests import random_forest
 
 
-@pytest.fixture(scope="module")
-def real(tmp_path_factory):
-    return dataset_of(tmp_path_factory.mktemp("real"), "real", *rows_of(1))
-
-
-@pytest.fixture(scope="module")
-def model(real):
-    return trained(real)
-
-
 def rail(report, name):
     return next(row for row in [*report["guardrails"], *report.get("measured", [])] if row["name"] == name)
 

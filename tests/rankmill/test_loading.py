@@ -17,14 +17,9 @@ from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
 from rankmill.scorer.model_service import find_model
 from rankmill.trainer.parameters import TrainParameters
-from tests.rankmill.small_ranker import planted_arrays, small
+from tests.rankmill.small_ranker import small
 from tests.refusals import refused
 from tests.scorer.forests import random_forest
-
-
-@pytest.fixture(scope="module")
-def arrays():
-    return planted_arrays()
 
 
 @pytest.fixture

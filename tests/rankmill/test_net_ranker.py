@@ -19,7 +19,7 @@ from rankmill.trainer.nets.cross_validating import cross_validate_net, cross_val
 from rankmill.trainer.nets.options import NetOptions
 from rankmill.trainer.nets.train_on_dataset import train_net_on
 from rankmill.trainer.options import CheckpointOptions, MachineOptions
-from tests.rankmill.small_ranker import planted_arrays, small
+from tests.rankmill.small_ranker import small
 from tests.refusals import refused
 from tests.trainer.small_dataset import small_dataset
 
@@ -28,11 +28,6 @@ SMALL = {"layers": (8,), "epochs": 3, "batch_documents": 100}
 
 def net(**parameters):
     return Ranker(**{"model": "net", "n_threads": 1, "verbose": 0, **SMALL, **parameters})
-
-
-@pytest.fixture(scope="module")
-def arrays():
-    return planted_arrays()
 
 
 @pytest.fixture(scope="module")

@@ -15,16 +15,11 @@ import pytest
 from rankmill import BinnedDataset, Dataset, Ranker, cross_validate, other_libraries
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.other_libraries import OURS, keywords_of
-from tests.rankmill.small_ranker import planted_arrays, small
+from tests.rankmill.small_ranker import small
 from tests.refusals import refused, unnamed
 from tests.scorer.exchange_cases import peer
 
 OF_RANKER, OF_FIT = keywords_of(Ranker.__init__), keywords_of(Ranker.fit)
-
-
-@pytest.fixture(scope="module")
-def arrays():
-    return planted_arrays()
 
 
 @pytest.mark.parametrize("theirs", OURS)

@@ -16,13 +16,8 @@ from rankmill import Ranker, register_model
 from rankmill.foundation.errors import InvalidParameter, NotFitted, TrainingDataRejected
 from rankmill.plots import plot_importance
 from rankmill.scorer.inspect.shap import shap_values
-from tests.rankmill.small_ranker import planted_arrays, small
+from tests.rankmill.small_ranker import small
 from tests.refusals import refused
-
-
-@pytest.fixture(scope="module")
-def arrays():
-    return planted_arrays()
 
 
 def test_query_ids_and_group_sizes_are_two_ways_to_say_the_same(arrays):

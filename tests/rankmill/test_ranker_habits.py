@@ -18,13 +18,8 @@ from rankmill.scorer.metrics import Policy, parse_metric
 from rankmill.scorer.metrics.per_query import evaluate_queries, mean_of
 from rankmill.trainer.nets.options import NetOptions
 from rankmill.trainer.parameters import TrainParameters
-from tests.rankmill.small_ranker import planted_arrays, small
+from tests.rankmill.small_ranker import small
 from tests.refusals import refused
-
-
-@pytest.fixture(scope="module")
-def arrays():
-    return planted_arrays()
 
 
 def halves(arrays):

@@ -18,15 +18,10 @@ from sklearn.pipeline import make_pipeline
 from sklearn.utils.validation import check_is_fitted
 
 from rankmill.foundation.errors import InvalidParameter
-from tests.rankmill.small_ranker import planted_arrays, small
+from tests.rankmill.small_ranker import small
 from tests.refusals import refused
 
 FOLDS = GroupKFold(3)
-
-
-@pytest.fixture(scope="module")
-def arrays():
-    return planted_arrays()
 
 
 @pytest.fixture

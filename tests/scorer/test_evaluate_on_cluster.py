@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from rankmill.cli import execute
-from rankmill.foundation.cluster.workers import Cluster, open_cluster
+from rankmill.foundation.cluster.workers import Cluster
 from rankmill.foundation.errors import CandidatesRejected, InputError, NotFiniteScore, WorkerLost
 from rankmill.pipeline.ingest import IngestOptions, ingest
 from rankmill.pipeline.options import ReadOptions
@@ -29,16 +28,10 @@ from tests.scorer.candidate_files import (
     write_csv,
     write_letor,
 )
-from tests.scorer.forests import random_forest
 
 SCORING = "rankmill.scorer.score_on_cluster"
 HOW = {"metrics": ["ndcg@10", "map", "mrr", "err@5"], "ties": "row_order", "by": ["f2", "query_size"]}
 LOSING = ["a b c", "a", "", "b", "c d", "d"]
-
-
-@pytest.fixture(scope="module")
-def forest():
-    return random_forest(5, n_trees=10, max_leaves=12, info={"max_grade": 4})
 
 
 @pytest.fixture(scope="module")
@@ -135,12 +128,6 @@ def test_an_evaluation_that_lost_all_workers_leaves_nothing(forest, inputs) -> N
     with on(SCORING, "a b", "a b", ""), pytest.raises(WorkerLost, match=r"run the same command again$"):
         evaluate(inputs["text"], model=forest, cluster="local:2")
     assert sorted(inputs["text"][0].parent.iterdir()) == before
-
-
-@pytest.fixture(scope="module")
-def dask() -> Iterator[Cluster]:
-    with open_cluster("local:2") as cluster:
-        yield cluster
 
 
 @pytest.mark.slow

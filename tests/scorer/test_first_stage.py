@@ -20,11 +20,6 @@ from tests.scorer.forests import random_forest
 from tests.scorer.test_rerank import tree_of
 
 
-@pytest.fixture(scope="module")
-def forest():
-    return random_forest(5, n_trees=6, max_leaves=12, info={"max_grade": 4})
-
-
 def with_ids(seed, n_rows, n_queries=9):
     """Rows that all have ids, of which every third occurs in every query."""
     rows = random_candidates(seed, n_rows=n_rows, n_queries=n_queries)

@@ -16,20 +16,9 @@ from rankmill.scorer.rerank import rerank
 from tests.readers import READERS, rows_of
 from tests.refusals import refused
 from tests.scorer.candidate_files import as_table, random_candidates, ranked, write_letor, write_parquet
-from tests.scorer.forests import random_forest
 from tests.scorer.test_rerank import tree_of
 
 AWKWARD = ("a,b", 'say "x"', '"', "plain", " a b ", "é\t", "")
-
-
-@pytest.fixture(scope="module")
-def forest():
-    return random_forest(5, n_trees=10, max_leaves=12, info={"max_grade": 4})
-
-
-@pytest.fixture(scope="module")
-def rows():
-    return random_candidates(1, nameless=0.2)
 
 
 @pytest.mark.parametrize("reader", READERS)

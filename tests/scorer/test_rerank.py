@@ -38,16 +38,6 @@ from tests.scorer.candidate_files import (
 from tests.scorer.forests import random_forest
 
 
-@pytest.fixture(scope="module")
-def forest():
-    return random_forest(5, n_trees=10, max_leaves=12, info={"max_grade": 4})
-
-
-@pytest.fixture(scope="module")
-def rows():
-    return random_candidates(1, nameless=0.2)
-
-
 def tree_of(path):
     """Bytes of every file under ``path``, by name."""
     files = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file())
@@ -380,7 +370,7 @@ def test_an_older_side_table_stays_until_the_file_is_replaced(tmp_path, forest, 
     rerank(source, forest, tmp_path / "z.tsv", top_k=2, grade_counts=True)
     before = tree_of(tmp_path)
 
-    def refuse(*_):
+    def refuse(*_, **__):
         raise OSError(5, "Input/output error")
 
     with monkeypatch.context() as patch:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from rankmill.cli import execute
-from rankmill.foundation.cluster.workers import Cluster, open_cluster
+from rankmill.foundation.cluster.workers import Cluster
 from rankmill.foundation.errors import CandidatesRejected, InputError, NotFiniteScore, WorkerLost
 from rankmill.pipeline.sources import file_ranges
 from rankmill.scorer import ranked_writer, sorting
@@ -33,11 +32,6 @@ from tests.scorer.forests import random_forest
 from tests.scorer.test_rerank import tree_of
 
 RERANK = "rankmill.scorer.rerank"
-
-
-@pytest.fixture(scope="module")
-def forest():
-    return random_forest(5, n_trees=10, max_leaves=12, info={"max_grade": 4})
 
 
 @pytest.fixture(scope="module")
@@ -213,12 +207,6 @@ def test_counts_of_queries_are_those_of_their_rows(tmp_path: Path, monkeypatch: 
             )
     expected = [{"qid": qid, "n": qids.count(qid)} for qid in sorted(set(qids))]
     assert count_queries([tmp_path / "x"]).to_pylist() == expected
-
-
-@pytest.fixture(scope="module")
-def dask() -> Iterator[Cluster]:
-    with open_cluster("local:2") as cluster:
-        yield cluster
 
 
 @pytest.mark.slow

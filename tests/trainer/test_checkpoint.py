@@ -19,15 +19,10 @@ from rankmill.trainer.options import SeedOptions
 from rankmill.trainer.train_on_dataset import train
 from rankmill.trainer.training_options import TrainingOptions
 from tests.trainer.planted import fit, small_data
-from tests.trainer.small_dataset import SMALL, small_dataset
+from tests.trainer.small_dataset import SMALL
 from tests.waiting import LIMIT, until
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-@pytest.fixture(scope="module")
-def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
-    return small_dataset(tmp_path_factory.mktemp("checkpoint"))
 
 
 class Killed(BaseException):

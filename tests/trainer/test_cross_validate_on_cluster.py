@@ -18,16 +18,11 @@ from rankmill.trainer.training_options import TrainingOptions
 from rankmill.trainer.training_result import RoundRecord
 from tests.clusters import in_memory, killing_in, look_often
 from tests.refusals import refused
-from tests.trainer.small_dataset import SMALL, small_dataset
+from tests.trainer.small_dataset import SMALL
 
 # folds stop at different rounds, so that the shorter ones are trained on
 PARAMETERS = replace(SMALL, n_rounds=30, early_stopping_rounds=3, folds=4)
 OPTIONS = TrainingOptions(n_threads=1, eval_metrics=["map"])
-
-
-@pytest.fixture(scope="module")
-def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
-    return small_dataset(tmp_path_factory.mktemp("folds"))
 
 
 @pytest.mark.parametrize("looks", [("a",), ("a b",), ("a b c d e",), ("a b", "a b", "b", "b c", "a c")])

@@ -32,11 +32,6 @@ REFIT = replace(SMALL, refit="all")
 ONE = TrainingOptions(n_threads=1)
 
 
-@pytest.fixture(scope="module")
-def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
-    return small_dataset(tmp_path_factory.mktemp("refit"))
-
-
 def fitted(train_rows, eval_sets, *, run=fit, options=None, **parameters):
     _, _, binspec = small_data()
     return boost_rows(

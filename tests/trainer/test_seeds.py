@@ -34,11 +34,6 @@ METRICS = ("map", "deviance")
 
 
 @pytest.fixture(scope="module")
-def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
-    return small_dataset(tmp_path_factory.mktemp("seeds"))
-
-
-@pytest.fixture(scope="module")
 def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("kept")
 

@@ -28,17 +28,12 @@ from rankmill.trainer.training_options import StartingModel, TrainingOptions
 from rankmill.trainer.training_result import RoundRecord, TrainingResult
 from tests.clusters import UNPROFILED, dask, joined_and_killed, look_often, square
 from tests.refusals import refused, unnamed
-from tests.trainer.small_dataset import SMALL, small_dataset
+from tests.trainer.small_dataset import SMALL
 from tests.waiting import until
 from tests.workers_in_threads import Lost, in_threads
 
 SHORT = replace(SMALL, n_rounds=3, early_stopping_rounds=0)
 OPTIONS = TrainingOptions(n_threads=1)
-
-
-@pytest.fixture(scope="module")
-def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
-    return small_dataset(tmp_path_factory.mktemp("cluster"))
 
 
 @pytest.fixture(scope="module")

@@ -47,11 +47,6 @@ SPACE = space_of({"learning_rate": "0.05..0.8:log", "max_leaves": "2..8", "objec
 USUAL = TuneOptions(trials=6, repeat=1, best=2, workers=1, compare_by="valid")
 
 
-@pytest.fixture(scope="module")
-def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
-    return small_dataset(tmp_path_factory.mktemp("tuning"))
-
-
 @pytest.fixture(autouse=True)
 def _one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rankmill.trainer.workers.available_cores", lambda: 1)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from rankmill.cli import execute
-from rankmill.foundation.cluster.workers import Cluster, open_cluster
+from rankmill.foundation.cluster.workers import Cluster
 from rankmill.foundation.errors import InputError, InvalidParameter, WorkerLost
 from rankmill.pipeline.dataset import Dataset
 from rankmill.trainer.options import TuneOptions
@@ -75,12 +74,6 @@ def test_a_dataset_that_is_another_one_there_is_refused(plan: TunePlan, tmp_path
     other = Other.open(plan.dataset.path)
     with pytest.raises(InputError, match="another dataset"):
         tune(replace(plan, dataset=other), tmp_path / "t", cluster=in_memory("a")[0])
-
-
-@pytest.fixture(scope="module")
-def dask() -> Iterator[Cluster]:
-    with open_cluster("local:2") as cluster:
-        yield cluster
 
 
 @pytest.mark.slow

@@ -14,15 +14,9 @@ from rankmill.trainer.nets.options import NetOptions
 from rankmill.trainer.nets.plan import plan_net
 from rankmill.trainer.nets.train_on_dataset import train_net_on
 from rankmill.trainer.options import CheckpointOptions
-from tests.trainer.small_dataset import small_dataset
 from tests.trainer.test_plan import ROOT, generated
 
 MACHINE = CheckpointOptions(n_threads=1)
-
-
-@pytest.fixture(scope="module")
-def dataset(tmp_path_factory):
-    return small_dataset(tmp_path_factory.mktemp("plan"))
 
 
 def needed(dataset, folds=0, **options):

@@ -11,7 +11,6 @@ import pytest
 
 from rankmill.cli import execute
 from rankmill.foundation.errors import InvalidParameter
-from rankmill.pipeline.dataset import Dataset
 from rankmill.registry import Registry
 from rankmill.scorer.metrics.per_query import mean_of
 from rankmill.scorer.model_service import model_of
@@ -25,18 +24,12 @@ from rankmill.trainer.tuning import searched
 from rankmill.trainer.tuning.search import plan_tuning, tune
 from rankmill.trainer.tuning.space import default_space_of_nets, read_space, space_of
 from tests.refusals import refused, unnamed
-from tests.trainer.small_dataset import small_dataset
 from tests.trainer.test_tuning import contents
 
 BASE = NetOptions(layers=(8,), epochs=4, batch_documents=100, learning_rate=0.02)
 SPACE = space_of({"layers": "(),(8),(8,4)", "dropout": "0..0.5", "learning_rate": "0.005..0.1:log"}, "test", "net")
 USUAL = TuneOptions(trials=3, repeat=1, best=1, workers=1)
 ONE = MachineOptions(n_threads=1)
-
-
-@pytest.fixture(scope="module")
-def dataset(tmp_path_factory) -> Dataset:
-    return small_dataset(tmp_path_factory.mktemp("tuning"))
 
 
 @pytest.fixture(scope="module")

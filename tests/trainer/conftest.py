@@ -1,0 +1,14 @@
+"""Fixtures of this folder."""
+
+from __future__ import annotations
+
+import pytest
+
+from rankmill.pipeline.dataset import Dataset
+from tests.trainer.small_dataset import small_dataset
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    """A small dataset of its own for each file of tests."""
+    return small_dataset(tmp_path_factory.mktemp("dataset"))
