@@ -195,15 +195,6 @@ def test_another_history_is_left_alone(web: Registry, other: Registry, tmp_path:
     assert other.import_(tmp_path / "web.tar", move_aliases=True).added == 0  # the beginning of both
 
 
-def test_blobs_that_were_lost_come_back(web: Registry, other: Registry, tmp_path: Path) -> None:
-    web.export("web", tmp_path / "web.tar")
-    other.import_(tmp_path / "web.tar", move_aliases=True)
-    other.resolve("web@2", bare="latest").model_path.unlink()
-    assert not other.verify().ok
-    assert other.import_(tmp_path / "web.tar", move_aliases=True).added == 0
-    assert other.verify().ok
-
-
 @pytest.mark.parametrize("damage", ["missing", "changed"])
 @pytest.mark.parametrize("reference", ["web", "web@2"])
 def test_what_is_damaged_is_not_exported(web: Registry, tmp_path: Path, damage: str, reference: str) -> None:
