@@ -53,6 +53,7 @@ def place(start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_the_readme_runs(place: Path) -> None:
     for path in ("web.dataset", "registry-data", "web@1.report"):
         shutil.rmtree(path)

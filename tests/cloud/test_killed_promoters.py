@@ -91,5 +91,6 @@ def test_eight_promoters_are_killed_for_a_minute(server: Server, tmp_path: Path)
     print(survive(f"{server.url}/{uuid.uuid4().hex}", tmp_path / "told", 60, promoters=8, seed=1))
 
 
+@pytest.mark.slow
 def test_promoters_that_are_killed_lose_nothing(s3: Server, tmp_path: Path) -> None:
     print(survive(f"{s3.url}/{uuid.uuid4().hex}", tmp_path / "told", 2.5, promoters=2, seed=2))

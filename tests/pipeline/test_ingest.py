@@ -301,6 +301,7 @@ def test_a_failure_on_the_way_leaves_the_old_dataset_and_nothing_else(tmp_path, 
     assert sorted(file.name for file in tmp_path.iterdir()) == ["in.txt", "out"]
 
 
+@pytest.mark.slow
 def test_a_killed_run_leaves_no_dataset_and_the_next_one_clears_up(tmp_path):
     path, out = tmp_path / "in.txt", tmp_path / "out"
     path.write_text("".join(judgments(40)))

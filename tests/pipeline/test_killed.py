@@ -91,6 +91,7 @@ def prepare(folder: Path, prepared: Path, *, had_one: bool) -> Path:
     return shutil.copytree(prepared, folder, ignore=None if had_one else shutil.ignore_patterns("out"))
 
 
+@pytest.mark.slow
 def test_a_killed_ingest_leaves_the_old_dataset_or_none_and_the_next_one_clears_up(tmp_path, prepared):
     processes = {}
     for name, (part, number, done) in MOMENTS.items():

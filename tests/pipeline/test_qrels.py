@@ -1,14 +1,12 @@
 """Judgments in files of their own: every form of them says the same, and what is none is named with its place."""
 
 import gzip
-import json
 import random
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyarrow import feather
 
 from rankmill.foundation.errors import DataRejected, InputError, TooManyRejects
 from rankmill.pipeline.grouping.query_splits import buckets_of
@@ -18,29 +16,18 @@ from rankmill.pipeline.query_spill import QuerySpill
 from rankmill.pipeline.sources.batch import Quarantine
 from rankmill.pipeline.sources.grades import GradeRules
 from tests.refusals import refused
+from tests.written import write_rows
 
 KEEP = GradeRules(unjudged="keep", negative="unjudged")
 
 
 def write(path, judgments):
     """[(qid, doc_id, grade, time)] in the form that the suffix asks for; times in tables only."""
-    if path.suffix == ".parquet":
-        columns = dict(zip(("qid", "doc_id", "grade", "when"), map(list, zip(*judgments, strict=True)), strict=True))
-        pq.write_table(pa.table({"judge": ["me"] * len(judgments)} | columns), path, row_group_size=7)
-    elif path.suffix == ".feather":
-        columns = dict(zip(("qid", "doc_id", "grade", "when"), map(list, zip(*judgments, strict=True)), strict=True))
-        feather.write_feather(pa.table({"judge": ["me"] * len(judgments)} | columns), path, chunksize=9)
-    elif path.suffix == ".jsonl":
-        lines = [{"judge": 1, "when": t, "grade": g, "doc_id": d, "qid": q} for q, d, g, t in judgments]
-        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    elif path.suffix in {".csv", ".tsv"}:
-        mark = "," if path.suffix == ".csv" else "\t"
-        lines = [mark.join(("when", "grade", "judge", "qid", "doc_id"))]
-        lines += [mark.join((str(t), str(g), "me", q, d)) for q, d, g, t in judgments]
-        path.write_text("\n".join(lines) + "\n")
-    else:
-        text = "\n".join(f"{q}\t0 {' ' * (g + 1)}{d} {g}\r\n" for q, d, g, _ in judgments)
-        path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
+    if path.suffix in {".parquet", ".feather", ".jsonl", ".csv", ".tsv"}:
+        rows = [{"when": t, "grade": g, "judge": "me", "qid": q, "doc_id": d} for q, d, g, t in judgments]
+        return write_rows(path, rows, group=7)
+    text = "\n".join(f"{q}\t0 {' ' * (g + 1)}{d} {g}\r\n" for q, d, g, _ in judgments)
+    path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
     return path
 
 

@@ -266,6 +266,7 @@ def test_a_folder_makes_the_model_of_the_command_line(dataset, preset, tmp_path,
         BinnedDataset.open(dataset, "tset")
 
 
+@pytest.mark.slow
 def test_memory_holds_no_matrix_of_all_values():
     rows, features, at_once = 400_000, 100, 10_000
     code = f"""

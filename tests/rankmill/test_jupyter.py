@@ -35,6 +35,7 @@ def executed(notebook: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> li
     return [cell.outputs for cell in notebook.cells if cell.cell_type == "code"]
 
 
+@pytest.mark.slow
 def test_a_notebook_has_one_bar_that_is_rewritten_and_none_where_it_is_not_wanted(tmp_path, monkeypatch) -> None:
     cells = [
         SMALL,
@@ -59,6 +60,7 @@ def test_a_notebook_has_one_bar_that_is_rewritten_and_none_where_it_is_not_wante
     assert "x" in outputs[7][0].text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_the_examples_run(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are kept without outputs, and show charts and tables when they are run."""

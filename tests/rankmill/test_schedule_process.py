@@ -86,6 +86,7 @@ def schedule(
         process.communicate()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_goes_to_the_run_and_the_schedule_leaves_after_it(tmp_path: Path, signum: signal.Signals) -> None:
     with schedule(tmp_path, "polite") as process:
@@ -97,6 +98,7 @@ def test_a_signal_goes_to_the_run_and_the_schedule_leaves_after_it(tmp_path: Pat
     assert f"ended with exit code {128 + signum}" in said
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 def test_a_run_that_will_not_end_is_killed_with_all_that_it_has_begun(tmp_path: Path) -> None:
     with schedule(tmp_path, "deaf", grace=0.2) as process:
@@ -115,6 +117,7 @@ def may_be_process_1() -> bool:
     return unshare is not None and not subprocess.run([unshare, "--pid", "--fork", "true"], check=False).returncode
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not may_be_process_1(), reason="no process namespaces here")
 def test_process_1_waits_for_orphans_and_hears_signals(tmp_path: Path) -> None:
     with schedule(tmp_path, "parent", before=("unshare", "--pid", "--fork", "--kill-child")) as unshare:

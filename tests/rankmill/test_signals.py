@@ -192,6 +192,7 @@ def check(prepared: Path, tmp_path: Path, name: str, number: int, *, behind: boo
     pytest.fail(f"{line} ends too soon")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", SIGNALS)
 def test_a_signal_ends_a_command_that_waits_in_a_library(tmp_path: Path, number: int) -> None:
     command(tmp_path, "data synth -o judged.txt --queries 50 --features 10")

@@ -126,6 +126,7 @@ def check_nobody_is_left(process: subprocess.Popen) -> None:
         os.killpg(process.pid, 0)
 
 
+@pytest.mark.slow
 def test_told_to_end_while_files_are_made(prepared: Path, tmp_path: Path, monkeypatch) -> None:
     processes = {}
     for name, case in CASES.items():

@@ -11,8 +11,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from rankmill.foundation.errors import CandidatesRejected, ConflictError, InputError, MalformedLine, ModelFormatError
 from rankmill.pipeline.ingest import ingest
@@ -454,32 +452,6 @@ def test_what_has_the_name_of_the_grade_counts_is_treated_like_out(tmp_path, for
             with refused(InputError, "table", "overwritten"):
                 rerank(source, forest, tmp_path / "z.tsv", top_k=top_k, overwrite=True)
         assert counts.read_bytes() == foreign
-
-
-@settings(deadline=None)
-@given(
-    st.lists(st.lists(st.text("aé\U0001f600b", max_size=2), min_size=1, max_size=9), max_size=9),
-    st.integers(1, 8),
-    st.integers(1, 7),
-)
-def test_rows_are_dealt_out_by_ranges_of_their_query(batches, size, n_parts):
-    ids = [pa.array(batch, pa.string()) for batch in batches]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sorting, "SAMPLE", size)
-        bounds = sorting._range_bounds(ids, sum(map(len, ids)), n_parts)
-    assert len(bounds) < n_parts
-    assert set(bounds.to_pylist()) <= {qid for batch in batches for qid in batch}
-    cut = [qid.encode() for qid in bounds.to_pylist()]
-    assert cut == sorted(set(cut))
-    for batch in batches:
-        n = len(batch)
-        columns = [batch, [str(i) for i in range(n)], [0.0] * n, [None] * n, list(range(n))]
-        rows = pa.record_batch(
-            [pa.array(c, f.type) for c, f in zip(columns, sorting.SCORED_ROW, strict=True)], schema=sorting.SCORED_ROW
-        )
-        dealt = [(i, row) for i, part in sorting._by_range(rows, bounds) for row in part.to_pylist()]
-        expected = [(sum(bound <= row["qid"].encode() for bound in cut), row) for row in rows.to_pylist()]
-        assert dealt == sorted(expected, key=lambda pair: pair[0])
 
 
 def test_the_sorter_is_bounded_private_and_silent(tmp_path):

@@ -330,6 +330,27 @@ def test_pair_hessians_add_up_to_the_change_of_the_gradient(name):
     assert np.array_equal(again, drawn.first)
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_what_learns_labels_says_so(name):
+    rng = np.random.default_rng(7)
+    grades = np.tile(np.arange(4, dtype=np.int32), 10)
+    rows = RankedRows(grades, np.arange(0, 41, 8, dtype=np.int64), [])
+    labels = grades[np.argsort(np.repeat(np.arange(5), 8) + rng.random(40) * 0.9)].astype(np.float64)
+    parameters = fixed(objective=name, gain="linear")
+
+    def of_first_step(rows):
+        objective = objective_of(rows, parameters)
+        shape = (40,) if objective.n_outputs == 1 else (objective.n_outputs, 40)
+        scores, g, h = np.full(shape, 0.1) * np.arange(40), np.empty(shape), np.empty(shape)
+        objective.gradients(1, scores, g, h, Team(1))
+        return g
+
+    assert (
+        np.array_equal(of_first_step(rows), of_first_step(replace(rows, labels=labels)))
+        != objective_class(name).learns_labels
+    )
+
+
 def test_the_objective_of_the_guide_works(monkeypatch):
     guide = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text(encoding="utf-8")
     code, line = re.search(r"```python\n(.*?)```.*?`(\"log_squared\": .*?),`", guide, flags=re.DOTALL).groups()

@@ -156,6 +156,7 @@ def test_a_line_that_the_disk_has_no_room_for_leaves_nothing_of_itself(tmp_path:
     assert path.read_bytes() == whole
 
 
+@pytest.mark.slow
 def test_several_processes_write_whole_lines_to_one_file(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     script = f"""
@@ -174,6 +175,7 @@ for number in range(30):
     assert len(read_lines(path)) == len(lines) == 3 * 30 * 2
 
 
+@pytest.mark.slow
 def test_killed_while_it_writes_at_most_the_last_line_is_torn(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     script = f"""
