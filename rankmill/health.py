@@ -45,7 +45,7 @@ class Health:
     last: LastRun | None
     """Record of the last run that ended."""
     age: timedelta | None
-    """Time since the end of the last successful run."""
+    """Time since the end of the last successful run; negative if the clock was set back since."""
     under_way: str | None = None
     died: str | None = None
 
@@ -62,16 +62,18 @@ class Health:
             raise InputError(f"{work}: no such folder; name the work folder of the configuration")
         runs = [run for name in (LAST_RUN, LAST_SUCCESS) if (run := LastRun.read(work / name)) is not None]
         worked = max((run for run in runs if run.exit_code in WORKED), key=lambda run: run.ended_at, default=None)
-        age = None if worked is None else max(now - worked.ended_at, timedelta(0))
+        age = None if worked is None else now - worked.ended_at
         found = cls(work=work, max_age=max_age, worked=worked, last=LastRun.read(work / LAST_RUN), age=age)
-        if age is not None and age <= max_age:  # do not check the lease: that takes the lock for a moment
+        if age is not None and abs(age) <= max_age:  # do not check the lease: that takes the lock for a moment
             return found
         return replace(found, under_way=holder_of(work), died=left_behind(work))
 
     @property
     def healthy(self) -> bool:
         """Whether the last success is recent enough, or the first run is in progress."""
-        return self.age <= self.max_age if self.age is not None else self.last is None and self.under_way is not None
+        return (
+            abs(self.age) <= self.max_age if self.age is not None else self.last is None and self.under_way is not None
+        )
 
     def render(self, *, json: bool = False) -> str:
         """Return the result on one line, or as one JSON object."""
@@ -105,7 +107,7 @@ class Health:
         else:
             code = self.worked.exit_code
             parts.append(
-                f"the last successful run ended at {self.worked.ended}, {spell(self.age)} ago (exit code {code}: {WORKED[code]})"
+                f"the last successful run ended at {self.worked.ended}, {_ago(self.age)} (exit code {code}: {WORKED[code]})"
             )
         if not self.healthy:
             if self.age is not None:
@@ -123,3 +125,8 @@ class Health:
         if self.under_way:
             return [f"in progress: {self.under_way}"]
         return [f"ended without a record (killed?): {self.died}"] if self.died else []
+
+
+def _ago(age: timedelta) -> str:
+    back = "in the future, so the clock was set back since"
+    return f"{spell(age)} ago" if age >= timedelta(0) else f"{spell(-age)} {back}"

@@ -93,6 +93,18 @@ def test_a_clock_that_was_ahead_does_no_harm(tmp_path: Path) -> None:
     assert Health.of(tmp_path, DAY, NOW).healthy
 
 
+@pytest.mark.parametrize("failed", [False, True])
+def test_a_run_from_the_future_does_not_count_for_ever(tmp_path: Path, failed: bool) -> None:
+    """A machine whose clock was years ahead when it ran, and was set right."""
+    leave(tmp_path, -24 * 1500, 0)
+    if failed:
+        leave(tmp_path, 1, 74)
+    with refused(Unhealthy, tmp_path, "in the future", "clock"):
+        Health.of(tmp_path, DAY, NOW).require()
+    leave(tmp_path, 1, 0)
+    assert Health.of(tmp_path, DAY, NOW).healthy
+
+
 @pytest.mark.parametrize(
     "text", ["", "[]", "{}", '{"exit_code": 0, "ended": "yesterday"}', '{"exit_code": "0", "ended": "2026-11-21"}']
 )
