@@ -325,6 +325,15 @@ def test_what_is_not_done_in_time_stops_after_its_round_and_goes_on_later(datase
     assert bool(kept) == (model == "trees")
 
 
+def test_a_clock_that_is_set_back_lengthens_no_search(dataset, tmp_path, monkeypatch) -> None:
+    days = iter(range(10**9))
+    monkeypatch.setattr(time, "time", lambda: -86_400.0 * next(days))
+    options = TuneOptions(minutes=1.0, trials=1, repeat=1, workers=1, compare_by="valid")
+    plan = plan_tuning(dataset, replace(BASE, n_rounds=20_000, early_stopping_rounds=0), SPACE, options)
+    with refused(InvalidParameter, "minutes", "no trial ended in time"):
+        tune(plan, tmp_path / "t", clock=Late(1.0, 0.3))
+
+
 def test_repeats_count_only_if_all_trials_have_them(dataset: Dataset, tmp_path: Path) -> None:
     options = TuneOptions(minutes=1.0, trials=2, best=2, repeat=3, workers=1, compare_by="valid")
     plan = plan_tuning(dataset, replace(BASE, n_rounds=3), SPACE, options)

@@ -224,7 +224,7 @@ def tune(
     search = _Search(plan, out, fresh, on_trial, cluster)
     seed, options, limit = plan.base.options.seed, plan.options, 60.0 * plan.options.minutes
     if limit:
-        search.deadline = time.time() + limit - (clock() - begun)
+        search.deadline = search.clock() + limit - (clock() - begun)
     each = 0.0  # seconds of a training
 
     def in_time(done: int) -> bool:
@@ -284,7 +284,7 @@ def tune(
 class _Search:
     """A running search."""
 
-    deadline: float | None = None  # of all tasks
+    deadline: float | None = None  # of all tasks, by the ``clock``
     out_of_time = False  # whether a task has not ended before
 
     def __init__(
@@ -296,6 +296,7 @@ class _Search:
         cluster: Cluster | None,
     ) -> None:
         self._plan, self._out, self._on_trial, self._cluster = plan, out, on_trial, cluster
+        self.clock = time.monotonic if cluster is None else time.time
         facts = {
             "format": FORMAT,
             "dataset": plan.dataset.digest,
@@ -334,6 +335,7 @@ class _Search:
             options=replace(machine, n_threads=0 if plan.workers == 1 else 1),
             measure=plan.measure,
             deadline=self.deadline,
+            clock=self.clock,
         )
 
     def outcomes_of(

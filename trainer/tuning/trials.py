@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from math import isfinite
@@ -75,7 +75,8 @@ class Task:
     by_folds: bool
     options: TrainingOptions
     measure: str
-    deadline: float | None = None  # seconds of time.time(), which several machines share
+    deadline: float | None = None  # seconds of the ``clock``
+    clock: Callable[[], float] = time.monotonic  # time.time for several machines, which share no other
 
     @property
     def name(self) -> str:
@@ -171,11 +172,11 @@ class OutOfTime(BaseException):
     """The deadline of a task is over; like an interrupt, it leaves a checkpoint of the rounds that are whole."""
 
 
-def _until(deadline: float, then: OnRound | None) -> OnRound:
-    """Return a listener that raises OutOfTime after the first round that ends later than the ``deadline``."""
+def _until(deadline: float, clock: Callable[[], float], then: OnRound | None) -> OnRound:
+    """Return a listener that raises OutOfTime after the first round that ends later than the ``deadline`` of the ``clock``."""
 
     def after_round(record: RoundRecord) -> bool | None:
-        if time.time() >= deadline:
+        if clock() >= deadline:
             raise OutOfTime
         return None if then is None else then(record)
 
@@ -193,9 +194,11 @@ def run_trial(task: Task) -> Outcome | None:
     if known is not None:
         return known
     if task.deadline is not None:
-        if time.time() >= task.deadline:
+        if task.clock() >= task.deadline:
             return None
-        task = replace(task, options=replace(task.options, on_round=_until(task.deadline, task.options.on_round)))
+        task = replace(
+            task, options=replace(task.options, on_round=_until(task.deadline, task.clock, task.options.on_round))
+        )
     try:
         outcome = _trained(task)
     except OutOfTime:
