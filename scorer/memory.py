@@ -58,9 +58,12 @@ class MemoryPlan:
         """Return the plan for a run whose documents take ``held`` bytes; the blocks are the same."""
         return replace(self, held=self.held + held, sort_bytes=self.sort_bytes - held * 3 // 8)
 
-    def with_models(self, file_bytes: int) -> MemoryPlan:
-        """Return the plan for models whose files have ``file_bytes`` together; InputError if they take more than half of what is left."""
-        held, left = COPIES_OF_A_MODEL * file_bytes, self.total - FLOOR
+    def with_models(self, file_bytes: int, table_bytes: int = 0) -> MemoryPlan:
+        """Return the plan for models whose files have ``file_bytes`` together; InputError if they take more than half of what is left.
+
+        ``table_bytes`` are those of tables that prediction makes of them.
+        """
+        held, left = COPIES_OF_A_MODEL * file_bytes + table_bytes, self.total - FLOOR
         if 2 * held > left:
             raise InputError(
                 f"{spelled('memory')} {self.total / MB:,.0f}MB is too little for models that take about {held / MB:,.0f} MB;"

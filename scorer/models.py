@@ -239,6 +239,7 @@ class BlendPredictor(Predictor):
         self.model = blend
         self.features = blend.used_features
         self._parts = [predictor_of(part) for part in blend.parts]
+        self.table_bytes = sum(part.table_bytes for part in self._parts)
         slot = {name: i for i, name in enumerate(self.feature_names)}
         self._slots = [np.array([slot[name] for name in part.feature_names], dtype=np.int64) for part in self._parts]
         self._weights, self._base = blend.weights.tolist(), blend.base_score

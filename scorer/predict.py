@@ -64,6 +64,7 @@ class ForestPredictor(Predictor):
         self._counts = counts
         self._search = search_of(forest, used)
         self._layout = choose_layout(forest, n_trees, used)
+        self.table_bytes = self._layout.sets.tables.nbytes
         self._ordinal = forest.link.startswith("ordinal")
         self._values = class_values(forest.link, forest.n_outputs)
         every = np.arange(n_trees, dtype=np.int32)

@@ -24,6 +24,9 @@ class Predictor(ABC):
     features: tuple[int, ...]
     """Positions in ``model.feature_names`` of the used features, ascending."""
 
+    table_bytes: int = 0
+    """Bytes of tables that are made for prediction and may be far larger than the file of the model."""
+
     @property
     def feature_names(self) -> tuple[str, ...]:
         """Names of the features that scores depend on, in the order of ``features``."""

@@ -98,7 +98,10 @@ def make_plan(
         )
         for label, (model, identity) in models.items()
     }
-    plan = plan.with_models(sum(len(model.model.to_bytes()) for model in ranking.values()))
+    plan = plan.with_models(
+        sum(len(model.model.to_bytes()) for model in ranking.values()),
+        sum(model.predictor.table_bytes for model in ranking.values()),
+    )
     reading = shared_options({label: read_options(options, model.model) for label, model in ranking.items()})
     sources = open_sources(paths, options.format, reading, announce=options.announce)
     refuse_copies(paths)

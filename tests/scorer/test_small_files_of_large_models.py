@@ -23,6 +23,7 @@ from rankmill.scorer.memory import MOST_AT_ONCE
 from rankmill.scorer.models import predictor_of
 from rankmill.scorer.nets.net import Layer
 from rankmill.scorer.predict import predict
+from rankmill.scorer.rerank import rerank
 from tests.refusals import refused
 from tests.scorer.nets.test_net import drawn_net
 
@@ -129,6 +130,21 @@ def test_sets_that_need_too_much_memory_are_refused_in_one_line():
         predictor_of(forest)
     with refused(InputError, "GB"):
         leaf_paths(forest)
+
+
+def test_memory_of_a_reranking_counts_the_sets_of_categories(tmp_path):
+    """10,000 trees whose sets take 600 MB, in a file of less than a megabyte."""
+    n_cuts, n_trees = 60_000, 10_000
+    changes = {
+        "feature_names": ("a",), "cuts": np.arange(n_cuts, dtype=np.float32), "cut_starts": np.array([0, n_cuts]),
+        "set_starts": np.array([0, 1]), "set_members": np.array([5], dtype=np.uint16), "categories": {"a": []},
+    }  # fmt: skip
+    forest = Forest(**chain(1, 1, n_trees, **changes))
+    (tmp_path / "c.csv").write_text("qid,doc_id,a\nq,d,1\nq,e,2\n")
+    with refused(InputError, "memory", "512MB", "models"):
+        rerank(tmp_path / "c.csv", forest, tmp_path / "out", memory="512MB")
+    assert not (tmp_path / "out").exists()
+    assert rerank(tmp_path / "c.csv", forest, tmp_path / "out", memory="2GB").rows == 2
 
 
 def test_contributions_of_a_query_that_need_too_much_memory_are_refused(tmp_path):
