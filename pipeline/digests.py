@@ -12,10 +12,13 @@ from rankmill.foundation.storage.arriving import open_to_read
 from rankmill.foundation.storage.local_copies import object_behind
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
 _CHUNK = 1 << 20
+
+FileState = tuple[int, int, int]
+"""Size, time of the last change and inode of a file; of an object in a bucket its size."""
 
 
 class SourceDigests:
@@ -23,7 +26,7 @@ class SourceDigests:
 
     def __init__(self, paths: Sequence[Path]) -> None:
         self._paths = paths
-        self._before = [_state(path) for path in paths]
+        self._before = states_of(paths)
         self._stop = threading.Event()
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="digest")
 
@@ -44,11 +47,8 @@ class SourceDigests:
             A file changed while it was read, so the rows may not match the digest.
         """
         digests = [future.result() for future in self._futures]
-        for path, before in zip(self._paths, self._before, strict=True):
-            if _state(path) != before:
-                raise InputError(f"{path}: was changed while it was read; run again when it is complete")
-        found = zip(self._paths, self._before, digests, strict=True)
-        return {path: (before[0], digest) for path, before, digest in found}
+        refuse_changed(self._before)
+        return {path: (self._before[path][0], digest) for path, digest in zip(self._paths, digests, strict=True)}
 
     def _digest(self, path: Path) -> str:
         digest = hashlib.sha256()
@@ -58,7 +58,23 @@ class SourceDigests:
         return digest.hexdigest()
 
 
-def _state(path: Path) -> tuple[int, int, int]:
+def states_of(paths: Iterable[Path]) -> dict[Path, FileState]:
+    """Return the states of files before they are read."""
+    return {path: _state(path) for path in paths}
+
+
+def refuse_changed(before: Mapping[Path, FileState]) -> None:
+    """Raise InputError if a file is not in its state of `states_of` any more."""
+    for path, state in before.items():
+        try:
+            changed = _state(path) != state
+        except FileNotFoundError:
+            changed = True
+        if changed:
+            raise InputError(f"{path}: was changed while it was read; run again when it is complete")
+
+
+def _state(path: Path) -> FileState:
     found = path.stat()
     if object_behind(path) is not None:  # does not change: it would be another one
         return found.st_size, 0, 0

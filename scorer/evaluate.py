@@ -24,6 +24,7 @@ from rankmill.foundation.kernels.randoms import random_bits_of
 from rankmill.foundation.options import made_from, spelled, spelled_in, takes_options_of
 from rankmill.foundation.storage.publish import write_atomically
 from rankmill.foundation.storage.url_arguments import takes_urls
+from rankmill.pipeline.digests import FileState, refuse_changed, states_of
 from rankmill.pipeline.goals import ALL_GOALS, check_goal
 from rankmill.pipeline.options import ReadOptions
 from rankmill.pipeline.sources.batch import Source
@@ -231,6 +232,7 @@ def _score_candidates(
     reading, paths = read_options(options, model), paths_of(subject)
     dataset, scope = chosen_queries(paths, options.split, [trained])
     predictor = predictor_of(model, n_rounds=options.n_rounds, start_round=options.start_round)
+    states: Mapping[Path, FileState] = {}
     sources: list[Source]
     column: Callable[[str], pl.DataFrame]
     if dataset is None or scope is None:
@@ -238,6 +240,7 @@ def _score_candidates(
         reading = replace(reading, columns_elsewhere=apart)
         graded = replace(reading, goals=evaluated.goals)
         files = files_of(paths, options.format, announce=options.announce)
+        states = states_of(files)
         sources = open_sources(files, options.format, graded, announce=options.announce)
         refuse_copies(files)
         if evaluated.qrels is not None:
@@ -257,6 +260,7 @@ def _score_candidates(
 
         split = None if scope is None else scope.split
         scored = rows_scored_on_cluster(sources, predictor, reading, options, dataset, split)
+    refuse_changed(states)
     return _Opened(
         scored=scored,
         column=column,

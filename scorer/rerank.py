@@ -20,6 +20,7 @@ from rankmill.foundation.errors import InputError
 from rankmill.foundation.options import made_from, spelled, takes_options_of
 from rankmill.foundation.process_memory import peak_bytes
 from rankmill.foundation.storage.url_arguments import takes_urls
+from rankmill.pipeline.digests import refuse_changed
 from rankmill.pipeline.sources.columns import guesses_of
 from rankmill.scorer.arguments import RerankArguments
 from rankmill.scorer.candidate_sources import PathLike, say
@@ -190,6 +191,7 @@ def _rerank(
         if not run.journal.scored:
             run.score()
         written = run.write()
+        refuse_changed(plan.states)
         check_unchanged(target, overwrite=options.overwrite)
         run.publish(written)
     if options.announce:

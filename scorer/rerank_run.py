@@ -14,6 +14,7 @@ from rankmill.foundation.process_memory import beside_bytes
 from rankmill.foundation.records import canonical_json
 from rankmill.foundation.storage.publish import file_digest
 from rankmill.foundation.storage.staging import staging_folder
+from rankmill.pipeline.digests import FileState, states_of
 from rankmill.pipeline.options import ReadOptions
 from rankmill.pipeline.sources.batch import Source
 from rankmill.pipeline.sources.files import refuse_copies
@@ -66,6 +67,8 @@ class RerankPlan:
     memory: MemoryPlan
     options: RerankOptions
     key: str
+    states: Mapping[Path, FileState]
+    """The states of the files of candidates and runs before they are read."""
     kept: KeptColumns | None = None
 
     @property
@@ -86,6 +89,7 @@ def make_plan(
     plan = MemoryPlan.of(options.memory).with_run(beside_bytes())
     paths = files_of(paths_of(candidates), options.format, announce=options.announce)
     runs = files_of(paths_of(options.run), announce=options.announce)
+    states = states_of([*paths, *runs])
     if options.lacking == "drop" and not runs:
         raise InputError(f"{spelled('lacking')} is for the documents of a run; name the run with {spelled('run')}")
     check_apart(target, [*paths, *runs])
@@ -140,7 +144,7 @@ def make_plan(
     )
     return RerankPlan(
         target=target, several=several, models=ranking, sources=sources, reading=reading, stage=stage, memory=plan,
-        options=options, key=key, kept=kept,
+        options=options, key=key, states=states, kept=kept,
     )  # fmt: skip
 
 
