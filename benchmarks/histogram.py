@@ -24,12 +24,13 @@ from numba import njit
 
 from benchmarks.cases import DOCUMENTS_PER_QUERY
 from benchmarks.report import render, spread, surroundings, table
+from rankmill.pipeline.bin_layout import BIN, BINS_A_FEATURE, BLOCK_WIDTH
 from rankmill.pipeline.binspec import BinSpec, apply_bins, feature_bins
 from rankmill.pipeline.options import SynthParameters
 from rankmill.pipeline.synth import generate
 from rankmill.trainer.growing import _histogram_kernels
 from rankmill.trainer.growing._state_kernels import LOOK_AHEAD, Bins
-from rankmill.trainer.layout import BIN, BINS_A_FEATURE, BLOCK_WIDTH, PACKED, ROW, BlockedBins, aligned_empty
+from rankmill.trainer.layout import PACKED, ROW, BlockedBins, aligned_empty
 
 DENSITIES = (1, 8, 64)
 LEAST_SECONDS = 0.05  # minimum duration of a measurement

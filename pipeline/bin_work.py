@@ -1,16 +1,16 @@
-"""The work of binning: compute the bins of some features from the train split, and write those of a shard."""
+"""The work of binning: compute the bins of some features from the train split, and write those of all rows."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rankmill.foundation.storage.publish import keep_by_digest
 from rankmill.pipeline import _kernels
+from rankmill.pipeline.bin_layout import SplitFiles, joined, lanes_of, n_lanes
 from rankmill.pipeline.binspec import BinSpec, FeatureBins, apply_bins, category_bins, feature_bins
+from rankmill.pipeline.dataset_manifest import SPLITS
 from rankmill.pipeline.options import MAX_BIN
 from rankmill.pipeline.quantiles import EDGE, Values
 from rankmill.pipeline.sampled_bins import SampledColumn, sampled_places
@@ -18,9 +18,11 @@ from rankmill.pipeline.vocabulary import EMPTY, summed, tally_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
 
     import numpy.typing as npt
 
+    from rankmill.pipeline.bin_layout import OfSplits
     from rankmill.pipeline.dataset import Dataset
     from rankmill.pipeline.dataset_manifest import Shard, SplitName
     from rankmill.pipeline.memory_plans import BinPlan
@@ -37,7 +39,7 @@ class BinWork:
 
     def __init__(self, dataset: Dataset, plan: BinPlan, staging: Path) -> None:
         self._dataset, self._plan, self._staging = dataset, plan, staging
-        self._files: list[Path] = []
+        self._files: SplitFiles | None = None
 
     def features(self, most: Mapping[str, int]) -> tuple[FeatureBins, ...]:
         """Return the bins of all features, at most so many as ``most`` says; without counts if they are from a sample."""
@@ -45,16 +47,20 @@ class BinWork:
         return tuple(bins_of_features(self._dataset, self._dataset.feature_names, most, self._plan, places))
 
     def write(self, spec: BinSpec) -> Counts:
-        """Write the bins of all shards; if ``spec`` is from a sample, return the rows of the train split in each bin (F, 256)."""
-        counts = no_counts(spec)
+        """Write the bins of all splits; if ``spec`` is from a sample, return the rows of the train split in each bin (F, 256)."""
+        counts, files = no_counts(spec), self._new_files(spec)
         for shard in self._dataset.manifest.shards:
-            self._files.append(self._staging / f"{shard.bucket}.parquet")
-            write_shard(self._files[-1], self._dataset, shard, spec, self._plan.batch_rows, counts)
+            files.add(codes_of(self._dataset, shard, spec, self._plan.batch_rows, counts))
         return counts
 
-    def keep(self, folder: Path) -> list[str]:
-        """Move the written shards to ``folder``, named by their digests, which are returned in order."""
-        return [keep_by_digest(file, folder) for file in self._files]
+    def keep(self, folder: Path) -> dict[SplitName, str]:
+        """Move the written files to ``folder``, named by their digests, which are returned."""
+        assert self._files is not None  # noqa: S101 (they are written first)
+        return self._files.keep(folder)
+
+    def _new_files(self, spec: BinSpec) -> SplitFiles:
+        self._files = SplitFiles(self._dataset.manifest, n_lanes(lanes_of(spec.n_bins)), self._staging)
+        return self._files
 
 
 def no_counts(spec: BinSpec) -> Counts:
@@ -154,22 +160,20 @@ def _sampled_features(
             yield FeatureBins(name, edges, np.zeros(len(edges) + 2, dtype=np.int64), low, high)
 
 
-def write_shard(path: Path, dataset: Dataset, shard: Shard, spec: BinSpec, batch_rows: int, counts: Counts) -> None:
-    """Write the bins of ``shard``: a dictionary-encoded uint8 column per feature, one byte per value before zstd.
+def codes_of(dataset: Dataset, shard: Shard, spec: BinSpec, batch_rows: int, counts: Counts) -> OfSplits:
+    """Yield the lanes of the rows of ``shard``, some of a split at a time; see `rankmill.pipeline.bin_layout`.
 
     Add the rows of the train split to ``counts`` (F, 256) if ``spec`` is from a sample.
     """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    schema = pa.schema([pa.field(name, pa.uint8(), nullable=False) for name in spec.feature_names])
-    train = None if spec.sampled_rows is None else dataset.train_rows(shard)
+    lanes, (split_of, sizes) = lanes_of(spec.n_bins), dataset.query_sizes[shard.bucket]
+    split_of_row = np.repeat(split_of, sizes)
     done = 0
-    with pq.ParquetWriter(path, schema, compression="zstd", use_dictionary=True, write_statistics=False) as writer:
-        for values in dataset.shard_batches(shard, batch_rows):
-            bins = apply_bins(values, spec)
-            if train is not None:
-                _kernels.tally(bins, train[done : done + len(bins)], counts)
-            done += len(bins)
-            columns = np.ascontiguousarray(bins.T)
-            writer.write_batch(pa.record_batch([pa.array(column) for column in columns], schema=schema))
+    for values in dataset.shard_batches(shard, batch_rows):
+        bins = apply_bins(values, spec)
+        split = split_of_row[done : done + len(bins)]
+        if spec.sampled_rows is not None:
+            _kernels.tally(bins, split == SPLITS.index("train"), counts)
+        codes = joined(bins, lanes)
+        for number in np.unique(split).tolist():
+            yield SPLITS[number], codes[split == number]
+        done += len(bins)

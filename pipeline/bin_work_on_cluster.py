@@ -1,4 +1,4 @@
-"""Binning on a cluster: workers compute the bins of some features each, then write the bins of some shards each.
+"""Binning on a cluster: workers compute the bins of some features each, then write those of some shards each, which are joined here.
 
 Each call writes to a new folder and returns its name, so a call may be made twice, also at the same time.
 """
@@ -16,16 +16,18 @@ import numpy as np
 import numpy.typing as npt
 
 from rankmill.foundation.cluster.duty import folder_of_call, stopper
-from rankmill.foundation.storage.publish import fsync_file, fsync_folder, keep_by_digest, write_atomically
-from rankmill.pipeline.bin_work import BinWork, bins_of_features, no_counts, places_of, write_shard
+from rankmill.foundation.storage.publish import fsync_file, fsync_folder, write_atomically
+from rankmill.pipeline.bin_layout import lanes_of, n_lanes
+from rankmill.pipeline.bin_work import BinWork, bins_of_features, codes_of, no_counts, places_of
 from rankmill.pipeline.binspec import BinSpec, FeatureBins
 from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.dataset_manifest import MANIFEST_NAME
+from rankmill.pipeline.dataset_manifest import MANIFEST_NAME, SPLITS
 from rankmill.pipeline.memory_plans import BinPlan
 from rankmill.pipeline.stored_shards import read_manifest
 
 if TYPE_CHECKING:
     from rankmill.foundation.cluster.workers import Cluster
+    from rankmill.pipeline.bin_layout import OfSplits
 
 TASKS_A_WORKER = 4
 """Tasks of a stage for each worker: so many that the last one to finish is not waited for long."""
@@ -83,14 +85,6 @@ class WriteShards:
     spec: BinSpec
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShardsWritten:
-    """The folder of the written files, and their digests in order."""
-
-    folder: str
-    digests: tuple[str, ...]
-
-
 def bin_features(task: BinFeatures, threads: int) -> list[FeatureBins]:  # noqa: ARG001
     """Return the bins of some features."""
     stop, found = stopper(), []
@@ -101,20 +95,30 @@ def bin_features(task: BinFeatures, threads: int) -> list[FeatureBins]:  # noqa:
     return found
 
 
-def write_shards(task: WriteShards, threads: int) -> ShardsWritten:  # noqa: ARG001
-    """Write the bins of some shards."""
+def write_shards(task: WriteShards, threads: int) -> str:  # noqa: ARG001
+    """Write the lanes of some shards, row by row, to a file for each split; return the name of their folder."""
     job, stop = task.job, stopper()
     folder, dataset = folder_of_call(job.staging, "written", task.number), job.opened()
-    counts, digests = no_counts(task.spec), []
+    counts = no_counts(task.spec)
     for place in task.places:
         stop()
-        file = folder / "bins.parquet"
-        write_shard(file, dataset, dataset.manifest.shards[place], task.spec, job.plan.batch_rows, counts)
-        digests.append(keep_by_digest(file, folder))
+        for name, codes in codes_of(dataset, dataset.manifest.shards[place], task.spec, job.plan.batch_rows, counts):
+            with (folder / name).open("ab") as file:
+                file.write(codes.data)
     np.save(counts_file(folder), counts)
-    fsync_file(counts_file(folder))
+    for path in folder.iterdir():
+        fsync_file(path)
     fsync_folder(folder)
-    return ShardsWritten(folder=folder.name, digests=tuple(digests))
+    return folder.name
+
+
+def written_codes(folder: Path, lanes: int, rows: int) -> OfSplits:
+    """Yield what `write_shards` has written to ``folder``, ``rows`` at a time."""
+    for name in SPLITS:
+        if (folder / name).exists():
+            with (folder / name).open("rb") as file:
+                while data := file.read(rows * lanes):
+                    yield name, np.frombuffer(data, dtype=np.uint8).reshape(-1, lanes)
 
 
 def counts_file(folder: Path) -> Path:
@@ -130,7 +134,6 @@ class ClusterBinWork(BinWork):
         self._cluster = cluster
         write_atomically(self._staging / MANIFEST_NAME, dataset.manifest.to_bytes())
         self._job = BinJob(dataset=dataset.path.absolute(), plan=plan, staging=self._staging)
-        self._written: list[ShardsWritten] = []
 
     def features(self, most: Mapping[str, int]) -> tuple[FeatureBins, ...]:
         """Return the bins of all features, as `BinWork.features`."""
@@ -146,25 +149,18 @@ class ClusterBinWork(BinWork):
         return tuple(bins for found in self._results(bin_features, tasks) for bins in found)
 
     def write(self, spec: BinSpec) -> npt.NDArray[np.int64]:
-        """Write the bins of all shards, as `BinWork.write`."""
+        """Write the bins of all splits, as `BinWork.write`."""
         shards = range(len(self._dataset.manifest.shards))
         tasks = [
             WriteShards(job=self._job, number=number, places=some, spec=spec)
             for number, some in enumerate(self._divided(shards, len(shards)))
         ]
-        self._written = self._results(write_shards, tasks)
-        counts = no_counts(spec)
-        for each in self._written:
-            counts += np.load(counts_file(self._staging / "written" / each.folder))
+        counts, files, lanes = no_counts(spec), self._new_files(spec), n_lanes(lanes_of(spec.n_bins))
+        for name in self._results(write_shards, tasks):
+            folder = self._staging / "written" / name
+            counts += np.load(counts_file(folder))
+            files.add(written_codes(folder, lanes, self._plan.batch_rows))
         return counts
-
-    def keep(self, folder: Path) -> list[str]:
-        """Move the written shards, as `BinWork.keep`."""
-        folder.mkdir(parents=True, exist_ok=True)
-        for each in self._written:
-            for digest in each.digests:
-                (self._staging / "written" / each.folder / f"{digest}.parquet").replace(folder / f"{digest}.parquet")
-        return [digest for each in self._written for digest in each.digests]
 
     def _divided(self, items: Sequence[Some], most: int) -> list[tuple[Some, ...]]:
         """Divide ``items`` among the workers, at most ``most`` to a task."""

@@ -1,4 +1,4 @@
-"""Bin a dataset: compute edges from its train split, then write the bins of every shard.
+"""Bin a dataset: compute edges from its train split, then write the bins of every row.
 
 The edges are exact quantiles if one column of the train split can be sorted in the given memory; otherwise they are quantiles
 of a sample of rows (`rankmill.pipeline.sampled_bins`).
@@ -45,9 +45,8 @@ def find_bins(
     """
     asked = (max_bin, checked_max_bins(max_bin_of or {}, max_bin, dataset.feature_names))
     for entry in reversed(dataset.manifest.bins):
-        folder = dataset.bins_folder(entry.binspec)
         if (entry.max_bin, entry.max_bin_of) != asked or not all(
-            _is_whole(folder / f"{digest}.parquet") for digest in entry.shards
+            _is_whole(file) for file in dataset.bin_files(entry).values()
         ):
             continue
         try:
@@ -88,7 +87,7 @@ def bin_dataset(
     cluster: str | Cluster | None = None,
     say: Callable[[str], object] = lambda _: None,
 ) -> BinSpec:
-    """Bin ``dataset``: compute edges as quantiles of its train split, then write every shard as bins.
+    """Bin ``dataset``: compute edges as quantiles of its train split, then write the bins of every split, in the layout of the trainer.
 
     A categorical feature has bins for its most frequent categories in the train split, ``max_bin - 1`` at most, and one for all others.
 
@@ -151,11 +150,11 @@ def _write_bins(
             features = zip(spec.features, counts, strict=True)
             spec = replace(spec, features=tuple(replace(f, counts=row[: f.n_bins].copy()) for f, row in features))
         folder = dataset.bins_folder(spec.digest)
-        shards = work.keep(folder)
+        splits = work.keep(folder)
     write_atomically(folder / "binspec.json", spec.to_json().encode())
     fsync_folder(folder.parent)
     fsync_folder(dataset.path)
-    entry = BinSet(binspec=spec.digest, max_bin=max_bin, shards=shards, max_bin_of={**max_bin_of})
+    entry = BinSet(binspec=spec.digest, max_bin=max_bin, splits=splits, max_bin_of={**max_bin_of})
     named = dataset.commit_bins(entry).manifest.bins
     for old in folder.parent.iterdir():  # bins of replaced data
         if old.name not in {entry.binspec for entry in named}:

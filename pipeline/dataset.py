@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -128,8 +129,8 @@ class Dataset(StoredShards):
         self.check_digests()
         for bins in self.manifest.bins:
             self.binspec(bins.binspec)
-            for digest in bins.shards:
-                self.check(self._bins_path(bins, digest), self._bins_cure(bins))
+            for file in self.bin_files(bins).values():
+                self.check(file, self._bins_cure(bins))
 
     def queries(self, split: str | None = None) -> Queries:
         """Return the queries of ``split``; None: of the whole dataset."""
@@ -160,11 +161,6 @@ class Dataset(StoredShards):
             table = self.read(self.queries_path(shard), ["qid", "split", "n_docs"])
             table = table.filter(pa.array(_is_in(table, split)))
             yield table.column("qid").combine_chunks(), table.column("n_docs").to_numpy()
-
-    def train_rows(self, shard: Shard) -> npt.NDArray[np.bool_]:
-        """Return which rows of ``shard`` belong to the train split, (rows,)."""
-        split_of, sizes = self.query_sizes[shard.bucket]
-        return np.repeat(split_of == SPLITS.index("train"), sizes)
 
     def rows(self, split: str | None = None, columns: Sequence[str] = ("grade",)) -> pa.Table:
         """Return narrow ``columns`` of ``split``, in canonical order: qid, doc_id, grade, optional ones, features by name."""
@@ -237,6 +233,10 @@ class Dataset(StoredShards):
             raise InputError(f"{self.path}: {what}; run: {command('data', 'bin', self.path)}")
         return found[-1]
 
+    def bin_files(self, entry: BinSet) -> dict[str, Path]:
+        """Return the files with the bins of the splits."""
+        return {split: self.bins_folder(entry.binspec) / f"{digest}.bins" for split, digest in entry.splits.items()}
+
     def binspec(self, digest: str | None = None) -> BinSpec:
         """Return the bin edges of the binned copy ``digest`` (None: the newest); InputError if there is none."""
         from rankmill.pipeline.binspec import BinSpec  # and its kernels, which a look at the rows does not need
@@ -251,49 +251,28 @@ class Dataset(StoredShards):
             raise DatasetFormatError(f"{file}: differs from the digest in its folder's name; {self._bins_cure(entry)}")
         return spec
 
-    def bin_batches(
-        self,
-        split: str | None,
-        binspec_digest: str | None = None,
-        batch_rows: int = 65536,
-        *,
-        rows: tuple[int, int] | None = None,
-    ) -> Iterator[npt.NDArray[np.uint8]]:
-        """Yield (m, F) uint8 blocks of bins of ``split``, row-major, in canonical order; 0 is missing.
+    def bin_words(self, split: str, binspec_digest: str | None = None) -> npt.NDArray[np.uint64]:
+        """Map the bins of ``split``, in canonical order, as `rankmill.pipeline.bin_layout` lays them out.
 
-        ``rows``: only first .. last of them; files without any of these are not read.
+        The file is read once from end to end, against its digest; that also brings it into the page cache.
         """
-        entry = self.bin_set(binspec_digest)
-        names = list(self.manifest.features)
-        files = {
-            shard.bucket: self._bins_path(entry, digest)
-            for shard, digest in zip(self.manifest.shards, entry.shards, strict=True)
-        }
-        first, last = rows or (0, self.queries(split).n_rows)
-        before = 0
-        for shard, keep in self._chosen(split):
-            n_rows = int(self.query_sizes[shard.bucket][1].sum()) if keep is None else int(np.count_nonzero(keep))
-            begin, end = max(first - before, 0), min(last - before, n_rows)
-            before += n_rows
-            if begin >= end:
-                continue
-            file = files[shard.bucket]
-            self.check(file, self._bins_cure(entry))
-            done = 0
-            for block in blocks(file, names, keep, batch_rows, np.uint8):
-                own = block[max(begin - done, 0) : max(end - done, 0)]
-                done += len(block)
-                if len(own):
-                    yield own
+        from rankmill.pipeline.bin_layout import WORD, blocks_shape, lanes_of, mapped, n_lanes
+
+        entry, spec = self.bin_set(binspec_digest), self.binspec(binspec_digest)
+        shape = blocks_shape(n_lanes(lanes_of(spec.n_bins)), self.queries(split).n_rows)
+        file = self.bin_files(entry).get(split)
+        if file is None:
+            return np.zeros((shape[0], 0, shape[2] // 8), dtype=WORD)
+        self.check(file, self._bins_cure(entry))
+        if file.stat().st_size != prod(shape):
+            raise DatasetFormatError(f"{file}: expected {prod(shape):,} bytes; {self._bins_cure(entry)}")
+        return mapped(file, shape)
 
     def commit_bins(self, entry: BinSet) -> Dataset:
         """Make the binned copy ``entry``, whose files exist already, the newest of this dataset; return the new state.
 
-        Files of ``entry`` are ``binspec.json`` and ``<sha256 of its bytes>.parquet`` in :meth:`bins_folder`, with
-        one uint8 column a feature and the rows of the shard in its order.
+        Files of ``entry`` are ``binspec.json`` and ``<sha256 of its bytes>.bins`` in :meth:`bins_folder`.
         """
-        if len(entry.shards) != len(self.manifest.shards):
-            raise ValueError(f"{len(entry.shards)} binned shards for {len(self.manifest.shards)} shards")
         with alone(self.path):
             current = read_manifest(self.path)
             if current.data_digest() != self.digest:
@@ -310,9 +289,6 @@ class Dataset(StoredShards):
     @cached_property
     def _query_tables(self) -> list[pa.Table]:
         return [self.read(self.queries_path(shard)) for shard in self.manifest.shards]
-
-    def _bins_path(self, entry: BinSet, digest: str) -> Path:
-        return self.bins_folder(entry.binspec) / f"{digest}.parquet"
 
     def _bins_cure(self, entry: BinSet) -> str:
         return f"run: {command('data', 'bin', self.path, '--max-bin', entry.max_bin)}"

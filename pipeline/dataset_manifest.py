@@ -15,6 +15,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
 FORMAT = 1
+BINS_FORMAT: Literal[2] = 2
 
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Count = Annotated[int, Field(ge=0)]
@@ -93,11 +94,14 @@ class PairSet(_Strict):
 
 
 class BinSet(_Strict):
-    """A binned copy of the rows: ``bins/<binspec>/<digest>.parquet``, one file per shard, in the order of the shards."""
+    """A binned copy of the rows: ``_bins/<binspec>/<digest>.bins``, one file per split with rows."""
 
+    always_written = "format"
+
+    format: Literal[2] = BINS_FORMAT
     binspec: Digest
     max_bin: int = Field(ge=15, le=255)
-    shards: list[Digest]
+    splits: dict[SplitName, Digest]
     max_bin_of: dict[str, int] = {}  # of features with another maximum
 
 

@@ -130,7 +130,7 @@ class BinPlan:
     sampled_rows: int | None
     """Rows to sample for the edges; None: all."""
     batch_rows: int
-    """Rows written at a time: depends only on the number of features, as it affects the bytes of the files."""
+    """Rows written at a time."""
     peak_bytes: int
     """Upper bound on the memory of the process."""
 

@@ -29,9 +29,9 @@ _PLACE = {"shard", "row", "filename", "file_row_number"}
 
 
 def query_dataset(dataset: Dataset, sql: str, options: QueryOptions = DEFAULTS) -> pa.Table:
-    """Return the answer of one ``SELECT`` over ``features``, ``queries``, and where they exist ``bins``, ``pairs``, ``unjudged`` ..
+    """Return the answer of one ``SELECT`` over ``features``, ``queries``, and where they exist ``pairs``, ``unjudged`` ..
 
-    Missing values are NULL; ``shard`` and ``row`` join ``features`` and the newest ``bins``.  InputError if the statement is
+    Missing values are NULL; ``shard`` and ``row`` say where a row of ``features`` is.  InputError if the statement is
     invalid, does not only read, or needs more memory.
     """
     views = dict(_views(dataset))
@@ -62,11 +62,10 @@ def _database(options: QueryOptions, spill: Path) -> Iterator[Any]:
 
 def _views(dataset: Dataset) -> Iterator[tuple[str, tuple[str, list[Path]]]]:
     """Yield the name, the statement and the files of each view."""
-    manifest, shards, newest = dataset.manifest, dataset.manifest.shards, dataset.manifest.bins[-1:]
+    manifest, shards = dataset.manifest, dataset.manifest.shards
     whole = partial(Path.resolve, strict=True)
     tables = {"features": [read_even_if_replaced(dataset.features_path(shard), whole) for shard in shards]}
     tables["queries"] = [dataset.queries_path(shard) for shard in shards]
-    tables["bins"] = [dataset.bins_folder(each.binspec) / f"{name}.parquet" for each in newest for name in each.shards]
     tables["pairs"] = [] if manifest.pairs is None else [dataset.pairs_path(shard) for shard in manifest.pairs.shards]
     tables["unjudged"] = [dataset.unjudged_path(shard) for shard in manifest.unjudged]
     tables["categories"] = [path for path in [dataset.vocabulary_path] if path is not None]
@@ -77,7 +76,7 @@ def _views(dataset: Dataset) -> Iterator[tuple[str, tuple[str, list[Path]]]]:
         if not files or (name in _LISTS and not files[0].is_file()):
             continue
         columns, more = ["*"], ""
-        if name in {"features", "bins"} and not {feature.lower() for feature in manifest.features} & _PLACE:
+        if name == "features" and not {feature.lower() for feature in manifest.features} & _PLACE:
             numbers = ", ".join(f"{_quoted(str(f))}: {shard.bucket}" for f, shard in zip(files, shards, strict=True))
             columns = ["* EXCLUDE (filename, file_row_number)", f"(MAP {{{numbers}}}[filename])::INTEGER AS shard"]
             columns, more = [*columns, "file_row_number AS row"], ", filename = true, file_row_number = true"

@@ -21,10 +21,12 @@ from pydantic import ValidationError
 
 from rankmill.foundation.cures import SRC, command
 from rankmill.foundation.errors import DatasetFormatError, InputError
+from rankmill.foundation.options import spelled
 from rankmill.foundation.records import other_format
 from rankmill.foundation.storage.publish import file_digest
 from rankmill.pipeline.arrow import open_parquet
 from rankmill.pipeline.dataset_manifest import (
+    BINS_FORMAT,
     CATEGORIES,
     FEATURES,
     FORMAT,
@@ -259,11 +261,16 @@ def read_manifest(path: Path) -> Manifest:
         what = f"is not a dataset (no {MANIFEST_NAME} in it)" if path.exists() else "no such dataset"
         raise InputError(f"{path}: {what}; make one with: {command('data', 'ingest', SRC, '-o', path)}") from None
     try:
-        number = json.loads(data)["format"]
+        content = json.loads(data)
+        number = content["format"]
     except (ValueError, KeyError, TypeError):
         raise DatasetFormatError(f"{file}: not a manifest of a dataset; ingest the data again") from None
     if number != FORMAT:
         raise DatasetFormatError(other_format(f"{file}: dataset", number, FORMAT, "ingest the data again"))
+    for bins in content.get("bins", ()):
+        if isinstance(bins, dict) and (number := bins.get("format", 1)) != BINS_FORMAT:
+            cure = f"ingest the data again with {spelled('overwrite')}, and bin them"
+            raise DatasetFormatError(other_format(f"{file}: bins", number, BINS_FORMAT, cure))
     try:
         return Manifest.model_validate_json(data)
     except ValidationError as error:

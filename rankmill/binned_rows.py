@@ -18,11 +18,10 @@ from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.options import MAX_BIN, BinOptions
 from rankmill.seen_queries import DigestedQueries
 from rankmill.trainer.combined_forests import BaseModel
-from rankmill.trainer.layout import BlockedBins
 from rankmill.trainer.objectives.registry import learns_labels
 from rankmill.trainer.options import MachineOptions
 from rankmill.trainer.parameters import TrainParameters
-from rankmill.trainer.rows import RankedRows, TrainingData
+from rankmill.trainer.rows import RankedRows, TrainingData, watched
 from rankmill.trainer.train_on_dataset import facts_of_data
 from rankmill.trainer.training_rows import categories_of, read_rows
 from rankmill.trainer.workers import workers_for
@@ -155,10 +154,7 @@ class BinnedRows:
     @property
     def watched(self) -> RankedRows:
         """The rows as an eval set."""
-        rows = self.rows
-        if not isinstance(rows.bins, BlockedBins):
-            return rows
-        return replace(rows, bins=rows.bins.batches(np.arange(rows.n_rows)))
+        return watched(self.rows)
 
     def training_data(self, objective: str | None, eval_sets: Sequence[tuple[str, BinnedRows]] = ()) -> TrainingData:
         """Return what a training for ``objective`` learns from.

@@ -95,7 +95,7 @@ class TrainSection:
 
     name: str
     parameters: TrainParameters = Field(default_factory=TrainParameters)
-    machine: Annotated[MachineOptions, Without("bin_cache")] = Field(default_factory=MachineOptions)
+    machine: MachineOptions = Field(default_factory=MachineOptions)
     base_model: str | None = None  # a model of the registry, or a file
     where: ClusterOptions = Field(default_factory=ClusterOptions)
     kind: Annotated[ModelOptions, Without(*SHARED, *FROM)] = Field(default_factory=ModelOptions)

@@ -18,11 +18,12 @@ import numpy.typing as npt
 from joblib import Parallel, delayed
 
 from rankmill.arrays import Matrix
+from rankmill.pipeline.bin_layout import BIN, BLOCK_WIDTH, WORD, blocks_shape, lanes_of, n_lanes
 from rankmill.pipeline.binspec import BinSpec, FeatureBins, apply_bins, checked_max_bins, feature_bins
 from rankmill.pipeline.grouping.query_splits import digest_of_rows
 from rankmill.pipeline.quantiles import EDGE, Values
 from rankmill.trainer._kernels import LANE, PLACE
-from rankmill.trainer.layout import BIN, BLOCK_WIDTH, WORD, BlockedBins, blocks_shape, lanes_of, n_lanes
+from rankmill.trainer.layout import BlockedBins
 
 _CHUNK_BYTES = 16 << 20
 

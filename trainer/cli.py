@@ -58,7 +58,6 @@ def train(
     default preset, up to 5,000 training queries and a test split, it is then learnt from (see --refit).
 
     Example: rankmill train web.dataset --name web --metric ndcg@10
-    With bins on disk: rankmill train web.dataset --name web --bin-cache bin-cache
     More rounds: rankmill train web.dataset --name web --resume web@latest --n-rounds 1000
     The result of a search: rankmill train web.dataset --name web --params web.tuning/winner.toml
     Three seeds as one model: rankmill train web.dataset --name web --seeds 1,2,3 --choose average

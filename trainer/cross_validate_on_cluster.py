@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 from rankmill.foundation.cluster.duty import stopper
 from rankmill.foundation.cluster.workers import Cluster
-from rankmill.foundation.errors import InvalidParameter
-from rankmill.foundation.options import spelled
 from rankmill.pipeline.dataset import Dataset
 from rankmill.trainer.cross_validation import Fold, cross_validated, folds_of, naming
 from rankmill.trainer.early_stopping import EarlyStopping, stop_measure
@@ -56,10 +54,6 @@ def cross_validate_on_cluster(
     rankmill.foundation.errors.InputError, rankmill.foundation.errors.WorkerLost, rankmill.foundation.errors.ClusterUnavailable
         As :meth:`rankmill.foundation.cluster.workers.Cluster.run`.
     """
-    if options.bin_cache is not None:
-        raise InvalidParameter(
-            f"{spelled('bin_cache')} does not work on a cluster: each worker holds the bins in memory; leave it out"
-        )
     parameters = with_preset(parameters, shape_of_dataset(dataset).in_folds())
     rows = read_columns(dataset, "train", parameters)
     measure = stop_measure(parameters, graded=rows.graded)

@@ -51,8 +51,6 @@ def check_divided(parameters: TrainParameters, options: TrainingOptions) -> None
         _refuse(f"{spelled('refit')} {p.refit}", "each worker has a part of each split", none)
     if p.step_search == "line":
         _refuse(f"{spelled('step_search')} line", "it needs the loss of all documents")
-    if options.bin_cache is not None:
-        _refuse(spelled("bin_cache"), "each worker holds the bins of its part in memory")
     if options.base_model is not None:
         _refuse(spelled("base_model"), "its scores are needed for all documents")
 

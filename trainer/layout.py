@@ -1,46 +1,35 @@
-"""Data types of the trainer, and its layout of the binned matrix: blocks of lanes, each in row-major order.
-
-    feature    0     1     2     3     4   ..           lane    0     1                      2   ..
-    bins     256     3   256    14     5   ..           code   f0    f3 + 14 f4 + 70 f1     f2  ..
-
-A lane is a byte of every row.  Narrow features share lanes, so that one addition counts all of them: the *code* of a lane is the
-number whose digits are their bins.
-"""
+"""Data types of the trainer, and the binned matrix in its layout (`rankmill.pipeline.bin_layout`)."""
 
 from __future__ import annotations
 
 import mmap
-import platform
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from heapq import heappop, heappush
 from math import prod
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
+from rankmill.foundation.errors import TrainingDataRejected
+from rankmill.pipeline.bin_layout import (
+    BIN,
+    BINS_A_FEATURE,
+    BLOCK_WIDTH,
+    NO_RESERVE,
+    WORD,
+    blocks_shape,
+    lanes_of,
+    n_lanes,
+)
 from rankmill.trainer import _kernels
-from rankmill.trainer._kernels import CODES, LANE, PLACE
+from rankmill.trainer._kernels import LANE, PLACE
 
-BIN = np.uint8  # 0 is "missing", 1..255 are value bins
-WORD = np.uint64  # eight lanes of one row
 PACKED = np.int64  # gradient in the high, hessian in the low 32 bits: one add a (row, lane)
 ROW = np.int32  # row numbers inside one training set
 SCORE = np.float64  # scores, gradients before rounding, leaf values: bits must not depend on the order of sums
 EDGE = np.float32  # bin edges, so that every exported threshold compares exactly
 
-BINS_A_FEATURE = 256  # stride of one feature in a histogram; a bin is one byte
-MOST_ROWS = 2**30  # with more, the mean |gradient| would be less than one step of a packed sum
-BLOCK_WIDTH = 16  # lanes that share a block: 16 histograms of 2 KiB stay in a 32 KiB L1 cache
-# Python before 3.13 has no name for the flag; these architectures use the generic number
-NO_RESERVE: int = getattr(
-    mmap,
-    "MAP_NORESERVE",
-    0x4000 if sys.platform == "linux" and platform.machine() in {"x86_64", "aarch64", "riscv64"} else 0,
-)
 _LINE_BYTES = 128  # two lines: the processor fetches them in pairs
 _BATCH_ROWS = 65_536  # rows that are reassembled at a time
 _JOINED_ROWS = 8_192  # rows that are laid out at a time
@@ -172,59 +161,10 @@ class BlockedBins:
             yield bins
 
 
-def lanes_of(n_bins: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
-    """Return the lane, the value of the place, and the codes of the lane, for every feature, shape (n_features, 3) int32.
-
-    ``n_bins`` (n_features,) counts each feature's bins.  The code of a lane is the sum of place value times bin over its
-    features, below the product of their bins, which is at most 256.  Lanes are in the order of their lowest features.  Features
-    share lanes only if rows take fewer words then.
-
-    >>> lanes_of(np.array([256, 3, 14, 256, 5, 4, 4, 4, 4], dtype=np.int32)).tolist()[1:5]
-    [[1, 70, 210], [1, 1, 210], [2, 1, 256], [1, 14, 210]]
-    """
-    counts = [max(1, int(n)) for n in n_bins]
-    groups: list[list[int]] = []
-    open_groups: dict[int, list[int]] = {}  # numbers of groups, a heap for every product of bins
-    for f in sorted(range(len(counts)), key=lambda f: (-counts[f], f)):  # first fit, in descending order
-        most = BINS_A_FEATURE // counts[f]
-        number, product = min(((heap[0], p) for p, heap in open_groups.items() if heap and p <= most), default=(-1, 1))
-        if number < 0:
-            number = len(groups)
-            groups.append([])
-        else:
-            heappop(open_groups[product])
-        groups[number].append(f)
-        heappush(open_groups.setdefault(product * counts[f], []), number)
-    if -(-len(groups) // 8) == -(-len(counts) // 8):
-        groups = [[f] for f in range(len(counts))]
-    lanes = np.zeros((len(counts), 3), dtype=np.int32)
-    for lane, group in enumerate(sorted(groups, key=min)):
-        place = 1
-        for f in group:
-            lanes[f, LANE], lanes[f, PLACE] = lane, place
-            place *= counts[f]
-        lanes[group, CODES] = place
-    return lanes
-
-
-def n_lanes(lanes: npt.NDArray[np.int32]) -> int:
-    """Return the number of lanes that features have."""
-    return int(lanes[:, LANE].max(initial=-1)) + 1
-
-
 def _zeros(shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
     """Return zeros that take memory only where they are written, and of which there may be more than memory."""
     pages = mmap.mmap(-1, max(1, prod(shape)), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NO_RESERVE)
     return np.frombuffer(pages, dtype=BIN, count=prod(shape)).reshape(shape)
-
-
-def blocks_shape(lanes: int, n_rows: int, width: int) -> tuple[int, int, int]:
-    """Return the shape of the blocks of so many lanes in bytes, (n_blocks, n_rows, width); errors as :meth:`BlockedBins.from_batches`."""
-    if width < 8 or width % 8:
-        raise InvalidParameter(f"the block width must be a multiple of 8, got {width}")
-    if n_rows > MOST_ROWS:
-        raise TrainingDataRejected(f"{n_rows:,} rows are too many; the maximum of a training is {MOST_ROWS:,}")
-    return -(-lanes // width), n_rows, width
 
 
 def checked(

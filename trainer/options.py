@@ -48,13 +48,6 @@ class MachineOptions:
     n_threads: int = option(
         default=0, help="Number of threads; 0: all cores available to this process. Never changes the model.", least=0
     )
-    bin_cache: Path | None = option(
-        default=None,
-        help="Memory-map the bins from a cache file in this folder instead of loading them. The first"
-        " training writes the file; later ones reuse it while data and bins are unchanged. Files of"
-        " other data stay and may be deleted. Never changes the model.",
-        metavar="DIR",
-    )
     histogram_memory: int = option(
         default="512MiB",
         help="Maximum memory for histograms; less memory makes training slower. Oblivious trees use"

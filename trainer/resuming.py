@@ -18,11 +18,12 @@ import numpy.typing as npt
 from rankmill.foundation.errors import InvalidParameter
 from rankmill.foundation.options import spelled
 from rankmill.foundation.records import JSON
+from rankmill.pipeline.bin_layout import BINS_A_FEATURE
 from rankmill.scorer.exchange.conversion import CONVERTED_FROM
 from rankmill.scorer.forest import FIRST_ROUND, Forest
 from rankmill.trainer.assembly import trees_a_round
 from rankmill.trainer.growing.tree import Tree
-from rankmill.trainer.layout import BINS_A_FEATURE, EDGE
+from rankmill.trainer.layout import EDGE
 from rankmill.trainer.objectives.protocol import Objective
 from rankmill.trainer.parameters import TrainParameters, all_parameters
 from rankmill.trainer.target_encoding import ENCODED, EncodedColumn

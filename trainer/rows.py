@@ -257,6 +257,14 @@ class TrainingData:
         return replace(self, train=replace(self.train, bins=self.train.blocked(self.n_bins)))
 
 
+def watched(rows: RankedRows, span: Span | None = None) -> RankedRows:
+    """Return ``rows`` as an eval set: with their bins in batches, those of a ``span`` alone."""
+    if not isinstance(rows.bins, BlockedBins):
+        return rows
+    first, last = (0, rows.n_rows) if span is None else (span.first, span.last)
+    return replace(rows, bins=rows.bins.batches(np.arange(first, last)))
+
+
 def has_two_grades(grades: npt.NDArray[np.int32], starts: npt.NDArray[np.int64]) -> bool:
     """Whether a query has documents of different grades; (n_rows,) and (n_queries + 1,)."""
     differ = grades[1:] != grades[:-1]

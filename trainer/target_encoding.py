@@ -25,10 +25,11 @@ import numpy.typing as npt
 
 from rankmill.foundation.errors import TrainingDataRejected
 from rankmill.foundation.options import spelled
+from rankmill.pipeline.bin_layout import BIN
 from rankmill.pipeline.binspec import BinSpec, feature_bins
 from rankmill.scorer.model_file import MAX_CUTS_OF_A_FEATURE
 from rankmill.trainer import _kernels
-from rankmill.trainer.layout import BIN, EDGE
+from rankmill.trainer.layout import EDGE
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.rows import RankedRows, TrainingData
 from rankmill.trainer.sampling import order_of_queries

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import ceil, prod
-from pathlib import Path
 
 from rankmill.foundation.errors import TrainingDataRejected
 from rankmill.foundation.records import JSON, as_json, left_out
+from rankmill.pipeline.bin_layout import BLOCK_WIDTH, blocks_shape, lanes_of, n_lanes
 from rankmill.pipeline.binspec import BinSpec
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.goals import check_goal
 from rankmill.scorer.metrics import Metric, parse_metric
-from rankmill.trainer.bin_cache import CachedBins
 from rankmill.trainer.boosting import FEWEST_DRAWN_PAIRS, directions_of
 from rankmill.trainer.checkpoints import Checkpoints
 from rankmill.trainer.combined_forests import BaseModel, after_base
@@ -22,19 +20,18 @@ from rankmill.trainer.early_stopping import DEVIANCE, measures_of
 from rankmill.trainer.growing.controls import Controls
 from rankmill.trainer.growing.grower import Grower
 from rankmill.trainer.growing.histogram import HistogramPool
-from rankmill.trainer.layout import BLOCK_WIDTH, blocks_shape, lanes_of, n_lanes
 from rankmill.trainer.objectives.protocol import ROWS, Objective, array_bytes
 from rankmill.trainer.objectives.registry import criterion_of, objective_of, takes_exact_steps
 from rankmill.trainer.parameters import BOTH, GBDT, NONE, TrainParameters
 from rankmill.trainer.presets import choices_line, shape_of_dataset, with_preset
 from rankmill.trainer.resuming import check_resumable
-from rankmill.trainer.rows import TrainingData
+from rankmill.trainer.rows import TrainingData, watched
+from rankmill.trainer.shard import span_of
 from rankmill.trainer.target_encoding import features_to_encode
 from rankmill.trainer.train_on_rows import NOTHING_MORE, cross_validate_rows, fit, with_first_eval_set
 from rankmill.trainer.training_options import DEFAULT_OPTIONS, TrainingOptions
 from rankmill.trainer.training_result import CrossValidation, TrainingResult
 from rankmill.trainer.training_rows import (
-    bin_batches,
     categories_of,
     given_pairs,
     learnt_from_facts,
@@ -81,24 +78,23 @@ class TrainingPlan:
     measured_parts: int  # number of terms of the loss, if it is measured
     measured_goals: int  # number of goals that metrics are of
     bins: str  # which binned copy of the dataset is used
-    mapped_from: Path | None = None  # cache folder whose bins are memory-mapped; None: bins are in memory
     choices: str = ""  # what the preset chose, in words
     n_encoded: int = 0  # columns of encoded categories
 
     @property
     def bin_bytes(self) -> int:
-        """Bytes of the train split's bins, padded to whole blocks; in memory or memory-mapped."""
+        """Bytes of the train split's bins, padded to whole blocks, which are mapped; with more columns a copy in memory."""
         return prod(blocks_shape(self.n_lanes, self.train_rows, BLOCK_WIDTH))
 
     @property
     def bytes_needed(self) -> int:
-        """Peak memory in bytes: bins (unless mapped), rows, pairs, the objective, histograms and the valid split.
+        """Peak memory in bytes: bins (unless they are mapped), rows, pairs, the objective, histograms and the valid split.
 
         For LambdaMART on NDCG a training row takes about 93 bytes besides its bins, 141 if rows are sampled.  Measured,
         the peak of the process grows by this within 15 %, or 30 MB.
         """
         p, n = self.parameters, self.train_rows
-        bins = 0 if self.mapped_from else self.bin_bytes
+        bins = self.bin_bytes if self.n_encoded else 0
         columns = self.column_bytes
         if p.rounds_by in {"test", "cv"}:  # a copy of the training queries and one of the held-out queries
             bins += self.bin_bytes
@@ -139,7 +135,7 @@ class TrainingPlan:
             + f"training on {self.train_rows:,} documents of {self.train_queries:,} queries, "
             f"{self.n_features - self.n_encoded} features{f' ({self.n_encoded} also encoded)' * bool(self.n_encoded)};"
             f" {self.learnt_from}; {self.bins}; "
-            + (f"bins {self.bin_bytes / 1e6:,.0f} MB mapped from {self.mapped_from}; " if self.mapped_from else "")
+            + (f"{self.bin_bytes / 1e6:,.0f} MB of bins mapped; " if not self.n_encoded else "")
             + f"about {self.bytes_needed / 1e6:,.0f} MB without the interpreter"
             + self._which_rounds()
         )
@@ -164,7 +160,7 @@ def plan_of(dataset: Dataset, parameters: TrainParameters, options: TrainingOpti
     rankmill.foundation.errors.InputError
         A metric is unknown.
     InvalidParameter
-        The objective permits no such option or criterion, ``bin_cache`` is a file, or a constraint names a feature that the dataset has not, or ``resume`` was trained in another way;
+        The objective permits no such option or criterion, or a constraint names a feature that the dataset has not, or ``resume`` was trained in another way;
         or ``base_model`` asks for a feature that the dataset lacks, or moves against ``monotone``.
     rankmill.foundation.errors.InputError
         The dataset has not been binned.
@@ -183,8 +179,7 @@ def plan_of(dataset: Dataset, parameters: TrainParameters, options: TrainingOpti
     directions_of(parameters.monotone, dataset.feature_names)
     Controls.of(parameters, dataset.feature_names)
     bins = dataset.bin_set()
-    base, bin_cache = _base_of(dataset, parameters, options), options.bin_cache
-    mapped = bin_cache is not None and CachedBins.of(bin_cache, dataset, bins.binspec, "train").can_be_mapped()
+    base = _base_of(dataset, parameters, options)
     binspec = dataset.binspec()
     encoded = features_to_encode(binspec, parameters.encode_above)
     whole = read_columns(dataset, "train", parameters)
@@ -218,7 +213,6 @@ def plan_of(dataset: Dataset, parameters: TrainParameters, options: TrainingOpti
         measured_parts=0 if DEVIANCE not in measures else train.n_rows if objective.sums_over == ROWS else len(train),
         measured_goals=len({each.goal for each in measures if isinstance(each, Metric) and each.goal}),
         bins=f"{bins.max_bin} bins ({bins.binspec[:12]})",
-        mapped_from=bin_cache if mapped and not encoded else None,  # with more columns they are copied
         choices=choices_line(given, parameters),
         n_encoded=len(encoded),
     )
@@ -264,7 +258,7 @@ def train(
     TrainingDataRejected
         The train split is empty, or no query in it has two grades.
     InvalidParameter
-        See :class:`TrainParameters`; ``bin_cache`` is a file; ``resume`` was trained in another way; or
+        See :class:`TrainParameters`; ``resume`` was trained in another way; or
         ``base_model`` asks for a feature that the dataset lacks, or moves against ``monotone``.
     rankmill.foundation.errors.InputError
         The dataset has not been binned.
@@ -287,9 +281,11 @@ def train(
 def data_of(dataset: Dataset, parameters: TrainParameters, options: TrainingOptions) -> TrainingData:
     """Return the train split and, as eval set, the valid split if there is one; errors as :func:`train`."""
     binspec = dataset.binspec()
-    data = _training_data(dataset, binspec, parameters, options)
-    valid = read_rows(dataset, "valid", binspec, parameters, options.shard)
-    return replace(data, eval_sets=[("valid", valid)] if valid.n_rows else [])
+    data = _training_data(dataset, binspec, parameters)
+    valid = read_rows(dataset, "valid", binspec, parameters)
+    return replace(
+        data, eval_sets=[("valid", watched(valid, span_of(valid.starts, options.shard)))] if valid.n_rows else []
+    )
 
 
 def cross_validate(
@@ -321,17 +317,11 @@ def _base_of(dataset: Dataset, parameters: TrainParameters, options: TrainingOpt
     return BaseModel(options.base_model.forest, dataset.feature_names, parameters.monotone, categorical)
 
 
-def _training_data(
-    dataset: Dataset, binspec: BinSpec, parameters: TrainParameters, options: TrainingOptions
-) -> TrainingData:
-    """Return the train split without eval sets; its bins are memory-mapped if a cache folder is given."""
-    rows = read_rows(dataset, "train", binspec, parameters, options.shard)
+def _training_data(dataset: Dataset, binspec: BinSpec, parameters: TrainParameters) -> TrainingData:
+    """Return the train split without eval sets."""
+    rows = read_rows(dataset, "train", binspec, parameters)
     if rows.n_rows == 0:
         raise TrainingDataRejected(f"{dataset.path}: the train split is empty; ingest data for it")
-    if options.bin_cache is not None:
-        cache = CachedBins.of(options.bin_cache, dataset, binspec.digest, "train")
-        say = options.on_message or _warn
-        rows = replace(rows, bins=cache.load(lambda: bin_batches(dataset, "train", binspec), binspec.n_bins, say))
     return TrainingData(
         train=rows,
         edges=[feature.edges for feature in binspec.features],
@@ -373,7 +363,3 @@ def facts_of_data(dataset: Dataset, binspec_digest: str) -> Mapping[str, JSON]:
     )
     found: Mapping[str, JSON] = as_json(facts)
     return found
-
-
-def _warn(line: str) -> None:
-    warnings.warn(line, stacklevel=6)  # at the caller of train, above CachedBins.load and three of this module

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -15,26 +14,24 @@ from rankmill.pipeline.binspec import BinSpec
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.grouping.query_splits import hash_ids
 from rankmill.pipeline.pairs.stored_pairs import PreferencePairs
+from rankmill.trainer.layout import BlockedBins
 from rankmill.trainer.objectives.registry import learns_labels, objective_class, takes_positions
 from rankmill.trainer.objectives.spelling import OBJECTIVES, parse_spelling
 from rankmill.trainer.objectives.weights import relative_weights
 from rankmill.trainer.parameters import BOTH, GRADES, PAIRS, TrainParameters
 from rankmill.trainer.rows import RankedRows, has_two_grades
-from rankmill.trainer.shard import RowShard, Span, span_of
 from rankmill.trainer.target_encoding import features_to_encode
 
 _NAMES_SALT = 0x2545F4914F6CDD1D  # says nothing about buckets and splits, which are hashes of the same ids
 
 
-def read_rows(
-    dataset: Dataset, split: str, binspec: BinSpec, parameters: TrainParameters, shard: RowShard | None = None
-) -> RankedRows:
-    """Return the rows of ``split`` with all columns that the objective can use; the bins are those of ``shard`` alone."""
+def read_rows(dataset: Dataset, split: str, binspec: BinSpec, parameters: TrainParameters) -> RankedRows:
+    """Return the rows of ``split`` with all columns that the objective can use; bins are mapped from the dataset."""
     encoded = features_to_encode(binspec, parameters.encode_above)
     columns = read_columns(dataset, split, parameters)
     return replace(
         columns,
-        bins=bin_batches(dataset, split, binspec, span_of(columns.starts, shard)),
+        bins=BlockedBins(dataset.bin_words(split, binspec.digest), binspec.n_bins),
         codes={name: _column(dataset, split, name) for name in encoded},
     )
 
@@ -68,15 +65,6 @@ def read_columns(dataset: Dataset, split: str, parameters: TrainParameters) -> R
         names=hash_ids(queries.qid, _NAMES_SALT).view(np.int64),
         goals={name: _column(dataset, split, name) for name in dataset.goals},
     )
-
-
-def bin_batches(
-    dataset: Dataset, split: str, binspec: BinSpec, span: Span | None = None
-) -> Iterator[npt.NDArray[np.uint8]]:
-    """Yield the bins of ``split``, or of a ``span`` of it, (m, n_features) at a time."""
-    rows = None if span is None else (span.first, span.last)
-    yield from dataset.bin_batches(split, binspec.digest, rows=rows)
-    _give_back()
 
 
 _COLUMNS = ("label", "event", "weight", "offset", "position")

@@ -23,7 +23,7 @@ from rankmill.foundation.storage.location import ObjectUrl, location, meant_as_u
 CACHE_VARIABLE = "RANKMILL_CACHE"
 OUTPUTS = frozenset({"out", "per_query", "html", "clicks"})
 """The parameters that name a file or folder to write."""
-LOCAL = frozenset({"config", "work", "of", "checkpoint", "bin_cache", "cache"})
+LOCAL = frozenset({"config", "work", "of", "checkpoint", "cache"})
 """The parameters whose files must be on a local disk."""
 TEXTS = frozenset({"reason", "registry", "to"})
 """The parameters that may have the form of a URL, and name no file."""

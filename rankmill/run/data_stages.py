@@ -194,8 +194,8 @@ class BinStage(Stage):
             found = dataset.bin_set()
         except InputError:
             return "the bins are missing"
-        folder = dataset.bins_folder(found.binspec)
         if found.binspec != record.facts.binspec:
             return "others have binned the dataset"
-        whole = (folder / "binspec.json").is_file() and all((folder / f"{d}.parquet").is_file() for d in found.shards)
+        files = [dataset.bins_folder(found.binspec) / "binspec.json", *dataset.bin_files(found).values()]
+        whole = all(file.is_file() for file in files)
         return super().fault(record) if whole else "the bins are damaged"

@@ -7,17 +7,18 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 
 from rankmill.foundation.errors import ConflictError, DataRejected, DatasetFormatError, InputError
 from rankmill.pipeline import bin_work, binning
+from rankmill.pipeline.bin_layout import lanes_of, n_lanes
 from rankmill.pipeline.binning import bin_dataset
 from rankmill.pipeline.binspec import apply_bins, feature_bins
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.options import IngestOptions, SynthParameters
 from rankmill.pipeline.synth import write_synthetic
+from tests.bins import bins_of
 from tests.refusals import refused
 from tests.written import files_in
 
@@ -52,7 +53,7 @@ def test_bins_are_the_rows_and_edges_come_from_train(dataset):
         assert bins.counts.sum() == len(train)
     for split in SPLITS:
         values = np.concatenate(list(dataset.feature_batches(split)))
-        found = np.concatenate(list(dataset.bin_batches(split, spec.digest)))
+        found = bins_of(dataset, split, spec.digest)
         np.testing.assert_array_equal(found, apply_bins(values, spec))
     dataset.verify()
 
@@ -66,16 +67,31 @@ def test_few_columns_at_a_time_change_nothing(dataset, monkeypatch):
     assert binning.BinSpec(tuple(features)).digest == one_by_one.digest
 
 
-def test_shards_are_a_byte_a_value_in_uint8_columns(dataset):
+def test_a_file_has_the_lanes_of_a_split_and_nothing_else(dataset):
+    """Narrow features share the bytes of a lane; the rest of the last block is zero."""
     spec = bin_dataset(dataset)
     dataset = Dataset.open(dataset.path)
-    for digest, shard in zip(dataset.bin_set().shards, dataset.manifest.shards, strict=True):
-        with pq.ParquetFile(dataset.path / "_bins" / spec.digest / f"{digest}.parquet") as file:
-            assert {str(field.type) for field in file.schema_arrow} == {"uint8"}
-            assert file.metadata.num_rows == shard.rows
-            column = file.metadata.row_group(0).column(0)
-            assert column.compression == "ZSTD"
-            assert "RLE_DICTIONARY" in column.encodings
+    lanes = lanes_of(spec.n_bins)
+    assert {*dataset.bin_set().splits} == {name for name in SPLITS if dataset.queries(name).n_rows}
+    for split, digest in dataset.bin_set().splits.items():
+        rows = bins_of(dataset, split).astype(int)
+        codes = np.zeros((len(rows), -(-n_lanes(lanes) // 16) * 16), dtype=np.uint8)
+        for column, (lane, place, _) in zip(rows.T, lanes.tolist(), strict=True):
+            codes[:, lane] += (place * column).astype(np.uint8)
+        file = dataset.path / "_bins" / spec.digest / f"{digest}.bins"
+        assert file.read_bytes() == b"".join(
+            np.split(codes[:, b : b + 16], 1)[0].tobytes() for b in range(0, codes.shape[1], 16)
+        )
+
+
+def test_what_is_written_to_a_map_never_reaches_the_file(dataset):
+    bin_dataset(dataset)
+    dataset = Dataset.open(dataset.path)
+    before = files_in(dataset.path)
+    words = dataset.bin_words("train")
+    words[:] = 7
+    assert files_in(dataset.path) == before
+    assert (Dataset.open(dataset.path).bin_words("train") != 7).any()
 
 
 def test_a_second_run_does_nothing(dataset):
@@ -122,7 +138,7 @@ def test_lost_or_damaged_bins_are_made_again(dataset, name, damage):
     dataset = Dataset.open(dataset.path)
     file = dataset.path / "_bins" / spec.digest / name
     if name == "shard":
-        file = file.with_name(f"{dataset.bin_set().shards[1]}.parquet")
+        file = file.with_name(f"{dataset.bin_set().splits['valid']}.bins")
     if damage is None:
         file.unlink()
     else:
@@ -140,11 +156,12 @@ def flip(file: Path) -> None:
 def test_damaged_bins_are_not_read(dataset):
     spec = bin_dataset(dataset, 31)
     dataset = Dataset.open(dataset.path)
-    first, second = (dataset.path / "_bins" / spec.digest / f"{name}.parquet" for name in dataset.bin_set().shards[:2])
+    splits = dataset.bin_set().splits
+    first, second = (dataset.path / "_bins" / spec.digest / f"{splits[name]}.bins" for name in ("train", "valid"))
     whole = first.read_bytes(), second.read_bytes()
 
     def unreadable() -> None:
-        for read in (lambda opened: list(opened.bin_batches(None)), Dataset.verify):
+        for read in (lambda opened: opened.bin_words("train"), Dataset.verify):
             with refused(DatasetFormatError, first, f"rankmill data bin {dataset.path} --max-bin 31"):
                 read(Dataset.open(dataset.path))
 
@@ -183,14 +200,14 @@ def test_a_failure_leaves_the_dataset_as_it_was(dataset, monkeypatch):
     before = files_in(dataset.path)
     calls = []
 
-    def fail(*arguments: object) -> None:
+    def fail(*arguments: object) -> object:
         calls.append(arguments)
         if len(calls) > 2:
             raise OSError(28, "No space left on device")
-        write(*arguments)
+        return write(*arguments)
 
-    write = bin_work.write_shard
-    monkeypatch.setattr(bin_work, "write_shard", fail)
+    write = bin_work.codes_of
+    monkeypatch.setattr(bin_work, "codes_of", fail)
     with pytest.raises(OSError, match="No space left"):
         bin_dataset(dataset)
     assert files_in(dataset.path) == before

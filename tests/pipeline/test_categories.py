@@ -26,6 +26,7 @@ from rankmill.pipeline.sources import role_columns
 from rankmill.pipeline.sources.open_source import open_source
 from rankmill.pipeline.sql import query_dataset
 from rankmill.pipeline.vocabulary import Vocabulary
+from tests.bins import bins_of
 from tests.refusals import refused
 from tests.written import files_in, write_rows
 
@@ -253,7 +254,7 @@ def test_bins_are_the_most_frequent_categories_of_train(tmp_path, most, sampled_
     again = Dataset.open(dataset.path)
     assert find_bins(again, most, sampled_rows, {"shop": 3}).digest == spec.digest == again.binspec().digest
     assert find_bins(again, most, sampled_rows) is None
-    stored = np.concatenate(list(again.bin_batches("train")))
+    stored = bins_of(again, "train")
     values = np.concatenate(list(again.feature_batches("train")))
     np.testing.assert_array_equal(stored, apply_bins(values, spec))
 

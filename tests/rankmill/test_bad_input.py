@@ -271,7 +271,7 @@ def flip_a_bit(path: Path) -> None:
 
 
 def replace_by_another(path: Path) -> None:
-    path.write_bytes(sorted(path.parent.glob("*.parquet"))[1].read_bytes())
+    path.write_bytes(sorted(path.parent.glob(f"*{path.suffix}"))[1].read_bytes())
 
 
 TRAIN = ["train", "dataset", "--name", "new", "--n-rounds", "2"]
@@ -280,10 +280,10 @@ TRAIN = ["train", "dataset", "--name", "new", "--n-rounds", "2"]
 @pytest.mark.parametrize(
     ("damaged", "damage", "command"),
     [
-        ("dataset/_bins/*/*.parquet", flip_a_bit, TRAIN),
-        ("dataset/_bins/*/*.parquet", replace_by_another, TRAIN),
-        ("dataset/_bins/*/*.parquet", cut_short, TRAIN),
-        ("dataset/_bins/*/*.parquet", Path.unlink, TRAIN),
+        ("dataset/_bins/*/*.bins", flip_a_bit, TRAIN),
+        ("dataset/_bins/*/*.bins", replace_by_another, TRAIN),
+        ("dataset/_bins/*/*.bins", cut_short, TRAIN),
+        ("dataset/_bins/*/*.bins", Path.unlink, TRAIN),
         ("dataset/features/*.parquet", flip_a_bit, TRAIN),
         ("dataset/_queries/*.parquet", flip_a_bit, TRAIN),
         ("dataset/features/*.parquet", flip_a_bit, ["data", "bin", "dataset", "--max-bin", "15"]),

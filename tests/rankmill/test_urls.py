@@ -15,7 +15,6 @@ LOCAL = (
     ["health", "gs://bucket/work"],
     ["report", "s3://bucket/work"],
     ["train", "web.dataset", "--name", "web", "--checkpoint", "az://container/checkpoint"],
-    ["train", "web.dataset", "--name", "web", "--bin-cache", "s3://bucket/bins"],
 )
 ANYWHERE = (
     ["data", "ingest", "s3://bucket/j.csv", "-o", "d.dataset"],

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from rankmill.cli import app
 from rankmill.foundation.cluster.workers import open_cluster
-from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
+from rankmill.foundation.errors import TrainingDataRejected
 from rankmill.pipeline.dataset import Dataset
 from rankmill.trainer.cross_validate_on_cluster import cross_validate_on_cluster
 from rankmill.trainer.train_on_dataset import cross_validate
@@ -58,9 +57,7 @@ def test_the_command(dataset: Dataset) -> None:
     assert alone.stdout == together.stdout
 
 
-def test_what_is_refused(dataset: Dataset, tmp_path: Path) -> None:
+def test_what_is_refused(dataset: Dataset) -> None:
     cluster, _ = in_memory("a b")
-    with refused(InvalidParameter, "bin_cache", "cluster"):
-        cross_validate_on_cluster(dataset, PARAMETERS, replace(OPTIONS, bin_cache=tmp_path), cluster)
     with refused(TrainingDataRejected, 1000, "folds"):
         cross_validate_on_cluster(dataset, replace(PARAMETERS, folds=1000), OPTIONS, cluster)

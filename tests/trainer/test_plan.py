@@ -153,7 +153,7 @@ before = status("VmRSS")
 plan = plan_of(large, parameters, options)
 planning = status("VmHWM") - before
 train(large, parameters, options)
-print(plan.bytes_needed, planning, status("VmHWM") - before)
+print(plan.bytes_needed, plan.bin_bytes, planning, status("VmHWM") - before)
 """
 
 
@@ -188,6 +188,7 @@ def test_a_training_takes_the_memory_that_was_announced(folders, parameters, eva
         [sys.executable, "-c", GROWTH, *folders, repr(parameters), *eval_metrics],
         cwd=ROOT, capture_output=True, text=True, check=True,
     )  # fmt: skip
-    needed, planning, growth = map(int, done.stdout.split())
-    assert abs(growth - needed) <= max(0.15 * needed, 30e6), (needed, growth)
+    needed, mapped, planning, growth = map(int, done.stdout.split())
+    # pages of the map count too, as long as nobody needs their memory for other things
+    assert abs(growth - needed - mapped) <= max(0.15 * needed, 30e6), (needed, mapped, growth)
     assert planning <= needed

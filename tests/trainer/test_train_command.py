@@ -218,9 +218,7 @@ def test_resuming_registers_the_model_of_one_go(split_dataset: str, capsys, pati
     assert resumed["rounds_resumed"] == half["rounds"]
     path = Path(facts(capsys, "models", "show", "web@1")["model_path"])
     Path("half.rankmill").write_bytes(path.read_bytes())
-    from_file = facts(
-        capsys, *options, "--name", "web", "--n-rounds", "20", "--resume", "half.rankmill", "--bin-cache", "c"
-    )
+    from_file = facts(capsys, *options, "--name", "web", "--n-rounds", "20", "--resume", "half.rankmill")
     assert from_file["sha256"] == whole["sha256"]
     assert execute([*options, "--name", "web", "--n-rounds", "20", "--resume", "web@1"]) == 0
     assert f"({half['rounds']} of them before)" in capsys.readouterr().out

@@ -12,6 +12,7 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from rankmill.pipeline.bin_layout import BIN, BINS_A_FEATURE
 from rankmill.trainer import _kernels as row_kernels
 from rankmill.trainer.growing import _batch_kernels, _growth_kernels
 from rankmill.trainer.growing import _state_kernels as table
@@ -20,7 +21,7 @@ from rankmill.trainer.growing._pair_search_kernels import KEYS, PAIR_STEPS, pack
 from rankmill.trainer.growing.controls import Controls
 from rankmill.trainer.growing.histogram import DEFAULT_POOL_BYTES, HistogramPool, PackingScale, scales_of, total_of
 from rankmill.trainer.growing.tree import Tree, add_tree
-from rankmill.trainer.layout import BIN, BINS_A_FEATURE, PACKED, ROW, SCORE, BlockedBins, aligned_empty
+from rankmill.trainer.layout import PACKED, ROW, SCORE, BlockedBins, aligned_empty
 from rankmill.trainer.objectives.protocol import PairHessians
 from rankmill.trainer.parameters import NONE, TrainParameters
 from rankmill.trainer.shard import Span

@@ -9,8 +9,9 @@ from math import frexp
 import numpy as np
 import numpy.typing as npt
 
+from rankmill.pipeline.bin_layout import BINS_A_FEATURE
 from rankmill.trainer import _kernels
-from rankmill.trainer.layout import BINS_A_FEATURE, PACKED, aligned_empty
+from rankmill.trainer.layout import PACKED, aligned_empty
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.shard import Span
 from rankmill.trainer.workers import Team

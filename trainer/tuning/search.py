@@ -320,8 +320,6 @@ class _Search:
     def task(self, trial: int, seed: int) -> Task:
         """Return the task of a trial with a seed."""
         plan, machine = self._plan, self._plan.training_options
-        if machine.bin_cache is not None:
-            machine = replace(machine, bin_cache=machine.bin_cache.absolute())
         return Task(
             dataset=plan.dataset.path.absolute(),  # a worker may have another current folder
             digest=plan.dataset.digest,

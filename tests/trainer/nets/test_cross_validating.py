@@ -124,10 +124,7 @@ def test_the_command(tmp_path, capsys):
     assert execute([*command, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert (told["folds"], told["rounds_trained"]) == (3, 2)
-    for more, named in (
-        (["--max-leaves", "5"], "--max-leaves is an option of trees"),
-        (["--bin-cache", "c"], "--bin-cache is an option of trees"),
-    ):
+    for more, named in ((["--max-leaves", "5"], "--max-leaves is an option of trees"),):
         assert execute([*command, *more]) == 2
         assert named in capsys.readouterr().err
     assert execute(["cv", path, "--layers", "8"]) == 2

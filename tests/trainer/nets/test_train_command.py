@@ -73,7 +73,6 @@ def test_options_of_the_other_kind_are_refused(tmp_path):
         (["--max-leaves", "7"], "--max-leaves"),
         (["--resume", "net@1"], "--resume"),
         (["--seeds", "1,2"], "--seeds"),
-        (["--bin-cache", tmp_path / "cache"], "--bin-cache"),
     ):
         done = invoke("train", dataset.path, "--name", "net", *SMALL, *given, *common)
         assert done.exit_code

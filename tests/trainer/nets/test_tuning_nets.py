@@ -162,7 +162,6 @@ def test_the_command_and_its_winner(dataset, tmp_path, capsys):
     for more, named in (
         (["--max-leaves", "5"], "--max-leaves is an option of trees"),
         (["--vary", "max_leaves=2..4"], "trees"),
-        (["--bin-cache", "c"], "--bin-cache is an option of trees"),
     ):
         assert execute([*command, *more, "--fresh"]) == 2
         assert named in capsys.readouterr().err
