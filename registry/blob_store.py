@@ -19,13 +19,13 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from rankmill.foundation.errors import InputError, IntegrityError
+from rankmill.foundation.errors import IntegrityError
 from rankmill.foundation.storage.bucket import BucketClient
 from rankmill.foundation.storage.disk import Disk
 from rankmill.foundation.storage.location import Location, ObjectUrl
 from rankmill.foundation.storage.publish import digest_of
 from rankmill.registry.names import PRODUCTION
-from rankmill.registry.registry_format import FORMAT, Format, Initialised
+from rankmill.registry.registry_format import Format
 from rankmill.registry.storage import Blob, Storage
 
 LARGEST_ENTRY = 1 << 26  # bytes
@@ -88,34 +88,6 @@ class Store:
         self.storage.create(Format.new(self.storage.kind, protected).to_bytes())
         self.exists()  # if another writer created one meanwhile, its rules apply
         self.storage.reserve()
-
-    def initialise(self, *, leave_open: bool = False, protect: Sequence[str] = ()) -> Initialised:
-        """Create the registry; ``protect`` names protected aliases besides production, ``leave_open`` leaves production open.
-
-        An existing registry is not changed; it must have the same protected aliases.
-
-        Raises
-        ------
-        InputError
-            The place has other files, an alias is invalid, or the existing registry protects other aliases.
-        IntegrityError
-            The existing registry is damaged or of another format.
-        OSError
-            The place is not writable, or cannot hold a registry.
-        """
-        wanted = Format.new(self.storage.kind, [*(() if leave_open else (PRODUCTION,)), *protect])
-        made = not self.exists()
-        self.prepare(wanted.protected)
-        if (leave_open or protect) and self.protected != wanted.protected:
-            names = [", ".join(protected) or "nothing" for protected in (self.protected, wanted.protected)]
-            raise InputError(
-                f"{self.root} is a registry already, created with protection of {names[0]}, not {names[1]}; "
-                "to change it for one model use rankmill models alias NAME ALIAS --protect or --open"
-            )
-        way = self.storage.probe()
-        found = Format(self.storage.kind, self.protected)
-        self.storage.put_if_absent(self.root / "FORMAT.json", found.to_bytes())  # exists; this flushes the folder
-        return Initialised(self.root, made, FORMAT, found.protected, way, self.storage.flushes_folders)
 
     def read(self, path: Location, limit: int = LARGEST_ENTRY) -> bytes:
         """Read a file of the registry whole.

@@ -39,7 +39,7 @@ from rankmill.registry.names import (
     default_folder,
 )
 from rankmill.registry.promotion import Expected, check_bytes, check_version, lapsed, promote, rollback, unset
-from rankmill.registry.registry_format import Initialised
+from rankmill.registry.registry_format import FORMAT, Format, Initialised
 from rankmill.registry.retention import Collected, RetentionRules, collect
 from rankmill.registry.stored_records import (
     AliasPolicy,
@@ -110,8 +110,33 @@ class Registry:
         self._store.prepare(self.protects_at_first if protected is None else protected)
 
     def initialise(self, *, leave_open: bool = False, protect: Sequence[str] = ()) -> Initialised:
-        """Create the registry explicitly; see `rankmill.registry.blob_store.Store.initialise`."""
-        return self._store.initialise(leave_open=leave_open, protect=protect)
+        """Create the registry; ``protect`` names protected aliases besides production, ``leave_open`` leaves production open.
+
+        An existing registry is not changed; it must have the same protected aliases.
+
+        Raises
+        ------
+        InputError
+            The place has other files, an alias is invalid, or the existing registry protects other aliases.
+        IntegrityError
+            The existing registry is damaged or of another format.
+        OSError
+            The place is not writable, or cannot hold a registry.
+        """
+        storage = self._store.storage
+        wanted = Format.new(storage.kind, [*(() if leave_open else (PRODUCTION,)), *protect])
+        made = not self.exists()
+        self.prepare(wanted.protected)
+        if (leave_open or protect) and self.protected != wanted.protected:
+            names = [", ".join(protected) or "nothing" for protected in (self.protected, wanted.protected)]
+            raise InputError(
+                f"{self.root} is a registry already, created with protection of {names[0]}, not {names[1]}; "
+                "to change it for one model use rankmill models alias NAME ALIAS --protect or --open"
+            )
+        way = storage.probe()
+        found = Format(storage.kind, self.protected)
+        storage.put_if_absent(self.root / "FORMAT.json", found.to_bytes())  # exists; this flushes the folder
+        return Initialised(self.root, made, FORMAT, found.protected, way, storage.flushes_folders)
 
     def names(self) -> list[str]:
         """All models with at least one entry in their log, by name."""

@@ -417,8 +417,8 @@ NOT_RUN = {
     ("rankmill/run/gate_stages.py", "promotes it again"): "as the promotion of a protected alias, above",
     ("rankmill/report/subject.py", "rankmill run"): "names the command that writes a work folder",
     ("rankmill/gate/gate_rules.py", "choose another"): "a policy that only another version can write",
-    ("registry/blob_store.py", "rankmill models"): "names a command",
     ("registry/model_registry.py", "create one with"): "names a command, in Python",
+    ("registry/model_registry.py", "to change it for one model"): "names a command",
     ("registry/cli.py", "older versions"): "needs more versions than are listed",
     (
         "registry/cli.py",

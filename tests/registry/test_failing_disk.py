@@ -6,7 +6,9 @@ In memory in every way, and on a real file system in some.
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
+import os
 import shutil
 import types
 from collections.abc import Callable
@@ -59,6 +61,18 @@ def test_whatever_goes_wrong_the_state_is_the_old_or_the_new_one(
     every = WORK[name].thorough
     faults = {way: fault for way, fault in WAYS[ways].items() if every or fault.error in {None, *FEW}}
     sweep(name, faults, transactions)
+
+
+@pytest.mark.parametrize("ways", WAYS)
+@pytest.mark.parametrize("name", ["register the first", "promote", "roll back"])
+def test_so_it_is_where_files_get_their_names_by_renames(
+    name: str, ways: str, transactions: types.SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def link(disk: ModelDisk, source: Path, target: Path) -> None:
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM), str(source), None, str(target))
+
+    monkeypatch.setattr(ModelDisk, "link", link)
+    sweep(name, WAYS[ways], transactions)
 
 
 @pytest.mark.slow

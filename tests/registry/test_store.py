@@ -98,7 +98,7 @@ def test_a_registry_says_once_what_it_protects(tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [0, 1, 2, 3])
 def test_an_older_format_is_refused_with_what_reads_it(store: Store, number: int) -> None:
     old = {1: '{"format":1}\n'}.get(number, f'{{"format":{number},"protected":["production"]}}\n')
-    for use in (Store.exists, Store.prepare, Store.initialise):
+    for use in (Store.exists, Store.prepare):
         with refused(IntegrityError, "FORMAT.json", f"format {number}", "reads format 4", "rankmill 0.1.0", "new one"):
             use(rewrite_format(store, old))
     assert (store.root / "FORMAT.json").read_text() == old
