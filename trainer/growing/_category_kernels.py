@@ -22,12 +22,13 @@ import numpy as np
 
 from rankmill.foundation.kernels.arrays import copy_to
 from rankmill.foundation.kernels.compiling import kernel
+from rankmill.foundation.kernels.inner import inner_kernel
 from rankmill.trainer._kernels import is_in
 from rankmill.trainer.growing._gain_kernels import first_of, gain_of, gains_bounded, gains_of, parent_of, sum_to
 from rankmill.trainer.growing._state_kernels import LOW
 
 
-@kernel
+@inner_kernel
 def sort_by(n, keys, order, spare):
     """Sort order[1 .. n] by ``keys[bin]``, ascending; equal ones keep their order.  ``spare`` is scratch."""
     width = 1
@@ -47,13 +48,13 @@ def sort_by(n, keys, order, spare):
         width *= 2
 
 
-@kernel
+@inner_kernel
 def _rows_of(packed, rows_a_step):
     """Return about how many rows have the hessian of ``packed``, if each has an equal share."""
     return np.rint(np.float64(packed & LOW) * rows_a_step)
 
 
-@kernel
+@inner_kernel
 def order_categories(histogram, n_bins, total, n_rows, rules, work):
     """Write the categories of a node in order to work[5, 1:]; returns 1 + how many there are.
 
@@ -73,7 +74,7 @@ def order_categories(histogram, n_bins, total, n_rows, rules, work):
     return used + 1
 
 
-@kernel
+@inner_kernel
 def put_in_order(values, whole, last, work, out):
     """out[i] = values[order[i]], and out[0] the rest of ``whole``."""
     order = work[5].view(np.int64)
@@ -84,7 +85,7 @@ def put_in_order(values, whole, last, work, out):
     out[0] = rest
 
 
-@kernel
+@inner_kernel
 def tried_alone(n_bins, rules):
     """Return whether a feature of ``n_bins`` bins has so few categories that each is tried alone."""
     return n_bins - 2 <= rules.one_vs_rest
@@ -99,7 +100,7 @@ def order_counts(n_bins, last, counts, work):
     return out
 
 
-@kernel
+@inner_kernel
 def sum_ordered(histogram, n_bins, last, total, rules, work):
     """Write the packed sums in the order of the categories, and of each set to work[0]; returns the lambda of their gains."""
     ordered, prefix = work[4].view(np.int64), work[0].view(np.int64)
@@ -111,7 +112,7 @@ def sum_ordered(histogram, n_bins, last, total, rules, work):
     return rules.lambda_l2 + rules.category_l2
 
 
-@kernel
+@inner_kernel
 def category_gains(histogram, n_bins, last, total, needed, limits, rules, parent, work):
     """Write the gains of all sets of the ordered categories of a node to work[1] and work[2], as ``feature_gains``.
 
@@ -132,7 +133,7 @@ def category_gains(histogram, n_bins, last, total, needed, limits, rules, parent
             gains_of(prefix, extra, last, total_g, total_h, needed, lambda_l2, rules, parent, out)
 
 
-@kernel
+@inner_kernel
 def limit_sets(n_bins, last, total, n_rows, rules, work):
     """Forbid sets of too many categories, and those that differ by too few rows from the one tried before.
 
@@ -159,7 +160,7 @@ def limit_sets(n_bins, last, total, n_rows, rules, work):
         group, left = group + rows, left + rows
 
 
-@kernel
+@inner_kernel
 def categories_of_node(histogram, n_bins, total, n_rows, needed, limits, rules, work):
     """Order the categories of a node and write the gains of their sets to ``work``; returns 1 + how many are in order."""
     last = order_categories(histogram, n_bins, total, n_rows, rules, work)
@@ -169,7 +170,7 @@ def categories_of_node(histogram, n_bins, total, n_rows, needed, limits, rules, 
     return last
 
 
-@kernel
+@inner_kernel
 def prefer_sides(histogram, total, b, from_end, last, rules, order, keys):
     """keys[c] += how much more a leaf gains if category c goes left than if it goes right.
 
@@ -185,14 +186,14 @@ def prefer_sides(histogram, total, b, from_end, last, rules, order, keys):
         keys[order[i]] += gain_of(g, h, value_left) - gain_of(g, h, value_right)
 
 
-@kernel
+@inner_kernel
 def _value_of(packed, lambda_l2, rules):
     """Return the Newton step of a packed sum."""
     h = np.float64(packed & LOW) * rules.unit_h + lambda_l2
     return -np.float64(packed >> np.int64(32)) * rules.unit_g / h if h > 0.0 else 0.0
 
 
-@kernel
+@inner_kernel
 def write_set(f, highest, n_bins, last, rules, work, split_out):
     """Write the set of categories of feature ``f`` whose gain is ``highest``, with the packed sum of its side in split_out[3]."""
     ordered, order = work[4].view(np.int64), work[5].view(np.int64)
@@ -208,7 +209,7 @@ def write_set(f, highest, n_bins, last, rules, work, split_out):
         split_out[word] = np.int64(np.uint64(split_out[word]) | (np.uint64(1) << np.uint64(order[i] & 63)))
 
 
-@kernel
+@inner_kernel
 def sum_of_set(histogram, n_bins, bits):
     """Return the packed sum of the bins in a set."""
     total = np.int64(0)

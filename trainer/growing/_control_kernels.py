@@ -15,13 +15,14 @@ import numpy as np
 
 from rankmill.foundation.kernels.arrays import copy_to
 from rankmill.foundation.kernels.compiling import kernel
+from rankmill.foundation.kernels.inner import inner_kernel
 from rankmill.foundation.kernels.randoms import random_bits, uniform
 from rankmill.trainer.growing._state_kernels import DEPTH
 
 _OF_LEVEL, _OF_NODE, _OF_SPLIT = 1, 2, 3  # disjoint random streams of a tree
 
 
-@kernel
+@inner_kernel
 def _keep_smallest(fraction, key, sources, usable, drawn):
     """Keep of the usable features the ``fraction``, at least one, whose random numbers are the smallest.
 
@@ -66,14 +67,14 @@ def usable_features(crew, node, bins, rules, nodes, search):
     return usable
 
 
-@kernel
+@inner_kernel
 def narrow_groups(node, child, f, bins, nodes):
     """Give ``child`` the groups of ``node`` that have feature ``f``, by which it is split."""
     for word in range(bins.groups.shape[1]):
         nodes.groups[child, word] = nodes.groups[node, word] & bins.groups[f, word]
 
 
-@kernel
+@inner_kernel
 def keep_drawn_split(f, node, first, end, rules, work):
     """Forbid all splits of feature ``f`` except after one random bin of first .. end - 1."""
     drawn = np.int64(-1)
@@ -86,13 +87,13 @@ def keep_drawn_split(f, node, first, end, rules, work):
             work[2, b] = -np.inf
 
 
-@kernel
+@inner_kernel
 def worth_of(gain, f, bins, rules):
     """Return what the ``gain`` of the best split by feature ``f`` is worth; it rises with the gain."""
     return gain * bins.weights[f] if rules.weighed and gain > 0.0 else gain
 
 
-@kernel
+@inner_kernel
 def bins_in_use(histogram, last):
     """Return the first and the last bin below ``last`` that is not 0; (last, 0) if there is none."""
     first, final = np.int64(last), np.int64(0)

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from rankmill.foundation.kernels.compiling import kernel
 from rankmill.foundation.kernels.elementary import MAGIC
+from rankmill.foundation.kernels.inner import inner_kernel
 from rankmill.foundation.kernels.instructions import bits_of, float_of, highest_in_blocks
 from rankmill.trainer.growing._state_kernels import LOW
 
 
-@kernel
+@inner_kernel
 def gains_of(prefix, extra, last, total_g, total_h, needed, lambda_l2, rules, parent, out):
     """out[b] = gain of the split after bin b, 1 <= b < last, with ``prefix[b] + extra`` on the left; -inf where not allowed.
 
@@ -35,13 +35,13 @@ def gains_of(prefix, extra, last, total_g, total_h, needed, lambda_l2, rules, pa
         out[b] = gain if allowed else -np.inf
 
 
-@kernel
+@inner_kernel
 def _shrunk(g, rules):
     """Return g drawn towards 0 by lambda_l1."""
     return g if rules.lambda_l1 == 0.0 else np.sign(g) * max(abs(g) - rules.lambda_l1, 0.0)
 
 
-@kernel
+@inner_kernel
 def _value(g, h, n_rows, above, low, high, rules):
     """Return the value of a node: a step (g shrunk, h with lambda), averaged with that of the node ``above`` it, in its range."""
     value = -g / h if h > 0.0 else 0.0
@@ -54,20 +54,20 @@ def _value(g, h, n_rows, above, low, high, rules):
     return min(max(value, low), high)
 
 
-@kernel
+@inner_kernel
 def value_of(packed, n_rows, above, rules, low, high):
     """Return the value of a node of ``n_rows`` rows, whose parent has the value ``above``."""
     g, h = np.float64(packed >> np.int64(32)) * rules.unit_g, np.float64(packed & LOW) * rules.unit_h
     return _value(_shrunk(g, rules), h + rules.lambda_l2, n_rows, above, low, high, rules)
 
 
-@kernel
+@inner_kernel
 def gain_of(g, h, value):
     """Return the gain of the step ``value`` (g shrunk): -(2 g v + h v^2), which is g^2 / h at the Newton step."""
     return -(2.0 * g + h * value) * value
 
 
-@kernel
+@inner_kernel
 def gains_bounded(prefix, extra, last, total_g, total_h, needed, lambda_l2, min_gain, rules, direction, limits, out):
     """As ``gains_of``, but with the values that nodes get.  Those of the children must rise (1) or fall (-1) with the feature.
 
@@ -93,7 +93,7 @@ def gains_bounded(prefix, extra, last, total_g, total_h, needed, lambda_l2, min_
                 out[b] = gain_of(g, h, value) + gain_of(g_right, h_right, value_right) - parent
 
 
-@kernel(allocates=True)
+@inner_kernel(allocates=True)
 def bounded_gain_of(left, total, direction, limits, rules):
     """Return the gain of one split as :func:`gains_bounded`, without ``min_gain``; -inf where not allowed."""
     total_h = np.float64(total & LOW)
@@ -115,13 +115,13 @@ def bounded_gain_of(left, total, direction, limits, rules):
     return out[1]
 
 
-@kernel
+@inner_kernel
 def left_is_heavier(left, total_h):
     """Return whether the left side, a packed sum, has at least half of the hessian."""
     return 2.0 * np.float64(left & LOW) >= total_h
 
 
-@kernel
+@inner_kernel
 def forbid_small_sides(counts, prefix, total_h, weightless, missing_left, alone, last, min_rows, least_h, out):
     """out[b] = -inf where the split after bin b leaves a side with too few rows or too little hessian.
 
@@ -140,7 +140,7 @@ def forbid_small_sides(counts, prefix, total_h, weightless, missing_left, alone,
             out[b] = -np.inf
 
 
-@kernel
+@inner_kernel
 def highest_of(values, last):
     """Return the highest of values[1:last], -inf if ``last`` is 1: blocks of vectors, and four maxima that do not depend on each other."""
     blocks = (last - 1) // 32
@@ -157,7 +157,7 @@ def highest_of(values, last):
     return max(a, b, c, d)
 
 
-@kernel
+@inner_kernel
 def sum_to(histogram, last, prefix):
     """prefix[b] = sum of bins 1 .. b."""
     present = np.int64(0)
@@ -166,7 +166,7 @@ def sum_to(histogram, last, prefix):
         prefix[b] = present
 
 
-@kernel
+@inner_kernel
 def first_of(value, missing_right, missing_left, any_missing, last):
     """Return the lowest bin with that gain, and 1 if it needs missing values on the left."""
     for b in range(1, last):
@@ -177,7 +177,7 @@ def first_of(value, missing_right, missing_left, any_missing, last):
     return -1, 0
 
 
-@kernel
+@inner_kernel
 def best_of_feature(missing_right, missing_left, any_missing, last):
     """Return the highest gain of the feature."""
     highest = highest_of(missing_right, last)
@@ -186,14 +186,14 @@ def best_of_feature(missing_right, missing_left, any_missing, last):
     return highest
 
 
-@kernel
+@inner_kernel
 def parent_of(total, rules):
     """Return G^2 / (H + lambda) of a packed sum."""
     g = np.float64(total >> np.int64(32)) * rules.unit_g
     return g * g / (np.float64(total & LOW) * rules.unit_h + rules.lambda_l2)
 
 
-@kernel
+@inner_kernel
 def feature_gains(histogram, last, total, needed, direction, limits, rules, work):
     """Write the gains of all bins of a feature of one node to ``work``: work[1] missing right, work[2] missing left."""
     prefix = work[0].view(np.int64)
@@ -210,7 +210,7 @@ def feature_gains(histogram, last, total, needed, direction, limits, rules, work
             gains_of(prefix, extra, last, total_g, total_h, needed, rules.lambda_l2, rules, parent, out)
 
 
-@kernel
+@inner_kernel
 def write_split(f, highest, histogram, last, total, work, split_out):
     """Write the split of the feature whose gain is ``highest``."""
     prefix, missing = work[0].view(np.int64), histogram[0]

@@ -16,6 +16,7 @@ import numpy as np
 
 from rankmill.foundation.kernels.arrays import copy_to
 from rankmill.foundation.kernels.compiling import kernel
+from rankmill.foundation.kernels.inner import inner_kernel
 from rankmill.trainer.growing._category_kernels import sum_of_set
 from rankmill.trainer.growing._control_kernels import narrow_groups, worth_of
 from rankmill.trainer.growing._gain_kernels import bounded_gain_of, value_of
@@ -90,7 +91,7 @@ def _count(crew, node, bins, rows, table, histograms):
     return add_up_histograms(crew, table[node, SLOT], 1)
 
 
-@kernel
+@inner_kernel
 def _settle(child, node, crew, bins, rules, nodes, search):
     """Enqueue the node with the best split of all workers (on ties the lowest feature), or make it a leaf."""
     splits, table, best = search.splits, nodes.table, 0
@@ -178,7 +179,7 @@ def _search_children(crew, bins, rows, rules, nodes, histograms, pairs, search):
     return True
 
 
-@kernel
+@inner_kernel
 def _bound_children(node, bins, rules, nodes):
     """Write value, rows and bounds of the children: the midpoint of the two values after a monotone split, else as the node."""
     if not rules.constrained:

@@ -18,6 +18,7 @@ import numpy as np
 
 from rankmill.foundation.kernels.arrays import copy_to
 from rankmill.foundation.kernels.compiling import kernel
+from rankmill.foundation.kernels.inner import inner_kernel
 from rankmill.foundation.kernels.instructions import prefetch
 from rankmill.trainer._kernels import CODES, LANE, PLACE
 from rankmill.trainer.growing._state_kernels import (
@@ -38,7 +39,7 @@ from rankmill.trainer.growing._state_kernels import (
 FAR = np.int64(LOOK_AHEAD)
 
 
-@kernel
+@inner_kernel
 def _accumulate(words, used, rows, packed, first, last, out):
     """out[256 * lane + code of lane] += packed[i] for the rows[i] of one block, i in first .. last.
 
@@ -67,7 +68,7 @@ def _accumulate(words, used, rows, packed, first, last, out):
                 out[np.uint64(256 * lane) + np.uint64(codes[at + np.uint64(lane)])] += value
 
 
-@kernel
+@inner_kernel
 def marginal(counts, place, n, codes, out):
     """out[bin] = sum of ``counts`` (codes,) over the codes whose digit is the bin; ``out`` may be ``counts`` itself.
 
@@ -145,7 +146,7 @@ def subtract(from_parent, child, n_bins, first_feature, last_feature):
             from_parent[f, b] -= child[f, b]
 
 
-@kernel
+@inner_kernel
 def count_bins(column, stride, rows, first, last, counts):
     """counts[code] = number of rows[first:last] with that code of a lane; see :func:`to_bins`."""
     counts[:] = 0
@@ -162,7 +163,7 @@ def sum_hessians(column, stride, rows, first, last, hessians, scale, sums):
         sums[column[rows[i] * stride]] += np.int64(np.rint(hessians[rows[i]] * scale))
 
 
-@kernel
+@inner_kernel
 def to_bins(bins, feature, counts):
     """Turn sums by the codes of a feature's lane, ``counts`` (256,), into sums by its bins."""
     n, codes = bins.n_bins[feature], bins.lanes[feature, CODES]
@@ -188,13 +189,13 @@ def column_of(bins, feature):
     return bins.words[lane // width].view(np.uint8).reshape(-1)[lane % width :]
 
 
-@kernel
+@inner_kernel
 def count_node(crew, node, slot, bins, rows, table, histograms):
     """Count this worker's share of a node and wait for the others; :func:`add_edges` must follow.  False: stop."""
     return count_rows(crew, table[node, FIRST], table[node, LAST], slot, bins, rows, histograms)
 
 
-@kernel
+@inner_kernel
 def count_rows(crew, first, last, slot, bins, rows, histograms):
     """Do as :func:`count_node` for rows[first:last]."""
     if first == last:  # the node may have rows in other processes
@@ -209,7 +210,7 @@ def count_rows(crew, first, last, slot, bins, rows, histograms):
     return meet(crew)
 
 
-@kernel
+@inner_kernel
 def add_edges(crew, slot, bins, histograms):
     """Add partial counts, of shares that begin inside a block, to the features of this worker."""
     first_feature, last_feature = own_features(crew, bins.n_bins.shape[0])
@@ -222,7 +223,7 @@ def add_edges(crew, slot, bins, histograms):
             )  # fmt: skip
 
 
-@kernel
+@inner_kernel
 def count_sides(crew, feature, bins, rows, first, last, hessians, scale, with_hessians, counts):
     """Write to ``counts`` (2, 256) the number of rows of each bin of a feature and, if asked, their hessians in fine steps.
 

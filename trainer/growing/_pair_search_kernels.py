@@ -16,6 +16,7 @@ import numpy as np
 
 from rankmill.foundation.kernels.compiling import kernel
 from rankmill.foundation.kernels.elementary import MAGIC
+from rankmill.foundation.kernels.inner import inner_kernel
 from rankmill.foundation.kernels.instructions import bits_of, float_of
 from rankmill.trainer.growing._control_kernels import usable_features
 from rankmill.trainer.growing._gain_kernels import highest_of, left_is_heavier
@@ -41,7 +42,7 @@ def pack_pairs(first, second, hessian, scale, drawn, pairs):
     return n
 
 
-@kernel
+@inner_kernel
 def _count_pairs(column, stride, digits, pairs, first, last, highest, lowest):
     """Add the hessian of pairs[first:last] to highest[the greater bin of its two rows] and to lowest[the lesser]."""
     highest[:] = 0
@@ -54,7 +55,7 @@ def _count_pairs(column, stride, digits, pairs, first, last, highest, lowest):
         lowest[min(a, b)] += c
 
 
-@kernel
+@inner_kernel
 def _move_missing(column, stride, digits, pairs, first, last, highest, lowest):
     """Convert the counts of ``_count_pairs``, where missing is the lowest bin, to counts where it is the highest."""
     for k in range(first, last):
@@ -68,7 +69,7 @@ def _move_missing(column, stride, digits, pairs, first, last, highest, lowest):
             lowest[other if other > 0 else KEYS - 1] += c
 
 
-@kernel
+@inner_kernel
 def _insides(highest, lowest, inside, last, inside_left, inside_right):
     """Compute the hessian of the pairs inside the left and the right side of every bin; ``inside`` is that of the node."""
     left, right = highest[0], inside - lowest[0]
@@ -79,7 +80,7 @@ def _insides(highest, lowest, inside, last, inside_left, inside_right):
         inside_right[b] = right
 
 
-@kernel
+@inner_kernel
 def _paired_gains(prefix, extra, inside_left, inside_right, last, total_g, total_h, least, rules, parent, out):
     """As ``_gains``, with L'' = h - 2 (hessian of the pairs inside) for h, no less than ``least`` steps of it."""
     lambda_steps, unit = rules.lambda_l2 / rules.unit_h, rules.unit_g * (rules.unit_g / rules.unit_h)
@@ -98,7 +99,7 @@ def _paired_gains(prefix, extra, inside_left, inside_right, last, total_g, total
         out[b] = gain if allowed else -np.inf
 
 
-@kernel
+@inner_kernel
 def _forbid_unsound_sides(
     prefix, extra, inside_left, inside_right, counts, missing_left, weightless, last, n_rows, total_g, total_h, min_rows,
     out,
@@ -122,7 +123,7 @@ def _forbid_unsound_sides(
             out[b] = -np.inf
 
 
-@kernel
+@inner_kernel
 def search_paired(
     f, bins, hist, rows, first_row, last_row, pairs, first_pair, last_pair, total, inside, rules, counts, keyed, work, gain_out, split_out,
 ):  # fmt: skip
@@ -181,7 +182,7 @@ def search_paired(
                 split_out[3] = prefix[b] + extra
 
 
-@kernel
+@inner_kernel
 def choose_features(screen, enabled, many, chosen):
     """chosen[:n] = the ``many`` enabled features with the highest ``screen``, best first, on ties the lowest; returns n.
 
@@ -205,7 +206,7 @@ def choose_features(screen, enabled, many, chosen):
     return n
 
 
-@kernel
+@inner_kernel
 def search_node_by_pairs(crew, child, node, bins, rows, rules, nodes, histograms, pairs, search):
     """Search this worker's share of the features that are best in the first search, as :func:`search_paired`."""
     table, worker, slot = nodes.table, crew.worker, nodes.table[node, SLOT]

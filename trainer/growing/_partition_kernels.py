@@ -13,6 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from rankmill.foundation.kernels.compiling import kernel
+from rankmill.foundation.kernels.inner import inner_kernel
 from rankmill.foundation.kernels.instructions import prefetch
 from rankmill.trainer._kernels import LANE, goes_left, is_in
 from rankmill.trainer.growing._histogram_kernels import FAR, column_of
@@ -33,7 +34,7 @@ from rankmill.trainer.growing._state_kernels import (
 )
 
 
-@kernel
+@inner_kernel
 def write_sides(node, bins, table, sides):
     """sides[code] = 1 if the split of the node sends rows with that code in the lane of its feature to the left, else 0."""
     threshold, digits = table[node, THRESHOLD], bins.digits[table[node, FEATURE]]
@@ -108,7 +109,7 @@ def collect(spare_rows, spare_packed, first, last, n_left, left_to, right_to, ro
         packed[right_to + i] = spare_packed[last - 1 - i]
 
 
-@kernel
+@inner_kernel
 def part_pairs(column, stride, sides, pairs, first, last, spare, out):
     """Reorder pairs[first:last]: pairs inside the left child, pairs inside the right one, pairs that the split separates.
 
@@ -139,7 +140,7 @@ def part_pairs(column, stride, sides, pairs, first, last, spare, out):
     out[3] = sum_right
 
 
-@kernel
+@inner_kernel
 def partition_node(crew, node, bins, rows, table):
     """Partition a node by its split, the share of one worker; another barrier must follow.  False: stop.
 
@@ -172,7 +173,7 @@ def partition_node(crew, node, bins, rows, table):
     return True
 
 
-@kernel
+@inner_kernel
 def rows_left(crew, rows):
     """Return the number of left rows of the node that was partitioned last."""
     total = np.int64(0)
@@ -181,7 +182,7 @@ def rows_left(crew, rows):
     return total
 
 
-@kernel
+@inner_kernel
 def partition_alone(crew, node, bins, rows, table):
     """Partition a node by its split; returns the number of rows on the left."""
     first = table[node, FIRST]
@@ -191,7 +192,7 @@ def partition_alone(crew, node, bins, rows, table):
     )  # fmt: skip
 
 
-@kernel
+@inner_kernel
 def divide_pairs(node, bins, rows, table, pairs, out):
     """Assign the pairs of a split node to its children, by worker 0."""
     left, first = table[node, LEFT], table[node, PAIRS_FIRST]

@@ -18,6 +18,7 @@ import numpy as np
 from rankmill.foundation.kernels.arrays import copy_to
 from rankmill.foundation.kernels.compiling import kernel
 from rankmill.foundation.kernels.elementary import normal
+from rankmill.foundation.kernels.inner import inner_kernel
 from rankmill.foundation.kernels.randoms import random_bits, uniform
 from rankmill.trainer.growing._category_kernels import (
     categories_of_node,
@@ -68,7 +69,7 @@ _REFINEMENTS = 3  # times that the categories of a level are ordered anew
 # -- noise -----------------------------------------------------------------------------------------------------------
 
 
-@kernel
+@inner_kernel
 def score_of(total, rules):
     """Return G^2 / (H + lambda) of a packed sum; 0 if it has no hessian, or without noise, when it is not needed."""
     if rules.noise == 0.0 or total & LOW == 0:
@@ -76,7 +77,7 @@ def score_of(total, rules):
     return parent_of(total, rules)
 
 
-@kernel
+@inner_kernel
 def compared_by(gain, score, node, f, rules):
     """Return the key by which features are compared: what the gain of their best split is worth, or that with noise.
 
@@ -94,7 +95,7 @@ def compared_by(gain, score, node, f, rules):
 # -- random thresholds ------------------------------------------------------------------------------------------------
 
 
-@kernel
+@inner_kernel
 def _keep_one(f, node, last, histogram, bins, rules, work):
     """Forbid all splits of a feature of one node except a random one: of the order of categories, or between bins in use."""
     first, end = np.int64(1), np.int64(last)
@@ -104,7 +105,7 @@ def _keep_one(f, node, last, histogram, bins, rules, work):
     keep_drawn_split(f, node, first, end, rules, work)
 
 
-@kernel
+@inner_kernel
 def _write_best(f, highest, histogram, last, total, bins, rules, work, split_out):
     """Write the split of feature ``f`` whose gain is ``highest``: by a set of its categories, or by a threshold."""
     if bins.categorical[f]:
@@ -116,7 +117,7 @@ def _write_best(f, highest, histogram, last, total, bins, rules, work, split_out
 # -- one node --------------------------------------------------------------------------------------------------------
 
 
-@kernel
+@inner_kernel
 def best_split(
     histogram, total, n_rows, needed, node, bins, usable, first_feature, last_feature, rules, nodes, work, gain_out, key_out,
     split_out, of_feature,
@@ -158,7 +159,7 @@ def best_split(
     key_out[0] = best
 
 
-@kernel
+@inner_kernel
 def search_node(crew, child, node, first_feature, last_feature, bins, rules, nodes, histograms, search):
     """Search one worker's features: ``search.gains[child, worker]`` and ``search.splits[child, worker]`` get the best split."""
     table, worker, slot = nodes.table, crew.worker, nodes.table[node, SLOT]
@@ -174,13 +175,13 @@ def search_node(crew, child, node, first_feature, last_feature, bins, rules, nod
     )  # fmt: skip
 
 
-@kernel
+@inner_kernel
 def _least_key(rules):
     """Return the lower bound of keys: a gain is positive, a key with noise may be any number."""
     return 0.0 if rules.noise == 0.0 else -np.inf
 
 
-@kernel
+@inner_kernel
 def _next_to_count(uppers, enabled, first_feature, last_feature, least, best, of_feature):
     """Return the feature whose bound is highest, of equals the lowest.
 
@@ -195,7 +196,7 @@ def _next_to_count(uppers, enabled, first_feature, last_feature, least, best, of
     return f
 
 
-@kernel
+@inner_kernel
 def search_counted(
     crew, node, with_hessians, first_feature, last_feature, bins, rows, hessians, rules, nodes, histograms, search
 ):
@@ -262,14 +263,14 @@ def search_counted(
 # -- all leaves of a level -------------------------------------------------------------------------------------------
 
 
-@kernel
+@inner_kernel
 def _add_allowed(gains, last, least, out):
     """out[b] += max(gains[b], least) where the split is allowed."""
     for b in range(np.uint64(1), np.uint64(last)):
         out[b] += max(gains[b], least) if gains[b] > -np.inf else 0.0
 
 
-@kernel
+@inner_kernel
 def _sum_level(f, level, n_bins, table, pool, out):
     """out[b] = packed sum of bin b of a feature over all leaves of a level; returns their total and number of rows."""
     out[:n_bins] = 0
@@ -282,7 +283,7 @@ def _sum_level(f, level, n_bins, table, pool, out):
     return total, n_rows
 
 
-@kernel
+@inner_kernel
 def _add_level_gains(f, level, last, both_sides, counts, counted, least_h, bins, rules, nodes, pool, work):
     """Add up the gains of all leaves of a level in work[1] and work[2]; categories are in the order of work[5]."""
     table, n_bins, floor, by_set = nodes.table, bins.n_bins[f], -np.inf if counted else 0.0, bins.categorical[f] != 0
@@ -321,7 +322,7 @@ def _add_level_gains(f, level, last, both_sides, counts, counted, least_h, bins,
             _add_allowed(of_leaf, last, floor, work[2] if side == 1 else work[1])
 
 
-@kernel
+@inner_kernel
 def _order_for_level(f, level, last, highest, summed, bins, rules, table, pool, work):
     """Order categories anew: by how much more all leaves gain if one goes left, with the values of the sides as they are.
 
@@ -339,7 +340,7 @@ def _order_for_level(f, level, last, highest, summed, bins, rules, table, pool, 
     sort_by(last - 1, keys, order, work[7].view(np.int64))
 
 
-@kernel
+@inner_kernel
 def _level_gains_in_order(
     f, level, last, whole, n_rows, summed, counts, counted, least_h, bins, rules, nodes, pool, work
 ):  # fmt: skip
@@ -352,7 +353,7 @@ def _level_gains_in_order(
     limit_sets(bins.n_bins[f], last, whole, n_rows, rules, work)
 
 
-@kernel
+@inner_kernel
 def _level_gains(f, level, counts, counted, least_h, bins, rules, nodes, pool, work):
     """Add up the gains of all leaves of a level by one feature, as :func:`feature_gains`.
 
@@ -403,7 +404,7 @@ def _level_gains(f, level, counts, counted, least_h, bins, rules, nodes, pool, w
     return last, True
 
 
-@kernel
+@inner_kernel
 def level_score(level, rules, table):
     """Return the sum of :func:`score_of` over the leaves of a level."""
     score = 0.0
@@ -412,7 +413,7 @@ def level_score(level, rules, table):
     return score
 
 
-@kernel
+@inner_kernel
 def _write_level_choice(f, highest, both_sides, last, bins, rules, work, split_out):
     if bins.categorical[f]:
         write_set(f, highest, bins.n_bins[f], last, rules, work, split_out)
@@ -421,7 +422,7 @@ def _write_level_choice(f, highest, both_sides, last, bins, rules, work, split_o
         split_out[1], split_out[2] = first_of(highest, work[1], work[2], both_sides, last)
 
 
-@kernel
+@inner_kernel
 def search_level(crew, level, first_feature, last_feature, bins, rules, nodes, histograms, search):
     """Search one worker's features for the split with the highest sum of gains over all leaves, without counting rows.
 
@@ -449,7 +450,7 @@ def search_level(crew, level, first_feature, last_feature, bins, rules, nodes, h
     search.keys[0, crew.worker] = best
 
 
-@kernel
+@inner_kernel
 def search_level_counted(
     crew, level, first_feature, last_feature, bins, rows, hessians, rules, nodes, histograms, search
 ):
@@ -489,7 +490,7 @@ def search_level_counted(
 # -- is a split valid? -----------------------------------------------------------------------------------------------
 
 
-@kernel
+@inner_kernel
 def _reaches(crew, values, scale, rows, first, last, least):
     """Return whether the sum of round(value * scale) over rows[first:last] of all processes is at least ``least``; values >= 0."""
     total = np.int64(0)
@@ -512,7 +513,7 @@ def means_differ(g_left, h_left, off_g_left, off_h_left, g_right, h_right, off_g
     return abs(left - right) > off + 2.0 * EPSILON * (abs(left) + abs(right))
 
 
-@kernel
+@inner_kernel
 def _packed_means_differ(left, total, n_left, n_right):
     """Return whether packed sums of two sides, whose rows are each rounded by up to half a step, show that G/H differ."""
     right = total - left
@@ -550,7 +551,7 @@ def fine_means_differ(crew, column, stride, sides, rows, first, last, gradients,
     )
 
 
-@kernel
+@inner_kernel
 def gains_something(crew, node, n_left, n_right, bins, rows, derivatives, rules, table):
     """Return whether the gain of the node's split is more than rounding; fine steps decide if packed ones cannot.  By worker 0."""
     if _packed_means_differ(table[node, LEFT_SUM], table[node, TOTAL], n_left, n_right):
@@ -562,7 +563,7 @@ def gains_something(crew, node, n_left, n_right, bins, rows, derivatives, rules,
     )  # fmt: skip
 
 
-@kernel
+@inner_kernel
 def _enough_hessian(crew, packed_h, n_rows, first, last, rows, hessians, rules):
     """Return whether one side of a split, in this process rows[first:last], reaches the minimum sum of hessians."""
     if rules.by_h and np.float64(packed_h) - 0.5 * n_rows >= rules.least_h:
@@ -570,7 +571,7 @@ def _enough_hessian(crew, packed_h, n_rows, first, last, rows, hessians, rules):
     return _reaches(crew, hessians, rules.fine_h, rows, first, last, rules.fine_least_h)
 
 
-@kernel
+@inner_kernel
 def sides_have_hessian(crew, node, middle, n_left, rows, hessians, rules, table):
     """Return whether both sides of a node partitioned at ``middle`` reach the minimum sum of hessians; ``n_left`` in all processes."""
     left_h = table[node, LEFT_SUM] & LOW

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import types
 
-from rankmill.foundation.kernels.compiling import kernel
+from rankmill.foundation.kernels.inner import inner_kernel
 from rankmill.foundation.kernels.instructions import call_back, load_acquire, store_release
 
 LOW = np.int64(0xFFFFFFFF)  # the hessian's half of a packed value; a gradient is in the upper one
@@ -234,7 +234,7 @@ class PairLists(NamedTuple):
 # -- barrier ---------------------------------------------------------------------------------------------------------
 
 
-@kernel
+@inner_kernel
 def _wait(flags, index, number, stop, looks):
     """Wait until flags[index] reaches ``number``; False if flags[stop] is set before."""
     while True:
@@ -246,7 +246,7 @@ def _wait(flags, index, number, stop, looks):
         _sched_yield()
 
 
-@kernel
+@inner_kernel
 def meet(crew):
     """Wait at a barrier until all workers have reached it; False: one has failed, and all must stop.
 
@@ -268,7 +268,7 @@ def meet(crew):
     return True
 
 
-@kernel
+@inner_kernel
 def tick(crew, phase):
     """Add the time since the last call of worker 0 to ``phase``."""
     if crew.clock >= 0 and crew.worker == 0:
@@ -280,13 +280,13 @@ def tick(crew, phase):
         stamp[2] = now
 
 
-@kernel
+@inner_kernel
 def own_features(crew, n_features):
     """Return the range of features that this worker searches."""
     return crew.worker * n_features // crew.size, (crew.worker + 1) * n_features // crew.size
 
 
-@kernel
+@inner_kernel
 def counted_features(crew, n_features):
     """Return the range of features whose sides this worker counts: with other processes worker 0 has all, as it adds up."""
     if crew.peers == 0:
@@ -297,7 +297,7 @@ def counted_features(crew, n_features):
 # -- processes -------------------------------------------------------------------------------------------------------
 
 
-@kernel
+@inner_kernel
 def add_up(crew, what, count):
     """Add up ``count`` histograms or sums over all processes, in place.  By worker 0.  False: stop.
 
@@ -306,7 +306,7 @@ def add_up(crew, what, count):
     return crew.peers == 0 or call_back(crew.peers, what, count) != 0
 
 
-@kernel
+@inner_kernel
 def everywhere(crew, value):
     """Return the sum of ``value`` over all processes.  By worker 0."""
     if crew.peers == 0:
@@ -316,7 +316,7 @@ def everywhere(crew, value):
     return crew.sums[0]
 
 
-@kernel
+@inner_kernel
 def add_up_histograms(crew, first_slot, n_slots):
     """Add up the histograms of these slots, which all workers have counted.  False: stop."""
     if crew.peers == 0:
@@ -334,14 +334,14 @@ def add_up_histograms(crew, first_slot, n_slots):
 # -- nodes -----------------------------------------------------------------------------------------------------------
 
 
-@kernel
+@inner_kernel
 def may_split(table, node, rules):
     """Return whether a node has enough rows for two leaves and is above the maximum depth."""
     enough = table[node, ROWS] >= 2 * rules.min_rows
     return enough and (rules.max_depth == 0 or table[node, DEPTH] < rules.max_depth)
 
 
-@kernel
+@inner_kernel
 def _make_node(table, node, first, last, rows, depth, total):
     table[node] = -1
     table[node, FIRST] = first
@@ -351,7 +351,7 @@ def _make_node(table, node, first, last, rows, depth, total):
     table[node, TOTAL] = total
 
 
-@kernel
+@inner_kernel
 def make_children(table, node, left, own_left, n_left):
     """Create ``left`` and the node after it from the rows of ``node``: the first ``own_left`` go left, in all processes ``n_left``."""
     middle, depth = table[node, FIRST] + own_left, table[node, DEPTH] + 1
@@ -360,12 +360,12 @@ def make_children(table, node, left, own_left, n_left):
     _make_node(table, left + 1, middle, table[node, LAST], table[node, ROWS] - n_left, depth, total - left_sum)
 
 
-@kernel
+@inner_kernel
 def comes_before(priority, a, b):
     return priority[a] > priority[b] or (priority[a] == priority[b] and a < b)
 
 
-@kernel
+@inner_kernel
 def push(nodes, node):
     """Push ``node``: the highest priority (on ties the node created first) is on top of the heap."""
     heap, priority, i = nodes.heap, nodes.priority, nodes.state[N_WAITING]
@@ -379,7 +379,7 @@ def push(nodes, node):
     heap[i] = node
 
 
-@kernel
+@inner_kernel
 def pop(nodes):
     """Pop the node on top of the heap."""
     heap, priority = nodes.heap, nodes.priority
@@ -399,7 +399,7 @@ def pop(nodes):
     return top
 
 
-@kernel
+@inner_kernel
 def release_slot(nodes, node):
     """Return the histogram of the node to the pool."""
     table, state = nodes.table, nodes.state
@@ -409,7 +409,7 @@ def release_slot(nodes, node):
         table[node, SLOT] = -1
 
 
-@kernel
+@inner_kernel
 def release_next_slot(nodes, node):
     """Return the histogram of the smaller child of a prepared node to the pool, and forget what was prepared."""
     table, state = nodes.table, nodes.state
@@ -419,7 +419,7 @@ def release_next_slot(nodes, node):
     table[node, OWN_LEFT : NEXT_SLOT + 1] = -1
 
 
-@kernel
+@inner_kernel
 def _release_prepared(nodes):
     """Release what is prepared for the waiting node with the lowest priority."""
     victim = np.int64(-1)
@@ -430,7 +430,7 @@ def _release_prepared(nodes):
     release_next_slot(nodes, victim)
 
 
-@kernel
+@inner_kernel
 def take_slot(nodes):
     """Take a slot of the pool; if none is free, evict the histogram of the waiting node with the lowest priority."""
     state = nodes.state
