@@ -8,6 +8,7 @@ import numpy as np
 
 from rankmill.foundation.kernels.arrays import copy_to
 from rankmill.foundation.kernels.compiling import kernel
+from rankmill.foundation.kernels.inner import inner_kernel
 
 SHARE, SUM, ERR, HITS, PRECISIONS, FIRST, PRECISIONS_OVER_HITS, PAIRS, ERRORS = range(9)  # kinds of metrics
 FEW = 4  # lists longer than this many times the deepest cutoff are not sorted completely
@@ -16,7 +17,7 @@ COUNTED = 500  # lists up to this length are sorted by counting; for this length
 RUN = 16  # merge sort starts from insertion-sorted runs of this many
 
 
-@kernel
+@inner_kernel
 def _n_above(keys, key):
     """Return how many of ``keys`` (n,) are higher than ``key``."""
     above = np.int64(0)
@@ -114,7 +115,7 @@ def best_descending(keys, slots, spare_keys, spare_slots, n, cut):
     return found
 
 
-@kernel
+@inner_kernel
 def tie_bounds(keys, n, expected, bounds):
     """Write the limits of the tie groups of sorted keys[:n]; every document is a group if ties are broken."""
     groups = 0
@@ -126,7 +127,7 @@ def tie_bounds(keys, n, expected, bounds):
     return groups
 
 
-@kernel
+@inner_kernel
 def expected_dcg(slots, base, gain, discount, bounds, groups, cut):
     """Sum over tie groups of (mean gain) * (sum of the group's discounts above the cut): expectation is linear."""
     total = 0.0
@@ -150,7 +151,7 @@ def expected_dcg(slots, base, gain, discount, bounds, groups, cut):
     return total
 
 
-@kernel
+@inner_kernel
 def expected_hits(slots, base, relevant, bounds, groups, cut):
     """Count the relevant documents above the cut, in expectation."""
     total = 0.0
@@ -166,7 +167,7 @@ def expected_hits(slots, base, relevant, bounds, groups, cut):
     return total
 
 
-@kernel
+@inner_kernel
 def expected_precision_sum(slots, base, relevant, bounds, groups, cut):
     """Sum the precisions at relevant documents above the cut, in expectation (McSherry & Najork, ECIR 2008).
 
@@ -199,7 +200,7 @@ def expected_precision_sum(slots, base, relevant, bounds, groups, cut):
     return total
 
 
-@kernel
+@inner_kernel
 def expected_precision_over_hits(slots, base, relevant, bounds, groups, cut):
     """Return the mean of the precisions at the relevant documents above the cut, in expectation; 0 if there are none.
 
@@ -260,7 +261,7 @@ def expected_precision_over_hits(slots, base, relevant, bounds, groups, cut):
     return total / before if before > 0 else 0.0
 
 
-@kernel
+@inner_kernel
 def expected_reciprocal_first(slots, base, relevant, bounds, groups, cut):
     """Return the expected 1/rank of the first relevant document, 0 below the cut.
 
@@ -286,7 +287,7 @@ def expected_reciprocal_first(slots, base, relevant, bounds, groups, cut):
     return 0.0
 
 
-@kernel
+@inner_kernel
 def expected_err(slots, base, stop, bounds, groups, cut, mean_product):
     """Return ERR (Chapelle et al. 2009), cut at a rank and averaged over all orders of each tie group.
 
@@ -323,7 +324,7 @@ def expected_err(slots, base, stop, bounds, groups, cut, mean_product):
     return total
 
 
-@kernel
+@inner_kernel
 def ordered_pairs(slots, base, level, bounds, groups, n, tree):
     """Count the pairs of different grades with the better one above; a tied pair counts half.
 
@@ -355,7 +356,7 @@ def ordered_pairs(slots, base, level, bounds, groups, n, tree):
     return right + 0.5 * tied
 
 
-@kernel
+@inner_kernel
 def balanced_errors(scores, rows, base, n, relevant, p):
     """Sum the costs of relevant documents below the threshold p[0] and of others above it.
 
@@ -384,7 +385,8 @@ def evaluate(
 ):  # fmt: skip
     """out[metric, query] for queries first..last-1: the metric's sum over its divisor, or its fill if that is 0.
 
-    ``sources[metric]`` are the rows of ``gains`` and of ``discounts`` that sums of gains use.
+    ``sources[metric]`` are the rows of ``gains`` and of ``discounts`` that sums of gains use.  ``relevant``, ``stop`` and ``level``
+    are None where no metric needs them: Numba then compiles no metric that does.
     """
     longest = 0
     for query in range(first, last):
@@ -417,28 +419,31 @@ def evaluate(
             if divisor == 0.0:
                 out[m, query] = fills[m]
                 continue
-            kind = kinds[m]
+            kind, value = kinds[m], 0.0
             cut = min(cuts[m], n)
             if kind == SHARE or kind == SUM:
                 gain = gains[sources[m, 0]]
-                value = expected_dcg(slots, base, gain, discounts[sources[m, 1]], bounds, groups, cut) / divisor
-                if kind == SHARE:
-                    value = min(value, 1.0)  # a perfect order with ties may round to one unit above
-            elif kind == ERR:
-                value = expected_err(slots, base, stop, bounds, groups, cut, mean_product) / divisor
-            elif kind == HITS:
-                value = expected_hits(slots, base, relevant, bounds, groups, cut) / divisor
-            elif kind == PRECISIONS:
-                value = expected_precision_sum(slots, base, relevant, bounds, groups, cut) / divisor
-            elif kind == FIRST:
-                value = expected_reciprocal_first(slots, base, relevant, bounds, groups, cut) / divisor
-            elif kind == PRECISIONS_OVER_HITS:
-                value = expected_precision_over_hits(slots, base, relevant, bounds, groups, cut) / divisor
-            elif kind == PAIRS:
-                value = ordered_pairs(slots, base, level, bounds, groups, n, tree) / divisor
-            else:
-                value = balanced_errors(scores, rows, base, n, relevant, parameters[m]) / divisor
-            out[m, query] = value
+                value = expected_dcg(slots, base, gain, discounts[sources[m, 1]], bounds, groups, cut)
+            if relevant is not None:
+                if kind == HITS:
+                    value = expected_hits(slots, base, relevant, bounds, groups, cut)
+                elif kind == PRECISIONS:
+                    value = expected_precision_sum(slots, base, relevant, bounds, groups, cut)
+                elif kind == FIRST:
+                    value = expected_reciprocal_first(slots, base, relevant, bounds, groups, cut)
+                elif kind == PRECISIONS_OVER_HITS:
+                    value = expected_precision_over_hits(slots, base, relevant, bounds, groups, cut)
+                elif kind == ERRORS:
+                    value = balanced_errors(scores, rows, base, n, relevant, parameters[m])
+            if stop is not None:
+                if kind == ERR:
+                    value = expected_err(slots, base, stop, bounds, groups, cut, mean_product)
+            if level is not None:
+                if kind == PAIRS:
+                    value = ordered_pairs(slots, base, level, bounds, groups, n, tree)
+            value /= divisor
+            # a perfect order with ties may round to one unit above
+            out[m, query] = min(value, 1.0) if kind == SHARE else value
 
 
 @kernel

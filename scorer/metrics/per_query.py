@@ -40,6 +40,9 @@ _KINDS = {
     "concordance_micro": _kernels.PAIRS,
     "balanced_error": _kernels.ERRORS,
 }
+_OF_RELEVANT = {
+    _kernels.HITS, _kernels.PRECISIONS, _kernels.FIRST, _kernels.PRECISIONS_OVER_HITS, _kernels.ERRORS,
+}  # fmt: skip
 _WHOLE_LIST = 2**62
 _BINARY = frozenset({"precision", "recall", "map", "mrr", "rbp"})
 POOLED = frozenset({"concordance_micro", "balanced_error"})
@@ -231,11 +234,13 @@ class PreparedQueries:
         return scores
 
     def _run(self, plan: _Plan, scores: Scores, first: int, last: int, out: npt.NDArray[np.float64]) -> None:
-        stop = self._gain if self._stop is None else self._stop  # placeholders of the right type if unused
-        levels = self._rows if self._levels is None else self._levels
+        kinds = {*plan.kinds.tolist()}
+        relevant = self._relevant if kinds & _OF_RELEVANT else None
+        stop = self._stop if _kernels.ERR in kinds else None
+        levels = self._levels if _kernels.PAIRS in kinds else None
         expected = self.policy.ties == "expected"
         _kernels.evaluate(
-            scores, self._rows, self.starts, plan.gains, self._relevant, stop, levels, plan.discounts, expected,
+            scores, self._rows, self.starts, plan.gains, relevant, stop, levels, plan.discounts, expected,
             plan.kinds, plan.cuts, plan.sources, plan.parameters, plan.divisors, plan.fills, first, last, out,
         )  # fmt: skip
 

@@ -34,6 +34,7 @@ from rankmill.trainer.growing._state_kernels import (
     ROWS,
     SLOT,
     SUMS,
+    YES,
     add_up,
     comes_before,
     meet,
@@ -134,11 +135,11 @@ def _prepare_batch(crew, bins, rows, rules, nodes, histograms):
 
 
 @kernel
-def grow_in_batches(crew, bins, rows, derivatives, rules, nodes, histograms, search, pairs):
+def grow_in_batches(crew, bins, rows, derivatives, rules, nodes, histograms, search):
     """As :func:`grow_by_node`, together with other processes, which have other rows."""
     table, state = nodes.table, nodes.state
     tick(crew, COUNTING)
-    while take_node(crew, bins, rows, derivatives, rules, nodes, histograms, search, pairs):
+    while take_node(crew, bins, rows, derivatives, rules, nodes, histograms, search, None, YES):
         node = state[NODE]
         if crew.worker == 0:
             state[N_BATCH] = 0
@@ -150,7 +151,7 @@ def grow_in_batches(crew, bins, rows, derivatives, rules, nodes, histograms, sea
             return
         if crew.worker == 0:
             own_left, n_left = table[node, OWN_LEFT], table[node, ALL_LEFT]
-            judge(crew, node, own_left, n_left, bins, rows, derivatives, rules, nodes, pairs, search)
+            judge(crew, node, own_left, n_left, bins, rows, derivatives, rules, nodes, None, search, YES)
             tick(crew, DECIDING)
         if not meet(crew):
             return

@@ -19,7 +19,7 @@ from rankmill.foundation.kernels.inner import inner_kernel
 from rankmill.foundation.kernels.randoms import random_bits, uniform
 from rankmill.trainer.growing._state_kernels import DEPTH
 
-_OF_LEVEL, _OF_NODE, _OF_SPLIT = 1, 2, 3  # disjoint random streams of a tree
+_OF_LEVEL, _OF_NODE, _OF_SPLIT = np.int64(1), np.int64(2), np.int64(3)  # disjoint random streams of a tree
 
 
 @inner_kernel
@@ -45,9 +45,9 @@ def _keep_smallest(fraction, key, sources, usable, drawn):
 
 
 @kernel(inline="always")
-def usable_features(crew, node, bins, rules, nodes, search):
+def usable_features(crew, node, bins, rules, nodes, search, extras):
     """Return 1 for each feature by which ``node``, or the level that begins with it, may be split; (n_features,) uint8."""
-    if not rules.restricted:
+    if extras is None or not rules.restricted:
         return bins.enabled
     usable, drawn = search.usable[crew.worker], search.drawn[crew.worker]
     copy_to(usable, bins.enabled)

@@ -101,7 +101,7 @@ def bounded_gain_of(left, total, direction, limits, rules):
     gains_bounded(
         prefix,
         np.int64(0),
-        2,
+        np.int64(2),
         np.float64(total >> np.int64(32)),
         total_h,
         0.0,
@@ -194,7 +194,7 @@ def parent_of(total, rules):
 
 
 @inner_kernel
-def feature_gains(histogram, last, total, needed, direction, limits, rules, work):
+def feature_gains(histogram, last, total, needed, direction, limits, rules, work, extras):
     """Write the gains of all bins of a feature of one node to ``work``: work[1] missing right, work[2] missing left."""
     prefix = work[0].view(np.int64)
     total_g, total_h = np.float64(total >> np.int64(32)), np.float64(total & LOW)
@@ -202,7 +202,7 @@ def feature_gains(histogram, last, total, needed, direction, limits, rules, work
     sum_to(histogram, last, prefix)
     for side in range(1 if histogram[0] == 0 else 2):
         extra, out = (np.int64(0), work[1]) if side == 0 else (histogram[0], work[2])
-        if rules.constrained:
+        if extras is not None and rules.constrained:
             gains_bounded(
                 prefix, extra, last, total_g, total_h, needed, rules.lambda_l2, rules.min_gain, rules, direction, limits, out
             )  # fmt: skip

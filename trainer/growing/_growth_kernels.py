@@ -120,7 +120,7 @@ def _settle(child, node, crew, bins, rules, nodes, search):
 
 
 @kernel(inline="always")
-def _search_refused(crew, node, bins, rows, derivatives, rules, nodes, histograms, search):
+def _search_refused(crew, node, bins, rows, derivatives, rules, nodes, histograms, search, extras):
     """Search a node again after its split left a side too small, now counting rows of each side.  False: stop."""
     state = nodes.state
     first_feature, last_feature = counted_features(crew, bins.n_bins.shape[0])
@@ -128,10 +128,10 @@ def _search_refused(crew, node, bins, rows, derivatives, rules, nodes, histogram
     if state[COUNT_BOTH] and not _count(crew, node, bins, rows, nodes.table, histograms):
         return False
     if state[SEARCH_ANEW]:
-        search_node(crew, child, node, first_feature, last_feature, bins, rules, nodes, histograms, search)
+        search_node(crew, child, node, first_feature, last_feature, bins, rules, nodes, histograms, search, extras)
     search_counted(
         crew, node, state[SUM_HESSIANS] != 0, first_feature, last_feature, bins, rows.rows, derivatives.hessians,
-        rules, nodes, histograms, search,
+        rules, nodes, histograms, search, extras,
     )  # fmt: skip
     if not meet(crew):
         return False
@@ -142,7 +142,7 @@ def _search_refused(crew, node, bins, rows, derivatives, rules, nodes, histogram
 
 
 @kernel(inline="always")
-def _search_children(crew, bins, rows, rules, nodes, histograms, pairs, search):
+def _search_children(crew, bins, rows, rules, nodes, histograms, pairs, search, extras):
     """Count the smaller child, subtract it from its parent, and search both.  False: stop."""
     table, pool, state = nodes.table, histograms.pool, nodes.state
     small, large, both = state[SMALL], state[LARGE], state[COUNT_BOTH]
@@ -157,14 +157,14 @@ def _search_children(crew, bins, rows, rules, nodes, histograms, pairs, search):
     search_small = may_split(table, small, rules)
     search_large = large >= 0 and may_split(table, large, rules)
     if search_small:
-        search_node(crew, one, small, first_feature, last_feature, bins, rules, nodes, histograms, search)
+        search_node(crew, one, small, first_feature, last_feature, bins, rules, nodes, histograms, search, extras)
     if search_large:
         if not both:
             subtract(pool[table[large, SLOT]], pool[table[small, SLOT]], bins.n_bins, first_feature, last_feature)
-        search_node(crew, other, large, first_feature, last_feature, bins, rules, nodes, histograms, search)
+        search_node(crew, other, large, first_feature, last_feature, bins, rules, nodes, histograms, search, extras)
     if not meet(crew):
         return False
-    if rules.paired:
+    if pairs is not None:
         if search_small:
             search_node_by_pairs(crew, one, small, bins, rows, rules, nodes, histograms, pairs, search)
         if search_large:
@@ -180,9 +180,9 @@ def _search_children(crew, bins, rows, rules, nodes, histograms, pairs, search):
 
 
 @inner_kernel
-def _bound_children(node, bins, rules, nodes):
+def _bound_children(node, bins, rules, nodes, extras):
     """Write value, rows and bounds of the children: the midpoint of the two values after a monotone split, else as the node."""
-    if not rules.constrained:
+    if extras is None or not rules.constrained:
         copy_to(nodes.ranges[nodes.table[node, LEFT]], nodes.ranges[node])
         copy_to(nodes.ranges[nodes.table[node, LEFT] + 1], nodes.ranges[node])
         return
@@ -207,7 +207,7 @@ def _bound_children(node, bins, rules, nodes):
 
 
 @kernel(inline="always")
-def _split(node, own_left, n_left, bins, rules, nodes):
+def _split(node, own_left, n_left, bins, rules, nodes, extras):
     """Create the children of a partitioned node, and select those to count and search."""
     table, state = nodes.table, nodes.state
     left = state[N_NODES]
@@ -218,9 +218,10 @@ def _split(node, own_left, n_left, bins, rules, nodes):
     state[COUNTED] = table[node, NEXT_SLOT] >= 0
     table[node, LEFT] = left
     make_children(table, node, left, own_left, n_left)
-    _bound_children(node, bins, rules, nodes)
-    for child in range(left, left + 2):
-        narrow_groups(node, child, table[node, FEATURE], bins, nodes)
+    _bound_children(node, bins, rules, nodes, extras)
+    if extras is not None:
+        for child in range(left, left + 2):
+            narrow_groups(node, child, table[node, FEATURE], bins, nodes)
     if state[N_LEAVES] == rules.max_leaves or not (may_split(table, left, rules) or may_split(table, left + 1, rules)):
         release_slot(nodes, node)
         release_next_slot(nodes, node)
@@ -236,7 +237,7 @@ def _split(node, own_left, n_left, bins, rules, nodes):
 
 
 @kernel(inline="always")
-def judge(crew, node, own_left, n_left, bins, rows, derivatives, rules, nodes, pairs, search):
+def judge(crew, node, own_left, n_left, bins, rows, derivatives, rules, nodes, pairs, search, extras):
     """Accept the split of a partitioned node, reject it, or make the node a leaf.  By worker 0."""
     table, state = nodes.table, nodes.state
     n_right = table[node, ROWS] - n_left
@@ -244,12 +245,14 @@ def judge(crew, node, own_left, n_left, bins, rows, derivatives, rules, nodes, p
     light = not few and not sides_have_hessian(
         crew, node, table[node, FIRST] + own_left, n_left, rows.rows, derivatives.hessians, rules, table
     )
-    worth_it = rules.paired or gains_something(crew, node, n_left, n_right, bins, rows, derivatives, rules, table)
+    worth_it = True
+    if pairs is None:
+        worth_it = gains_something(crew, node, n_left, n_right, bins, rows, derivatives, rules, table)
     state[SMALL] = -1
     state[REFUSED] = -1
     if few or light or not worth_it:
         release_next_slot(nodes, node)
-    if (few or light) and not rules.paired:
+    if pairs is None and (few or light):
         state[REFUSED] = node
         state[SUM_HESSIANS] = light or not rules.by_h
         state[COUNT_BOTH] = table[node, SLOT] < 0
@@ -260,20 +263,20 @@ def judge(crew, node, own_left, n_left, bins, rows, derivatives, rules, nodes, p
     elif few or light or not worth_it:
         release_slot(nodes, node)
     else:
-        _split(node, own_left, n_left, bins, rules, nodes)
-        if rules.paired and state[SMALL] >= 0:
+        _split(node, own_left, n_left, bins, rules, nodes, extras)
+        if pairs is not None and state[SMALL] >= 0:
             divide_pairs(node, bins, rows, table, pairs, search.splits[0, 0])
 
 
 @kernel(inline="always")
-def take_node(crew, bins, rows, derivatives, rules, nodes, histograms, search, pairs):
+def take_node(crew, bins, rows, derivatives, rules, nodes, histograms, search, pairs, extras):
     """Search the nodes that wait for it, and take the best one that may be split; False: there is none, or stop."""
     state = nodes.state
     if state[REFUSED] >= 0:
-        if not _search_refused(crew, state[REFUSED], bins, rows, derivatives, rules, nodes, histograms, search):
+        if not _search_refused(crew, state[REFUSED], bins, rows, derivatives, rules, nodes, histograms, search, extras):
             return False
     elif state[SMALL] >= 0:
-        if not _search_children(crew, bins, rows, rules, nodes, histograms, pairs, search):
+        if not _search_children(crew, bins, rows, rules, nodes, histograms, pairs, search, extras):
             return False
     if crew.worker == 0:
         state[NODE] = -1
@@ -284,19 +287,22 @@ def take_node(crew, bins, rows, derivatives, rules, nodes, histograms, search, p
 
 
 @kernel
-def grow_by_node(crew, bins, rows, derivatives, rules, nodes, histograms, search, pairs):
+def grow_by_node(crew, bins, rows, derivatives, rules, nodes, histograms, search, pairs, extras):
     """Split one node after another, the part of one worker; the root is node 0 and holds a slot of the pool.
 
     The first search uses packed sums and ignores the number of rows.  After partitioning, worker 0 checks the split.  If a
     side has too few rows or too little hessian, the node is searched again with counted sides; its first gain was an upper
     bound, so the order of nodes stays correct.  If rounding can explain the gain, the node becomes a leaf.
 
+    ``pairs`` is None unless splits are searched again by the loss itself.  ``extras`` is None if no feature is categorical or
+    monotone and nothing is drawn, weighed or held back: Numba then drops these branches before it compiles what they call.
+
     ``state`` begins with one node, one leaf, ``SMALL`` 0, ``LARGE`` and ``REFUSED`` -1.  Afterwards
     table[:state[N_NODES]] is the tree.
     """
     table = nodes.table
     tick(crew, COUNTING)
-    while take_node(crew, bins, rows, derivatives, rules, nodes, histograms, search, pairs):
+    while take_node(crew, bins, rows, derivatives, rules, nodes, histograms, search, pairs, extras):
         node = nodes.state[NODE]
         if crew.size > 1 and table[node, LAST] - table[node, FIRST] >= rules.shared_rows:
             if not (partition_node(crew, node, bins, rows, table) and meet(crew)):
@@ -307,7 +313,7 @@ def grow_by_node(crew, bins, rows, derivatives, rules, nodes, histograms, search
         if crew.worker == 0:
             tick(crew, PARTING)
             n_left = rows_left(crew, rows)
-            judge(crew, node, n_left, n_left, bins, rows, derivatives, rules, nodes, pairs, search)
+            judge(crew, node, n_left, n_left, bins, rows, derivatives, rules, nodes, pairs, search, extras)
             tick(crew, DECIDING)
         if not meet(crew):
             return
@@ -349,7 +355,7 @@ def _count_level(crew, level, bins, rows, table, histograms):
 
 
 @kernel(inline="always")
-def _write_level_split(split, level, n_bins, table, pool):
+def _write_level_split(split, level, n_bins, table, pool, extras):
     """Write the split, and the sum of its left side, to every leaf of the level.
 
     If missing values have no weight in the whole level, they go to the heavier side.
@@ -361,7 +367,7 @@ def _write_level_split(split, level, n_bins, table, pool):
         present = np.int64(0)
         for b in range(1, threshold + 1):
             present += histogram[f, b]
-        if threshold == 0:
+        if extras is not None and threshold == 0:
             present = sum_of_set(histogram[f], n_bins[f], split[4:])
         any_missing |= histogram[f, 0] != 0
         left = present + (histogram[f, 0] if missing_left else np.int64(0))
@@ -377,7 +383,7 @@ def _write_level_split(split, level, n_bins, table, pool):
 
 
 @kernel(inline="always")
-def _choose_level_split(crew, level, bins, rules, nodes, histograms, search):
+def _choose_level_split(crew, level, bins, rules, nodes, histograms, search, extras):
     """Take the best split of all workers, on ties the lowest feature; ``state[NODE]`` -1: there is none."""
     best = 0
     keys = search.keys if rules.noise != 0.0 or rules.weighed else search.gains
@@ -387,7 +393,7 @@ def _choose_level_split(crew, level, bins, rules, nodes, histograms, search):
     nodes.state[NODE] = -1
     if search.gains[0, best] > 0.0:
         nodes.state[NODE] = level[0]
-        _write_level_split(search.splits[0, best], level, bins.n_bins, nodes.table, histograms.pool)
+        _write_level_split(search.splits[0, best], level, bins.n_bins, nodes.table, histograms.pool, extras)
 
 
 @kernel(inline="always")
@@ -417,7 +423,7 @@ def _partition_level(crew, level, bins, rows, rules, table):
 
 
 @kernel(inline="always")
-def _write_level_gains(crew, level, rows, hessians, bins, rules, nodes):
+def _write_level_gains(crew, level, rows, hessians, bins, rules, nodes, extras):
     """Write the gain of each leaf of a partitioned level, 0 where a side is too small.
 
     Returns whether these are the gains that the search assumed without counting rows.
@@ -435,7 +441,7 @@ def _write_level_gains(crew, level, rows, hessians, bins, rules, nodes):
             + (g - g_left) * (g - g_left) / (h - h_left + rules.lambda_l2)
             - g * g / (h + rules.lambda_l2)
         )
-        if rules.constrained:
+        if extras is not None and rules.constrained:
             gain = bounded_gain_of(left, total, bins.monotone[table[node, FEATURE]], nodes.ranges[node], rules)
             if gain == -np.inf:  # against a constraint: the two sides get about the same value
                 continue
@@ -462,7 +468,7 @@ def _level_gains_something(crew, level, bins, rows, derivatives, rules, nodes):
 
 
 @kernel
-def grow_by_level(crew, bins, rows, derivatives, rules, nodes, histograms, search):
+def grow_by_level(crew, bins, rows, derivatives, rules, nodes, histograms, search, extras):
     """Grow an oblivious tree, the part of one worker: one split for all leaves of a depth, ``rules.max_depth`` times.
 
     Node k has the children 2k + 1 and 2k + 2, and every two leaves share a slot of the pool.  As in
@@ -479,14 +485,14 @@ def grow_by_level(crew, bins, rows, derivatives, rules, nodes, histograms, searc
         if not _count_level(crew, level, bins, rows, table, histograms):
             return
         tick(crew, COUNTING)
-        search_level(crew, level, first_feature, last_feature, bins, rules, nodes, histograms, search)
+        search_level(crew, level, first_feature, last_feature, bins, rules, nodes, histograms, search, extras)
         counted = False
         while True:
             if not meet(crew):
                 return
             if crew.worker == 0:
                 tick(crew, SEARCHING)
-                _choose_level_split(crew, level, bins, rules, nodes, histograms, search)
+                _choose_level_split(crew, level, bins, rules, nodes, histograms, search, extras)
                 tick(crew, DECIDING)
             if not meet(crew):
                 return
@@ -496,7 +502,7 @@ def grow_by_level(crew, bins, rows, derivatives, rules, nodes, histograms, searc
                 return
             if crew.worker == 0:
                 tick(crew, PARTING)
-                seen = _write_level_gains(crew, level, rows.rows, derivatives.hessians, bins, rules, nodes)
+                seen = _write_level_gains(crew, level, rows.rows, derivatives.hessians, bins, rules, nodes, extras)
                 state[REFUSED] = first_node if not (seen or counted) else -1
                 if state[REFUSED] < 0 and not _level_gains_something(
                     crew, level, bins, rows, derivatives, rules, nodes
@@ -512,11 +518,12 @@ def grow_by_level(crew, bins, rows, derivatives, rules, nodes, histograms, searc
             counted = True
             search_level_counted(
                 crew, level, first_counted, last_counted, bins, rows.rows, derivatives.hessians, rules, nodes,
-                histograms, search,
+                histograms, search, extras,
             )  # fmt: skip
         if crew.worker == 0:
             for node in range(first_node, first_node + n_nodes):
                 table[node, LEFT] = 2 * node + 1
-                _bound_children(node, bins, rules, nodes)
-            narrow_groups(first_node, 2 * first_node + 1, table[first_node, FEATURE], bins, nodes)
+                _bound_children(node, bins, rules, nodes, extras)
+            if extras is not None:
+                narrow_groups(first_node, 2 * first_node + 1, table[first_node, FEATURE], bins, nodes)
             state[N_NODES] = 4 * n_nodes - 1

@@ -21,7 +21,7 @@ from rankmill.foundation.kernels.instructions import bits_of, float_of
 from rankmill.trainer.growing._control_kernels import usable_features
 from rankmill.trainer.growing._gain_kernels import highest_of, left_is_heavier
 from rankmill.trainer.growing._histogram_kernels import column_of, count_bins, to_bins
-from rankmill.trainer.growing._state_kernels import FIRST, INSIDE, LAST, LOW, PAIRS_FIRST, PAIRS_LAST, SLOT, TOTAL
+from rankmill.trainer.growing._state_kernels import FIRST, INSIDE, LAST, LOW, PAIRS_FIRST, PAIRS_LAST, SLOT, TOTAL, YES
 
 PAIR_STEPS = 1048576.0  # steps of a pair's hessian to one of packed hessian: sums of 2 ** 31 of these fit a double
 KEYS = 257  # bins as pairs see them: 0 the missing that go left, 1 .. 255, 256 the missing that go right
@@ -213,7 +213,7 @@ def search_node_by_pairs(crew, child, node, bins, rows, rules, nodes, histograms
     search.gains[child, worker] = 0.0
     search.splits[child, worker, 0] = -1
     chosen = pairs.chosen[worker]
-    usable = usable_features(crew, node, bins, rules, nodes, search)
+    usable = usable_features(crew, node, bins, rules, nodes, search, YES)
     n_chosen = choose_features(search.uppers[slot], usable, rules.screened, chosen)
     for i in range(worker, n_chosen, crew.size):
         f = chosen[i]

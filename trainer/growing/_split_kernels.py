@@ -78,13 +78,13 @@ def score_of(total, rules):
 
 
 @inner_kernel
-def compared_by(gain, score, node, f, rules):
+def compared_by(gain, score, node, f, rules, extras):
     """Return the key by which features are compared: what the gain of their best split is worth, or that with noise.
 
     With noise the key is sqrt(score + gain) plus a normal number of (tree, node, feature), where ``score`` is that of the
     node.  It increases with the gain, so an upper bound of the gain gives an upper bound of the key.
     """
-    if rules.noise == 0.0:
+    if extras is None or rules.noise == 0.0:
         return gain
     if gain <= 0.0:
         return -np.inf
@@ -106,9 +106,9 @@ def _keep_one(f, node, last, histogram, bins, rules, work):
 
 
 @inner_kernel
-def _write_best(f, highest, histogram, last, total, bins, rules, work, split_out):
+def _write_best(f, highest, histogram, last, total, bins, rules, work, split_out, extras):
     """Write the split of feature ``f`` whose gain is ``highest``: by a set of its categories, or by a threshold."""
-    if bins.categorical[f]:
+    if extras is not None and bins.categorical[f]:
         write_set(f, highest, bins.n_bins[f], last, rules, work, split_out)
     else:
         write_split(f, highest, histogram, last, total, work, split_out)
@@ -120,7 +120,7 @@ def _write_best(f, highest, histogram, last, total, bins, rules, work, split_out
 @inner_kernel
 def best_split(
     histogram, total, n_rows, needed, node, bins, usable, first_feature, last_feature, rules, nodes, work, gain_out, key_out,
-    split_out, of_feature,
+    split_out, of_feature, extras,
 ):  # fmt: skip
     """Find the best (feature, bin, side of missing values) of one node over a range of features, without counting rows.
 
@@ -141,26 +141,27 @@ def best_split(
         if not usable[f]:
             continue
         last = bins.n_bins[f]  # one past the last bin that may end the left side
-        both_sides = bins.categorical[f] != 0 or histogram[f, 0] != 0
-        if bins.categorical[f]:
+        both_sides = histogram[f, 0] != 0
+        if extras is not None and bins.categorical[f]:
+            both_sides = True
             last = categories_of_node(histogram[f], last, total, n_rows, needed, limits, rules, work)
         else:
-            feature_gains(histogram[f], last, total, needed, bins.monotone[f], limits, rules, work)
-        if rules.random_splits:
+            feature_gains(histogram[f], last, total, needed, bins.monotone[f], limits, rules, work, extras)
+        if extras is not None and rules.random_splits:
             _keep_one(f, node, last, histogram[f], bins, rules, work)
         highest = best_of_feature(work[1], work[2], both_sides, last)
         worth = worth_of(highest, f, bins, rules)
-        key = compared_by(worth, score, node, f, rules)
+        key = compared_by(worth, score, node, f, rules, extras)
         of_feature[f] = key
         if worth > 0.0 and key > best:
             best = key
             gain_out[0] = highest
-            _write_best(f, highest, histogram[f], last, total, bins, rules, work, split_out)
+            _write_best(f, highest, histogram[f], last, total, bins, rules, work, split_out, extras)
     key_out[0] = best
 
 
 @inner_kernel
-def search_node(crew, child, node, first_feature, last_feature, bins, rules, nodes, histograms, search):
+def search_node(crew, child, node, first_feature, last_feature, bins, rules, nodes, histograms, search, extras):
     """Search one worker's features: ``search.gains[child, worker]`` and ``search.splits[child, worker]`` get the best split."""
     table, worker, slot = nodes.table, crew.worker, nodes.table[node, SLOT]
     needed = rules.least_side
@@ -169,9 +170,9 @@ def search_node(crew, child, node, first_feature, last_feature, bins, rules, nod
         needed = max(needed, (rules.min_rows - 0.5) * np.float64(table[node, TOTAL] & LOW) / n_rows)
     best_split(
         histograms.pool[slot], table[node, TOTAL], n_rows, needed, node, bins,
-        usable_features(crew, node, bins, rules, nodes, search), first_feature, last_feature, rules,
+        usable_features(crew, node, bins, rules, nodes, search, extras), first_feature, last_feature, rules,
         nodes, search.work[worker], search.gains[child, worker:],
-        search.keys[child, worker:], search.splits[child, worker], search.uppers[slot],
+        search.keys[child, worker:], search.splits[child, worker], search.uppers[slot], extras,
     )  # fmt: skip
 
 
@@ -198,8 +199,8 @@ def _next_to_count(uppers, enabled, first_feature, last_feature, least, best, of
 
 @inner_kernel
 def search_counted(
-    crew, node, with_hessians, first_feature, last_feature, bins, rows, hessians, rules, nodes, histograms, search
-):
+    crew, node, with_hessians, first_feature, last_feature, bins, rows, hessians, rules, nodes, histograms, search, extras
+):  # fmt: skip
     """As :func:`search_node` for child 0, with the rows of each side counted.
 
     ``search.uppers``, by which the search without rows compared features, are upper bounds.  Features are counted in
@@ -215,7 +216,7 @@ def search_counted(
     split[0] = -1
     search.gains[0, worker] = 0.0
     counts[1] = 0
-    usable = usable_features(crew, node, bins, rules, nodes, search)
+    usable = usable_features(crew, node, bins, rules, nodes, search, extras)
     while True:
         f = _next_to_count(uppers, usable, first_feature, last_feature, least, best, split[0])
         if f < 0:
@@ -230,33 +231,31 @@ def search_counted(
         limits = nodes.ranges[node]
         both_sides, weightless, alone, n_rows = missing != 0, missing == 0, NO, table[node, ROWS]
         sides = counts
-        if bins.categorical[f]:
+        if extras is not None and bins.categorical[f]:
             both_sides, weightless, alone = True, False, tried_alone(last, rules)
             last = order_categories(histogram[f], last, total, n_rows, rules, work)
             parent = parent_of(total, rules) + rules.min_gain
             category_gains(histogram[f], bins.n_bins[f], last, total, rules.least_side, limits, rules, parent, work)
             sides = order_counts(bins.n_bins[f], last, counts, work)
         else:
-            feature_gains(
-                histogram[f], last, total, rules.least_side, bins.monotone[f], limits, rules, work
-            )  # fmt: skip
+            feature_gains(histogram[f], last, total, rules.least_side, bins.monotone[f], limits, rules, work, extras)
         prefix = work[0].view(np.int64)
         forbid_small_sides(
             sides, prefix, total_h, weightless, NO, alone, last, rules.min_rows, least_h, work[1]
         )  # fmt: skip
         if both_sides:
             forbid_small_sides(sides, prefix, total_h, NO, YES, alone, last, rules.min_rows, least_h, work[2])
-        if bins.categorical[f]:
+        if extras is not None and bins.categorical[f]:
             limit_sets(bins.n_bins[f], last, total, n_rows, rules, work)
-        if rules.random_splits:
+        if extras is not None and rules.random_splits:
             _keep_one(f, node, last, histogram[f], bins, rules, work)
         highest = best_of_feature(work[1], work[2], both_sides, last)
         worth = worth_of(highest, f, bins, rules)
-        key = compared_by(worth, score, node, f, rules)
+        key = compared_by(worth, score, node, f, rules, extras)
         if worth > 0.0 and (key > best or (key == best and f < split[0])):
             best = key
             search.gains[0, worker] = highest
-            _write_best(f, highest, histogram[f], last, total, bins, rules, work, split)
+            _write_best(f, highest, histogram[f], last, total, bins, rules, work, split, extras)
     search.keys[0, worker] = best
 
 
@@ -284,11 +283,12 @@ def _sum_level(f, level, n_bins, table, pool, out):
 
 
 @inner_kernel
-def _add_level_gains(f, level, last, both_sides, counts, counted, least_h, bins, rules, nodes, pool, work):
+def _add_level_gains(f, level, last, both_sides, counts, counted, least_h, bins, rules, nodes, pool, work, extras):
     """Add up the gains of all leaves of a level in work[1] and work[2]; categories are in the order of work[5]."""
-    table, n_bins, floor, by_set = nodes.table, bins.n_bins[f], -np.inf if counted else 0.0, bins.categorical[f] != 0
+    table, n_bins, floor, by_set, alone = nodes.table, bins.n_bins[f], -np.inf if counted else 0.0, NO, NO
     prefix, of_leaf, ordered = work[0].view(np.int64), work[3], work[4].view(np.int64)
-    alone = by_set and tried_alone(n_bins, rules)
+    if extras is not None and bins.categorical[f]:
+        by_set, alone = True, tried_alone(n_bins, rules)
     work[1, :last] = -rules.min_gain
     work[2, :last] = -np.inf if alone else -rules.min_gain
     for node in range(level[0], level[1]):
@@ -298,7 +298,7 @@ def _add_level_gains(f, level, last, both_sides, counts, counted, least_h, bins,
             continue
         histogram, lambda_l2 = pool[table[node, SLOT], f], rules.lambda_l2
         rest, sides = histogram[0], counts[node - level[0]]
-        if by_set:
+        if extras is not None and by_set:
             lambda_l2 = sum_ordered(histogram, n_bins, last, total, rules, work)
             rest = ordered[0]
             if counted:
@@ -308,7 +308,7 @@ def _add_level_gains(f, level, last, both_sides, counts, counted, least_h, bins,
         parent = parent_of(total, rules)
         for side in range(2 if both_sides and not alone else 1):
             extra = rest if side == 1 else np.int64(0)
-            if rules.constrained:
+            if extras is not None and rules.constrained:
                 gains_bounded(
                     prefix, extra, last, total_g, total_h, rules.least_side, lambda_l2, 0.0, rules, bins.monotone[f],
                     nodes.ranges[node], of_leaf,
@@ -348,35 +348,19 @@ def _level_gains_in_order(
 
     ``summed`` are the sums of all leaves of the level, ``whole`` their total over ``n_rows`` rows.
     """
-    _add_level_gains(f, level, last, YES, counts, counted, least_h, bins, rules, nodes, pool, work)
+    _add_level_gains(f, level, last, YES, counts, counted, least_h, bins, rules, nodes, pool, work, YES)
     put_in_order(summed, whole, last, work, work[4].view(np.int64))
     limit_sets(bins.n_bins[f], last, whole, n_rows, rules, work)
 
 
 @inner_kernel
-def _level_gains(f, level, counts, counted, least_h, bins, rules, nodes, pool, work):
-    """Add up the gains of all leaves of a level by one feature, as :func:`feature_gains`.
+def _level_gains_of_sets(f, level, counts, counted, least_h, bins, rules, nodes, pool, work):
+    """Do as :func:`_level_gains` for a feature of categories.
 
-    Returns one past the last bin, or the last category in order, and whether missing values may go left.  A leaf adds
-    nothing if the split makes one of its sides too small, or goes against a monotone constraint.  If rows are not ``counted``, a leaf counts if its sides may be
-    large enough, with a gain of 0 or more, so that the sum is an upper bound.
-
-    Categories are first ordered by their sums over all leaves, and then, as long as a set gains more, by the sides that the
+    They are first ordered by their sums over all leaves, and then, as long as a set gains more, by the sides that the
     leaves of the best set so far prefer.
     """
     table, n_bins = nodes.table, bins.n_bins[f]
-    if not bins.categorical[f]:
-        any_missing = False
-        for node in range(level[0], level[1]):
-            any_missing |= pool[table[node, SLOT], f, 0] != 0
-        _add_level_gains(f, level, n_bins, any_missing, counts, counted, least_h, bins, rules, nodes, pool, work)
-        if rules.random_splits:
-            first, final = np.int64(n_bins), np.int64(0)
-            for node in range(level[0], level[1]):
-                lowest, highest = bins_in_use(pool[table[node, SLOT], f], n_bins)
-                first, final = min(first, lowest), max(final, highest)
-            keep_drawn_split(f, level[0], first, final + np.int64(any_missing), rules, work)
-        return n_bins, any_missing
     order, summed, before = work[5].view(np.int64), work[8].view(np.int64), work[9].view(np.int64)
     whole, n_rows = _sum_level(f, level, n_bins, table, pool, summed)
     if whole & LOW == 0:
@@ -405,6 +389,29 @@ def _level_gains(f, level, counts, counted, least_h, bins, rules, nodes, pool, w
 
 
 @inner_kernel
+def _level_gains(f, level, counts, counted, least_h, bins, rules, nodes, pool, work, extras):
+    """Add up the gains of all leaves of a level by one feature, as :func:`feature_gains`.
+
+    Returns one past the last bin, or the last category in order, and whether missing values may go left.  A leaf adds
+    nothing if the split makes one of its sides too small, or goes against a monotone constraint.  If rows are not ``counted``,
+    a leaf counts if its sides may be large enough, with a gain of 0 or more, so that the sum is an upper bound.
+    """
+    if extras is not None and bins.categorical[f]:
+        return _level_gains_of_sets(f, level, counts, counted, least_h, bins, rules, nodes, pool, work)
+    table, n_bins, any_missing = nodes.table, bins.n_bins[f], NO
+    for node in range(level[0], level[1]):
+        any_missing |= pool[table[node, SLOT], f, 0] != 0
+    _add_level_gains(f, level, n_bins, any_missing, counts, counted, least_h, bins, rules, nodes, pool, work, extras)
+    if extras is not None and rules.random_splits:
+        first, final = np.int64(n_bins), np.int64(0)
+        for node in range(level[0], level[1]):
+            lowest, highest = bins_in_use(pool[table[node, SLOT], f], n_bins)
+            first, final = min(first, lowest), max(final, highest)
+        keep_drawn_split(f, level[0], first, final + np.int64(any_missing), rules, work)
+    return n_bins, any_missing
+
+
+@inner_kernel
 def level_score(level, rules, table):
     """Return the sum of :func:`score_of` over the leaves of a level."""
     score = 0.0
@@ -414,8 +421,8 @@ def level_score(level, rules, table):
 
 
 @inner_kernel
-def _write_level_choice(f, highest, both_sides, last, bins, rules, work, split_out):
-    if bins.categorical[f]:
+def _write_level_choice(f, highest, both_sides, last, bins, rules, work, split_out, extras):
+    if extras is not None and bins.categorical[f]:
         write_set(f, highest, bins.n_bins[f], last, rules, work, split_out)
     else:
         split_out[0] = f
@@ -423,13 +430,13 @@ def _write_level_choice(f, highest, both_sides, last, bins, rules, work, split_o
 
 
 @inner_kernel
-def search_level(crew, level, first_feature, last_feature, bins, rules, nodes, histograms, search):
+def search_level(crew, level, first_feature, last_feature, bins, rules, nodes, histograms, search, extras):
     """Search one worker's features for the split with the highest sum of gains over all leaves, without counting rows.
 
     ``level`` is (first node, last node).  ``search.splits[0, worker]`` gets [feature, bin, missing left].
     """
     table, work, split, best = nodes.table, search.work[crew.worker], search.splits[0, crew.worker], -np.inf
-    usable = usable_features(crew, level[0], bins, rules, nodes, search)
+    usable = usable_features(crew, level[0], bins, rules, nodes, search, extras)
     score = level_score(level, rules, table)
     split[0] = -1
     search.gains[0, crew.worker] = 0.0
@@ -437,26 +444,26 @@ def search_level(crew, level, first_feature, last_feature, bins, rules, nodes, h
         if not usable[f]:
             continue
         last, both_sides = _level_gains(
-            f, level, search.counts[crew.worker], NO, 0.0, bins, rules, nodes, histograms.pool, work
+            f, level, search.counts[crew.worker], NO, 0.0, bins, rules, nodes, histograms.pool, work, extras
         )
         highest = best_of_feature(work[1], work[2], both_sides, last)
         worth = worth_of(highest, f, bins, rules)
-        key = compared_by(worth, score, level[0], f, rules)
+        key = compared_by(worth, score, level[0], f, rules, extras)
         search.uppers[0, f] = key
         if worth > 0.0 and key > best:
             best = key
             search.gains[0, crew.worker] = highest
-            _write_level_choice(f, highest, both_sides, last, bins, rules, work, split)
+            _write_level_choice(f, highest, both_sides, last, bins, rules, work, split, extras)
     search.keys[0, crew.worker] = best
 
 
 @inner_kernel
 def search_level_counted(
-    crew, level, first_feature, last_feature, bins, rows, hessians, rules, nodes, histograms, search
+    crew, level, first_feature, last_feature, bins, rows, hessians, rules, nodes, histograms, search, extras
 ):
     """As :func:`search_level`, with the rows of each side counted, as in :func:`search_counted`."""
     table, with_hessians = nodes.table, not rules.by_h
-    usable = usable_features(crew, level[0], bins, rules, nodes, search)
+    usable = usable_features(crew, level[0], bins, rules, nodes, search, extras)
     least_h = rules.fine_least_h if with_hessians else 0.0
     counts, uppers = search.counts[crew.worker], search.uppers[0]
     work, split = search.work[crew.worker], search.splits[0, crew.worker]
@@ -476,14 +483,16 @@ def search_level_counted(
                 crew, f, bins, rows, table[node, FIRST], table[node, LAST], hessians, rules.fine_h, with_hessians,
                 counts[node - first_node],
             )  # fmt: skip
-        last, both_sides = _level_gains(f, level, counts, YES, least_h, bins, rules, nodes, histograms.pool, work)
+        last, both_sides = _level_gains(
+            f, level, counts, YES, least_h, bins, rules, nodes, histograms.pool, work, extras
+        )
         highest = best_of_feature(work[1], work[2], both_sides, last)
         worth = worth_of(highest, f, bins, rules)
-        key = compared_by(worth, score, first_node, f, rules)
+        key = compared_by(worth, score, first_node, f, rules, extras)
         if worth > 0.0 and (key > best or (key == best and f < split[0])):
             best = key
             search.gains[0, crew.worker] = highest
-            _write_level_choice(f, highest, both_sides, last, bins, rules, work, split)
+            _write_level_choice(f, highest, both_sides, last, bins, rules, work, split, extras)
     search.keys[0, crew.worker] = best
 
 

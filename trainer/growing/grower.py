@@ -124,6 +124,7 @@ class Grower:
         self._controls = controls or Controls.none(n_features)
         self._blocks = np.arange(bins.words.shape[0], dtype=np.int64)
         self._used_words = bins.used_words
+        self._n_bins = bins.n_bins.astype(np.int64)  # as kernels count: each is compiled for one width only
         self._nodes = _nodes_for(p.leaves, pool.n_slots, self._controls)
         self._rows = table.Rows(
             rows=np.zeros(n + table.LOOK_AHEAD, dtype=ROW),
@@ -156,6 +157,14 @@ class Grower:
             spare=no_pairs[1],
             chosen=np.zeros((size, n_features), dtype=np.int64),
             keyed=aligned_empty((size, 4, KEYS), np.int64),
+        )
+        of_values = max(p.lambda_l1, p.max_delta_step, p.path_smooth) > 0.0
+        self._constrained = bool(self._monotone.any()) or of_values
+        self._restricted = (
+            self._controls.groups.shape[1] > 0 or min(p.feature_fraction_by_level, p.feature_fraction_by_node) < 1.0
+        )
+        self._has_extras = (self._constrained or self._restricted or p.extra_trees or p.random_strength > 0.0) or bool(
+            self._controls.weighed or self._categorical.any()
         )
         # lambda of sums in the split search and of the leaves, and what is added to sums of categories
         self._lambdas = 0.0, 0.0
@@ -347,7 +356,7 @@ class Grower:
             max_depth=p.depth,
             min_rows=p.min_rows_in_leaf,
             policy=_POLICIES.get(p.grow, table.BEST_FIRST),
-            constrained=bool(self._monotone.any()) or max(p.lambda_l1, p.max_delta_step, p.path_smooth) > 0.0,
+            constrained=self._constrained,
             lambda_l1=p.lambda_l1,
             max_step=p.max_delta_step if by_h else 0.0,  # sums of weights have another scale than leaf values
             smooth=p.path_smooth,
@@ -371,8 +380,7 @@ class Grower:
             fine_w=fine.hessian,
             fine_h=leaf.hessian,
             fine_least_h=float(p.min_hessian_in_leaf * leaf.hessian),
-            restricted=self._controls.groups.shape[1] > 0
-            or min(p.feature_fraction_by_level, p.feature_fraction_by_node) < 1.0,
+            restricted=self._restricted,
             by_level=p.feature_fraction_by_level,
             by_node=p.feature_fraction_by_node,
             random_splits=p.extra_trees,
@@ -419,7 +427,7 @@ class Grower:
             layout.words,
             self._used_words,
             self._chosen_blocks,
-            layout.n_bins,
+            self._n_bins,
             layout.lanes,
             layout.digits,
             layout.by_lane,
@@ -432,12 +440,13 @@ class Grower:
             self._controls.weights,
         )
         shared = crew, bins, self._rows, derivatives, rules, self._nodes, self._histograms, self._search
+        extras = table.YES if self._has_extras or rules.noise or rules.paired else None
         if self._oblivious:
-            _growth_kernels.grow_by_level(*shared)
+            _growth_kernels.grow_by_level(*shared, extras)
         elif self._peers:
-            _batch_kernels.grow_in_batches(*shared, self._pairs)
+            _batch_kernels.grow_in_batches(*shared)
         else:
-            _growth_kernels.grow_by_node(*shared, self._pairs)
+            _growth_kernels.grow_by_node(*shared, self._pairs if rules.paired else None, extras)
         if worker == 0 and self._failure is not None:
             raise self._failure
 
