@@ -5,11 +5,9 @@ from __future__ import annotations
 from functools import cache
 
 import numpy as np
-import pytest
 
 from rankmill.pipeline.binspec import BinSpec, apply_bins, feature_bins
 from rankmill.trainer.boosting import boost
-from rankmill.trainer.checkpoints import Checkpoint
 from rankmill.trainer.layout import BlockedBins
 from rankmill.trainer.rows import RankedRows, TrainingData
 from rankmill.trainer.training_options import StartingModel, TrainingOptions
@@ -56,32 +54,6 @@ def boost_rows(train, eval_sets, edges, feature_names, parameters, *, max_grade,
         info=info or {},
     )  # fmt: skip
     return run(data, parameters, TrainingOptions(**options), **own)
-
-
-def killed_and_trained_again(path, after, data, **way) -> TrainingResult:
-    """Kill a training of ``fit`` in round ``after``, and return what the same one comes to from the checkpoint ``path``."""
-    rounds = []
-
-    def dies(record) -> None:
-        rounds.append(record)
-        if len(rounds) == after:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        fit(data, options={"checkpoint": Checkpoint(path, every=0.0), "on_round": dies}, **way)
-    return fit(data, options={"checkpoint": Checkpoint(path)}, **way)
-
-
-def check_same_bytes(path, **way) -> None:
-    """Check that threads, batches, a kill with a checkpoint at ``path``, and resuming change nothing of a training."""
-    found = fit(small_data(), **way)
-    assert fit(small_data(), batch=7, options={"n_threads": 3}, **way).forest.to_bytes() == found.forest.to_bytes()
-    again = killed_and_trained_again(path, 4, small_data(), **way)
-    short = fit(small_data(), **{**way, "n_rounds": 5}).forest
-    resumed = fit(small_data(), options={"resume": short}, **way)
-    for other in (again, resumed):
-        assert other.forest.to_bytes() == found.forest.to_bytes()
-        assert other.history == found.history
 
 
 def fit(

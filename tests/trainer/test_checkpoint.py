@@ -29,43 +29,6 @@ class Killed(BaseException):
     """What ends a training in these tests where a signal would."""
 
 
-def interrupted_at(round_number: int):
-    def on_round(record) -> None:
-        if record.round_number == round_number:
-            raise Killed
-
-    return on_round
-
-
-@pytest.mark.parametrize(
-    "parameters",
-    [
-        {},
-        {"early_stopping_rounds": 3, "learning_rate": 0.6, "n_rounds": 60},
-        {"rounds_by": "oob", "query_fraction": 0.5, "watch": False, "early_stopping_rounds": 0},
-        {"step_search": "line", "row_fraction": 0.7, "learning_rate": 0.05},
-        {"objective": "gbrank"},
-        {"objective": "mcrank", "n_rounds": 12},
-        {"grow": "oblivious", "max_depth": 3, "feature_fraction": 0.5},
-        {"criterion": "ole"},
-    ],
-    ids=str,
-)
-def test_a_training_that_is_interrupted_three_times_is_as_one_in_one_go(tmp_path: Path, parameters) -> None:
-    data = small_data()
-    whole = fit(data, **parameters)
-    path = tmp_path / "a.checkpoint"
-    for at in (2, 5, 9):
-        options = {"checkpoint": Checkpoint(path, every=0.0), "on_round": interrupted_at(at)}
-        with pytest.raises(Killed):
-            fit(data, options=options, **parameters)
-        assert Checkpoint(path).read().n_rounds == at
-    found = fit(data, options={"checkpoint": Checkpoint(path)}, **parameters)
-    assert found.forest.to_bytes() == whole.forest.to_bytes()
-    assert found.history == whole.history
-    assert found.best_round == whole.best_round
-
-
 def test_a_cross_validation_goes_on_in_the_fold_where_it_was(dataset: Dataset, tmp_path: Path) -> None:
     parameters = replace(SMALL, rounds_by="cv", folds=3)
     whole = train(dataset, parameters, TrainingOptions(n_threads=1))

@@ -21,23 +21,11 @@ from rankmill.trainer.tree_weights import Dropout
 from tests.naive_forests import dart_weights
 from tests.refusals import refused
 from tests.trainer.fixed import fixed
-from tests.trainer.planted import check_same_bytes, fit, rows_of, small_data
+from tests.trainer.planted import fit, rows_of, small_data
 from tests.trainer.small_dataset import small_dataset
 
 DART = {"boosting": "dart", "skip_drop": 0.2, "drop_rate": 0.3, "n_rounds": 14, "early_stopping_rounds": 0}
 FOREST = {"boosting": "rf", "query_fraction": 0.6, "feature_fraction": 0.7, "n_rounds": 12, "early_stopping_rounds": 0}
-WAYS = [
-    DART,
-    {**DART, "objective": "mcrank"},
-    {**DART, "members": 2, "bootstrap": "bayesian"},
-    {**DART, "xgboost_dart_mode": True, "uniform_drop": True, "max_drop": 2, "objective": "yetirank"},
-    {**DART, "criterion": "ole"},
-    FOREST,
-    {**FOREST, "objective": "mcrank", "leaf_rows": "all"},
-    {**FOREST, "objective": "yetirank", "random_strength": 1.0},
-    {**FOREST, "rounds_by": "oob", "objective": "l2"},
-    {**FOREST, "rounds_by": "oob", "objective": "lambdamart", "grow": "oblivious", "max_depth": 3},
-]
 
 
 def scores_of_one_tree(forest, tree, x):
@@ -144,11 +132,6 @@ def test_the_best_round_has_the_weights_that_it_had(way):
     again = fit(small_data(), **{**way, "n_rounds": result.best_round, "keep_rounds": "all"}).forest
     assert np.array_equal(result.forest.tree_weights, again.tree_weights)
     assert np.array_equal(result.forest.node_value, again.node_value)
-
-
-@pytest.mark.parametrize("way", WAYS, ids=str)
-def test_threads_batches_and_resuming_change_nothing(way, tmp_path):
-    check_same_bytes(tmp_path / "a.checkpoint", **way)
 
 
 @pytest.mark.parametrize("objective", ["l2", "lambdamart"])

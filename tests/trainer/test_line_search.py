@@ -86,14 +86,6 @@ def test_monotone_constraints_hold_under_a_step():
     assert np.all(np.diff(scores, axis=0) >= 0.0)
 
 
-def test_the_same_bytes_for_any_threads():
-    data = small_data()
-    one, two = (
-        fit(data, objective="l2", step_search="line", row_fraction=0.7, options={"n_threads": n}).forest for n in (1, 3)
-    )
-    assert one.to_bytes() == two.to_bytes()
-
-
 def test_an_unknown_search_is_named():
     with refused(InvalidParameter, "step_search", "lines", "line"):
         fixed(step_search="lines")

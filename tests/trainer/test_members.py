@@ -16,7 +16,7 @@ from rankmill.trainer.sampling import Sampler
 from rankmill.trainer.train_on_dataset import plan_of
 from tests.refusals import refused
 from tests.trainer.fixed import fixed
-from tests.trainer.planted import check_same_bytes, fit, small_data
+from tests.trainer.planted import fit, small_data
 from tests.trainer.small_dataset import small_dataset
 
 DRAWN = {"query_fraction": 0.7, "feature_fraction": 0.6, "bootstrap": "bayesian", "random_strength": 1.0}
@@ -77,16 +77,6 @@ def test_what_is_measured_in_a_round_is_what_the_forest_says(objective):
     for record in result.history:
         found = queries.means([metric], predict(result.forest, x, n_rounds=record.round_number))[metric]
         assert record.metrics["valid"]["ndcg@10"] == pytest.approx(found, abs=1e-12)
-
-
-@pytest.mark.parametrize(
-    "more",
-    [{}, {"objective": "yetirank"}, {"objective": "mcrank"}, {"objective": "l2", "step_search": "line"}, {"grow": "oblivious"},
-     {"criterion": "se"}, {"bootstrap": "mvs", "row_fraction": 1.0}],
-    ids=str,
-)  # fmt: skip
-def test_threads_batches_and_resuming_change_nothing(more, tmp_path):
-    check_same_bytes(tmp_path / "a.checkpoint", **{**RANDOM, **more})
 
 
 def test_a_model_of_other_members_is_no_start():

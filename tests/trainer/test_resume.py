@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 
 from rankmill.foundation.errors import InvalidParameter
-from rankmill.trainer import round_metrics
-from rankmill.trainer.growing import tree as tree_module
 from rankmill.trainer.resuming import trees_of
 from tests.refusals import refused
 from tests.trainer.planted import fit, planted, small_data
@@ -21,38 +19,6 @@ def two_ways(first_rounds, *, options=None, **parameters):
     whole = fit(data, options=options, **parameters)
     half = fit(data, options=options, **{**parameters, "n_rounds": first_rounds})
     return whole, half, fit(data, options={**(options or {}), "resume": half.forest}, **parameters)
-
-
-@pytest.mark.parametrize(
-    "parameters",
-    [
-        {"watch": False},
-        {"watch": False, "truncation": 4, "learning_rate": 1.0},
-        {"watch": False, "grow": "oblivious", "max_depth": 3},
-        {"watch": False, "monotone": {"f0": 1, "f2": -1}},
-        {"watch": False, "objective": "l2"},
-        {"query_fraction": 0.6, "row_fraction": 0.8, "feature_fraction": 0.5, "early_stopping_rounds": 0},
-        {"early_stopping_rounds": 0},
-        {"early_stopping_rounds": 6, "learning_rate": 0.5, "n_rounds": 200},
-        {"stop_metric": "err@5", "options": {"eval_metrics": ["map"]}},
-        {"watch": False, "options": {"n_threads": 3}},
-        {"watch": False, "query_fraction": 0.6, "row_fraction": 0.7, "feature_fraction": 0.5},
-        {"objective": "l2", "row_fraction": 0.5, "early_stopping_rounds": 0},
-        {"random_strength": 1.0},
-        {"bootstrap": "bayesian", "bootstrap_by": "document", "watch": False},
-        {"bootstrap": "bayesian", "objective": "mcrank", "rounds_by": "oob", "row_fraction": 0.7, "n_rounds": 20},
-        {"bootstrap": "mvs", "query_fraction": 0.5, "leaf_rows": "all", "step_search": "line", "watch": False},
-        {"bootstrap": "goss", "bootstrap_by": "document", "watch": False},
-    ],
-    ids=str,
-)
-def test_two_halves_are_the_same_bytes_as_one_go(parameters, monkeypatch):
-    monkeypatch.setattr(tree_module, "_LEAST_WALKED", 1)  # let small work be shared out as well
-    monkeypatch.setattr(round_metrics, "_LEAST_WALKED", 1)
-    whole, half, resumed = two_ways(13, **parameters)
-    assert resumed.forest.sha256 == whole.forest.sha256 != half.forest.sha256
-    assert resumed.history == whole.history
-    assert resumed.best_round == whole.best_round
 
 
 def test_a_model_that_was_cut_at_its_best_round_grows_again_what_was_cut_off():

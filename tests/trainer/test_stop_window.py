@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from rankmill.foundation.errors import InvalidParameter
 from rankmill.trainer.early_stopping import EarlyStopping
 from tests.trainer.fixed import fixed
-from tests.trainer.planted import fit, killed_and_trained_again, small_data
+from tests.trainer.planted import fit, small_data
 
 SMOOTH = {"learning_rate": 0.5, "n_rounds": 60, "early_stopping_rounds": 6, "stop_window": 8}
 
@@ -76,16 +76,6 @@ def test_training_keeps_the_round_that_the_smoothed_curve_says() -> None:
     assert raw.history == found.history[: len(raw.history)]
     assert found.forest.parameters["stop_window"] == 8
     assert "stop_window" not in raw.forest.parameters
-
-
-def test_threads_batches_and_resuming_change_nothing(tmp_path) -> None:
-    found = fit(small_data(), **SMOOTH)
-    assert fit(small_data(), batch=7, options={"n_threads": 3}, **SMOOTH).forest == found.forest
-    again = killed_and_trained_again(tmp_path / "a.checkpoint", 9, small_data(), **SMOOTH)
-    assert again.forest.to_bytes() == found.forest.to_bytes()
-    assert again.history == found.history
-    short = fit(small_data(), **{**SMOOTH, "n_rounds": 7})
-    assert fit(small_data(), options={"resume": short.forest}, **SMOOTH).forest.to_bytes() == found.forest.to_bytes()
 
 
 def test_a_window_is_of_a_round_at_least() -> None:
