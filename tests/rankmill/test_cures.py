@@ -233,6 +233,7 @@ ROWS = {
     "an option that cannot vary": ["tune", "d", "-o", "tuned", "--vary", "nonsense=1..2"],
     "the end of a run": ["run", "run.toml"],
     "the end of another run": ["run", "again.toml"],
+    "layers of trees": ["train", "d", "--name", "wide", "--layers", "4", "--epochs", "1"],
     "pairs are missing": ["train", "d", "--name", "new", "--n-rounds", "2", "--learn-from", "pairs"],
 }  # fmt: skip
 NAMES = {  # what stands for NAME
@@ -492,3 +493,31 @@ def test_every_message_with_a_cure_is_in_the_table():
     )
     unused = [key for key in NOT_RUN if not any(key[0] == place and key[1] in text for place, text in templates())]
     assert not unused, unused
+
+
+_TRAIN = ["train", "d", "--name", "left", "--preset", "defaults-1", "--n-rounds", "2", "--min-rows-in-leaf", "5"]
+LEAVE_OUT = {  # commands with an option that the message says to leave out
+    "a cluster for a list": ["evaluate", "list.csv", "--cluster", "local:2"],
+    "a cluster for a net": ["cv", "d", "--model", "net", "--epochs", "1", "--folds", "2", "--cluster", "local:2"],
+    "seeds of a net": ["train", "d", "--name", "net", "--model", "net", "--epochs", "1", "--seeds", "1,2"],
+    "features of a table": [*INGEST, "good.csv", "-o", "x", "--n-features", "9"],
+    "a prefix without splits": [*INGEST, "good.csv", "-o", "x", "--split-prefix", "q"],
+    "extra trees with ole": [*_TRAIN, "--criterion", "ole", "--extra-trees"],
+    "an estimate for a net": ["train", "d", "--name", "net", "--model", "net", "--epochs", "1", "--max-leaves", "4"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("situation", LEAVE_OUT)
+def test_a_command_without_the_option_that_its_message_leaves_out_is_not_refused(work, monkeypatch, capfd, situation):
+    monkeypatch.chdir(work)
+    monkeypatch.setenv("RANKMILL_REGISTRY", str(work / "registry"))
+    words = LEAVE_OUT[situation]
+    code, said = answer(words, capfd, work)
+    assert code, said
+    named = re.search(r"(--[a-z-]+)[^;]*;.*leave (?:it|(--[a-z-]+)) out|leave out (--[a-z-]+)", said)
+    assert named, said
+    flag = next(each for each in named.groups()[::-1] if each)
+    at = words.index(flag)
+    ends = next((i for i in range(at + 1, len(words)) if words[i].startswith("-")), len(words))
+    code, now = answer([*words[:at], *words[ends:]], capfd, work)
+    assert code == 0, now
