@@ -26,7 +26,7 @@ REMOVED = (
     Removed("to=ranklib", ("convert",), "write solr, lightgbm, xgboost or onnx"),
     Removed("estimate=dr", ("clicks judge", "[clicks]"), "use pbm, ips or snips"),
     Removed("models fsck", (COMMAND,), "rankmill models verify reports; restore from a backup what is damaged"),
-    Removed("bin-cache", _TRAININGS, "leave it out: rankmill data bin writes what trainings map"),
+    Removed("bin-cache", _TRAININGS, "leave it out, as rankmill data bin writes what trainings map"),
     Removed("distill", (COMMAND,), "use the teacher itself; or train fewer trees with rankmill train"),
     Removed("inspect importance", (COMMAND,), "use rankmill inspect influence"),
     Removed("preset=defaults@1", ("train", "cv", "tune", "select-features", "[train]"), "use defaults-1"),

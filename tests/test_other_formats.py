@@ -51,6 +51,12 @@ def of_model(path, number):
     path.write_bytes(data)
 
 
+def of_bins(path, number):
+    data = json.loads(path.read_bytes())
+    data["bins"][0]["format"] = number
+    path.write_text(json.dumps(data))
+
+
 def of_metadata(path, number):
     table = pq.read_table(path)
     facts = {
@@ -62,6 +68,7 @@ def of_metadata(path, number):
 
 FILES = {
     "dataset/_manifest.json": (of_json, lambda at: Dataset.open(at / "dataset")),
+    "dataset/_manifest.json of bins": (of_bins, lambda at: Dataset.open(at / "dataset")),
     "dataset/_bins/*/binspec.json": (of_json, lambda at: Dataset.open(at / "dataset").binspec()),
     "drift.parquet": (of_metadata, lambda at: DriftReference.read(at / "drift.parquet")),
     "model.rankmill": (of_model, lambda at: load_model_file(at / "model.rankmill")),
@@ -77,7 +84,7 @@ def test_another_format_number_is_refused_in_one_line(made, tmp_path, name, numb
     shutil.copytree(made, tmp_path, dirs_exist_ok=True)
     change, read = FILES[name]
     read(tmp_path)
-    (path,) = tmp_path.glob(name)
+    (path,) = tmp_path.glob(name.split()[0])
     change(path, number)
     later = [f"the version after {rankmill.__version__} that wrote it"] if number > 1 else []
     with refused(RankmillError, str(tmp_path), f"format {number}", f"rankmill {rankmill.__version__} reads", *later):

@@ -171,7 +171,7 @@ class _Training:
         if options.shard is not None:
             self._check_divided()
             self.objective.write_only(self.span.first_query, self.span.last_query)
-        self.bins = train.blocked(data.n_bins, self.span)
+        self.bins = train.blocked(data.n_bins)
         self.metrics = RoundMetrics(
             data,
             self.objective,

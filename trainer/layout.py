@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import mmap
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
@@ -16,7 +15,6 @@ from rankmill.pipeline.bin_layout import (
     BIN,
     BINS_A_FEATURE,
     BLOCK_WIDTH,
-    NO_RESERVE,
     WORD,
     blocks_shape,
     lanes_of,
@@ -33,8 +31,6 @@ EDGE = np.float32  # bin edges, so that every exported threshold compares exactl
 _LINE_BYTES = 128  # two lines: the processor fetches them in pairs
 _BATCH_ROWS = 65_536  # rows that are reassembled at a time
 _JOINED_ROWS = 8_192  # rows that are laid out at a time
-
-Put = Callable[[int, int, npt.NDArray[np.uint8]], object]
 
 
 def aligned_empty(shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
@@ -113,12 +109,10 @@ class BlockedBins:
         n_rows: int,
         n_bins: npt.NDArray[np.int32],
         width: int = BLOCK_WIDTH,
-        own: tuple[int, int] | None = None,
     ) -> BlockedBins:
         """Fill the blocks from row-major ``batches`` (m, n_features) uint8 that hold ``n_rows`` rows together.
 
-        ``n_bins`` (n_features,) counts each feature's bins, the missing one included.  ``own``: the batches hold only these rows,
-        first .. last; the others take no memory.
+        ``n_bins`` (n_features,) counts each feature's bins, the missing one included.
 
         Raises
         ------
@@ -127,14 +121,17 @@ class BlockedBins:
         TrainingDataRejected
             There are more rows than ``MOST_ROWS``, or the batches hold another number of rows or features, or a bin at or above ``n_bins``.
         """
-        lanes = _zeros(blocks_shape(n_lanes(lanes_of(n_bins)), n_rows, width))
-        before, last = own or (0, n_rows)
-
-        def put(block: int, first: int, codes: npt.NDArray[np.uint8]) -> None:
-            lanes[block, before + first : before + first + len(codes), : codes.shape[1]] = codes
-
-        fill_blocks(batches, last - before, n_bins, width, put)
-        return cls(words=lanes.view(WORD), n_bins=n_bins)
+        lanes = lanes_of(n_bins)
+        blocks = np.zeros(blocks_shape(n_lanes(lanes), n_rows, width), dtype=BIN)
+        for filled, batch in checked(batches, n_rows, n_bins):
+            for first in range(0, len(batch), _JOINED_ROWS):
+                part = batch[first : first + _JOINED_ROWS]
+                codes, at = np.zeros((len(part), n_lanes(lanes)), dtype=BIN), filled + first
+                _kernels.join_lanes(part, lanes, codes)
+                for block, left in enumerate(range(0, codes.shape[1], width)):
+                    of_block = codes[:, left : left + width]
+                    blocks[block, at : at + len(part), : of_block.shape[1]] = of_block
+        return cls(words=blocks.view(WORD), n_bins=n_bins)
 
     def of_rows(self, rows: npt.NDArray[np.int64]) -> BlockedBins:
         """Return a copy with only these rows."""
@@ -161,12 +158,6 @@ class BlockedBins:
             yield bins
 
 
-def _zeros(shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
-    """Return zeros that take memory only where they are written, and of which there may be more than memory."""
-    pages = mmap.mmap(-1, max(1, prod(shape)), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NO_RESERVE)
-    return np.frombuffer(pages, dtype=BIN, count=prod(shape)).reshape(shape)
-
-
 def checked(
     batches: Iterable[npt.NDArray[np.uint8]], n_rows: int, n_bins: npt.NDArray[np.int32]
 ) -> Iterator[tuple[int, npt.NDArray[np.uint8]]]:
@@ -188,21 +179,3 @@ def checked(
         filled += len(batch)
     if filled != n_rows:
         raise TrainingDataRejected(f"expected the bins of {n_rows} rows, found {filled}")
-
-
-def fill_blocks(
-    batches: Iterable[npt.NDArray[np.uint8]], n_rows: int, n_bins: npt.NDArray[np.int32], width: int, put: Put
-) -> None:
-    """Check row-major ``batches``, join the features of a lane, and pass lanes on cut into blocks, a block's rows in ascending order.
-
-    ``put(block, first, codes)`` takes ``codes`` (m, width or fewer in the last block) of the rows from ``first``.
-    Errors as :meth:`BlockedBins.from_batches`.
-    """
-    lanes = lanes_of(n_bins)
-    for before, batch in checked(batches, n_rows, n_bins):
-        for first in range(0, len(batch), _JOINED_ROWS):
-            part = batch[first : first + _JOINED_ROWS]
-            codes = np.zeros((len(part), n_lanes(lanes)), dtype=BIN)
-            _kernels.join_lanes(part, lanes, codes)
-            for block, left in enumerate(range(0, codes.shape[1], width)):
-                put(block, before + first, codes[:, left : left + width])

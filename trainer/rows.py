@@ -173,10 +173,8 @@ class RankedRows:
             bins = _followed_by(bins, np.stack(columns, axis=1))
         return replace(self, bins=bins)
 
-    def blocked(self, n_bins: npt.NDArray[np.int32], span: Span | None = None) -> BlockedBins:
+    def blocked(self, n_bins: npt.NDArray[np.int32]) -> BlockedBins:
         """Return the bins in the trainer's own layout; ``n_bins`` (n_features,) counts each feature's.
-
-        With a ``span`` of other processes too, batches hold its rows alone.
 
         Raises
         ------
@@ -184,15 +182,17 @@ class RankedRows:
             The bins have another number of rows or features: see :meth:`BlockedBins.from_batches`.
         """
         if not isinstance(self.bins, BlockedBins):
-            own = None if span is None else (span.first, span.last)
-            return BlockedBins.from_batches(self.bins, self.n_rows, n_bins, own=own)
+            return BlockedBins.from_batches(self.bins, self.n_rows, n_bins)
         expected, found = (self.n_rows, len(n_bins)), (self.bins.n_rows, self.bins.n_features)
         if found != expected:
             raise TrainingDataRejected(f"expected the bins of {expected} rows and features, found {found}")
         return self.bins
 
     def row_major(self, n_bins: npt.NDArray[np.int32], span: Span | None = None) -> Bins:
-        """Return the bins of all batches together, (n_rows, n_features); other arguments and errors as for :meth:`blocked`."""
+        """Return the bins of all batches together, (n_rows, n_features); errors as for :meth:`blocked`.
+
+        With a ``span`` of other processes too, batches hold its rows alone.
+        """
         if isinstance(self.bins, BlockedBins):
             raise TypeError("rows to be watched come in row-major batches")
         out = np.empty((self.n_rows, len(n_bins)), dtype=np.uint8)

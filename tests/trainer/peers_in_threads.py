@@ -64,7 +64,6 @@ def divided(data, parameters, options, cuts, run=fit):
         shard = RowShard(group.peer(number), tuple(cuts))
         part = replace(
             data,
-            train=own(data.train, shard),
             eval_sets=[(name, own(rows, shard)) for name, rows in data.eval_sets],
         )
         try:

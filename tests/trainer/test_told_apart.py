@@ -95,7 +95,13 @@ def test_a_name_in_capitals_is_answered_and_a_bad_option_says_whose_it_is():
     with pytest.raises(InvalidParameter, match="known: lambdamart, l2") as unknown:
         canonical("zzzzz")
     assert "user" not in str(unknown.value)  # which needs a function
-    for written in ("mcrank(score=x)", "listnet(target=x)", "apxdcg(samples=1)", "stochasticrank(noise=0)"):
+    for written in (
+        "mcrank(score=x)",
+        "listnet(target=x)",
+        "apxdcg(samples=1)",
+        "stochasticrank(noise=0)",
+        "lambdamart(tail=yes)",
+    ):
         with pytest.raises(InvalidParameter, match=re.escape(f"{written.partition('=')[0]})")):
             canonical(written)
 

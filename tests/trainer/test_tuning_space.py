@@ -112,9 +112,11 @@ def test_a_file_says_the_same_as_the_command_line(tmp_path: Path) -> None:
     path.write_text(
         'objective = ["lambdamart", "l2"]\nlearning_rate = "0.02..0.3:log"\nmax_leaves = [15, 31]\nsigma = 2\n'
     )
-    line = parse_vary(["learning-rate=0.02..0.3:log", "objective=lambdamart,l2", "max_leaves=15,31", "sigma=2"])
+    line = parse_vary(["learning_rate=0.02..0.3:log", "objective=lambdamart,l2", "max_leaves=15,31", "sigma=2"])
     assert read_space(path) == space_of(line, "--vary")
     assert read_space(path).but(space_of({"max_leaves": "63"}, "t")).draw(1, 1)["max_leaves"] == 63
+    with refused(InvalidParameter, "'learning-rate'", "'learning_rate'"):  # one spelling
+        space_of(parse_vary(["learning-rate=0.02..0.3"]), "--vary")
 
 
 @pytest.mark.parametrize(

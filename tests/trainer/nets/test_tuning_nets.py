@@ -24,7 +24,7 @@ from rankmill.trainer.tuning import searched
 from rankmill.trainer.tuning.search import plan_tuning, tune
 from rankmill.trainer.tuning.space import default_space_of_nets, read_space, space_of
 from tests.refusals import refused, unnamed
-from tests.trainer.test_tuning import contents
+from tests.written import files_in
 
 BASE = NetOptions(layers=(8,), epochs=4, batch_documents=100, learning_rate=0.02)
 SPACE = space_of({"layers": "(),(8),(8,4)", "dropout": "0..0.5", "learning_rate": "0.005..0.1:log"}, "test", "net")
@@ -69,7 +69,7 @@ def test_the_folder_has_the_same_bytes_for_two_workers(dataset, by_folds, tmp_pa
     out, table = by_folds
     other = tune(plan_tuning(dataset, BASE, SPACE, replace(USUAL, workers=2), folds=3), tmp_path / "two")
     assert other.to_json() == table.to_json()
-    assert contents(tmp_path / "two") == contents(out)
+    assert files_in(tmp_path / "two") == files_in(out)
 
 
 def test_a_search_that_is_killed_again_and_again_leaves_what_an_undisturbed_one_does(
@@ -93,7 +93,7 @@ def test_a_search_that_is_killed_again_and_again_leaves_what_an_undisturbed_one_
         except KeyboardInterrupt:
             continue
     assert found.to_json() == table.to_json()
-    assert contents(tmp_path / "t") == contents(out)
+    assert files_in(tmp_path / "t") == files_in(out)
     before = calls
     tune(plan_tuning(dataset, BASE, SPACE, USUAL, folds=3), tmp_path / "t")
     assert calls == before
