@@ -32,42 +32,38 @@ def in_order(items: Iterable[Item], work: Callable[[Item], None], threads: int) 
     taken = 0
     stopped = False
 
-    def run(running: threading.Lock) -> None:
+    def run() -> None:
         nonlocal taken, stopped
-        with running:
-            while True:
-                with taking:
-                    if stopped:
-                        return
-                    number = taken
-                    taken += 1
-                    try:
-                        item = next(waiting)
-                    except StopIteration:
-                        stopped = True
-                        return
-                    except Exception as error:  # any: the caller raises it again
-                        stopped = True
-                        failures.append(Failure(number, error))
-                        return
+        while True:
+            with taking:
+                if stopped:
+                    return
+                number = taken
+                taken += 1
                 try:
-                    work(item)
-                except Exception as error:
+                    item = next(waiting)
+                except StopIteration:
+                    stopped = True
+                    return
+                except Exception as error:  # any: the caller raises it again
                     stopped = True
                     failures.append(Failure(number, error))
+                    return
+            try:
+                work(item)
+            except Exception as error:
+                stopped = True
+                failures.append(Failure(number, error))
 
     if threads == 1:
-        run(threading.Lock())
+        run()
         return failures
-    from joblib import Parallel, delayed  # takes a tenth of a second to import
-
-    running = [threading.Lock() for _ in range(threads)]
-    try:  # threads even if joblib is set to use processes
-        Parallel(n_jobs=threads, require="sharedmem")(delayed(run)(held) for held in running)
-    finally:  # an interrupt ends only Parallel: wait for the threads, which use what the caller cleans up
-        stopped = True
-        for held in running:
-            held.acquire()
+    with ThreadPoolExecutor(threads) as pool:  # left when all threads have ended, also after an interrupt
+        try:
+            for running in [pool.submit(run) for _ in range(threads)]:
+                running.result()
+        finally:
+            stopped = True
     return sorted(failures, key=lambda failure: failure.number)
 
 

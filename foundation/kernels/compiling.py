@@ -86,9 +86,10 @@ def kernel(function: Callable[..., Any] | None = None, *, allocates: bool = Fals
 def sources_digest(module: str, path: Path) -> str:
     """Return the sha256 over a module's source and those of all modules of its package, or of rankmill, that it imports.
 
-    Imports are read from the sources, so that a constant counts as well as a function; those of other libraries do not.
+    Imports are read from the sources, so that a constant counts as well as a function.  Those of other libraries do not, nor
+    does this module: what it asks of Numba is in the key of each kernel.
     """
-    digests: dict[str, str] = {}
+    digests = {__name__: ""}
     waiting = [(module, path)]
     while waiting:
         name, file = waiting.pop()
@@ -277,6 +278,7 @@ class _KernelCache(FunctionCache):
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """Return what is kept; if that is nothing, take the turn to compile, and look again for what others have kept."""
+        _spare_scipy()
         found = super().load_overload(sig, target_context)
         if found is None and not self._turns.holds(self._kernel):
             self._turns.take(self._kernel, self._say_waiting)
@@ -297,13 +299,38 @@ class _KernelCache(FunctionCache):
     def _index_key(self, sig: Any, codegen: Any) -> Any:
         """Return what machine code depends on besides the sources: types, CPU, the function's own code, Numba's settings."""
         settings = tuple(getattr(config, name) for name in _SETTINGS)
-        return *super()._index_key(sig, codegen), _spelled(sig), self._py_func.__code__.co_firstlineno, settings
+        options = sorted(self._dispatcher.targetoptions.items())
+        return (
+            *super()._index_key(sig, codegen),
+            _spelled(sig),
+            self._py_func.__code__.co_firstlineno,
+            settings,
+            options,
+        )
 
     @contextmanager
     def _guard_against_spurious_io_errors(self) -> Iterator[None]:
         """Compile what cannot be read; what cannot be stored is compiled again next time."""
         with suppress(OSError):
             yield
+
+
+@cache
+def _spare_scipy() -> None:
+    """Let Numba see that SciPy is there without importing its linear algebra: .15 s and 15 MB in each process, and no kernel uses it.
+
+    Functions of users that do, import it when they are compiled.
+    """
+    from numba.np import linalg
+
+    checked = linalg.ensure_blas
+    if "scipy" in sys.modules and "numba.np.arraymath" not in sys.modules:  # Numba has looked for it
+        linalg.ensure_blas = lambda: None
+        try:
+            from numba.np import arraymath
+        finally:
+            linalg.ensure_blas = checked
+        arraymath.ensure_blas = checked  # type: ignore[attr-defined]
 
 
 def _spelled(kind: Any) -> str:

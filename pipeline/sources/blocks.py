@@ -222,6 +222,8 @@ def unchecked_blocks(
     """
     refuse_foreign_content(path)
     compression = compression_of(path)
+    if compression is None:  # no buffer larger than a small file; what is no file has no size
+        block_bytes = min(block_bytes, path.stat().st_size or block_bytes)
     numbers = LineNumbers()
     with pa.input_stream(readable(path), compression=cast("Any", compression)) as stream:
         carried = bytearray()
