@@ -16,6 +16,7 @@ from tests.test_architecture import public_commands
 SMALL = ["--queries", "120", "--seed", "3"]
 
 
+@pytest.mark.slow
 def test_the_demo_tells_the_whole_story(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     assert execute(["demo", *SMALL]) == 0
@@ -38,6 +39,7 @@ def test_the_demo_tells_the_whole_story(tmp_path: Path, monkeypatch: pytest.Monk
     assert [f"{typed[name]['mean']:.4f}" for name in ("ndcg@10", "err@10", "map")] == row.split()[-3:]
 
 
+@pytest.mark.slow
 def test_json_is_one_object_and_the_orders_stand_as_they_must(tmp_path: Path, capsys) -> None:
     out = tmp_path / "demo"
     assert execute(["demo", "--out", str(out), *SMALL, "--json"]) == 0
@@ -72,6 +74,7 @@ def test_an_interrupt_ends_the_story(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert "rankmill:" not in err
 
 
+@pytest.mark.slow
 def test_the_demo_of_clicks_compares_what_was_learnt_from_each(tmp_path: Path, monkeypatch, capsys) -> None:
     monkeypatch.setattr(demo_clicks, "SESSIONS", 80)
     monkeypatch.setattr(demo_clicks, "NEW_QUERIES", 40)
