@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.refusals import unnamed
 
 ROOT = Path(__file__).parents[2]
@@ -31,10 +33,26 @@ with compilation_announced(said.append):
 print(said)
 """
 
+COMPILED = """
+import sys
+import numpy as np
+from numba.core import event
+from rankmill import Ranker
 
-def said(cache: Path) -> str:
+rng = np.random.default_rng(0)
+X = rng.standard_normal((400, 3))
+with event.install_recorder("numba:compile") as compiled:
+    Ranker(n_rounds=2, min_rows_in_leaf=5, n_threads=1, **eval(sys.argv[1])).fit(X, (X[:, 0] > 0) * 1.0, qid=np.repeat(range(20), 20))
+for _, record in compiled.buffer:
+    if record.is_start:
+        kernel = record.data["dispatcher"].py_func
+        print(kernel.__module__.rpartition(".")[2], kernel.__name__)
+"""
+
+
+def said(cache: Path, *, program: str = SAID, argument: str = "") -> str:
     done = subprocess.run(
-        [sys.executable, "-c", SAID],
+        [sys.executable, "-c", program, argument],
         check=True,
         capture_output=True,
         text=True,
@@ -52,3 +70,18 @@ def test_compiling_once_is_said_where_it_is_true(tmp_path: Path) -> None:
     for code in tmp_path.rglob("_partition_kernels.partition.*.nbc"):  # as if its source had changed
         code.rename(code.with_name("_partition_kernels.other.nbc"))
     assert said(tmp_path) == "['compiling kernels that were not needed here before; they are kept']\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", ["{}", "{'objective': 'lambdamart', 'grow': 'best_first'}"])
+def test_a_plain_training_compiles_nothing_that_only_options_need(tmp_path: Path, options: str) -> None:
+    compiled = said(tmp_path, program=COMPILED, argument=options).splitlines()
+    names = {line.split()[1] for line in compiled}
+    assert {"count_share", "gains_of", "expected_dcg"} <= names
+    assert not {
+        line for line in compiled if line.startswith(("_category_kernels", "_pair_search_kernels", "_batch_kernels"))
+    }
+    assert (
+        not {"gains_bounded", "_keep_smallest", "keep_drawn_split", "normal", "expected_err", "ordered_pairs"} & names
+    )
+    assert len(compiled) < 160
