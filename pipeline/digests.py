@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Self
 from rankmill.foundation.errors import InputError
 from rankmill.foundation.storage.arriving import open_to_read
 from rankmill.foundation.storage.local_copies import object_behind
+from rankmill.pipeline.sources.files import check_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -59,8 +60,12 @@ class SourceDigests:
 
 
 def states_of(paths: Iterable[Path]) -> dict[Path, FileState]:
-    """Return the states of files before they are read."""
-    return {path: _state(path) for path in paths}
+    """Return the states of files before they are read; InputError if one is no file to read."""
+    found = {}
+    for path in paths:
+        check_file(path)
+        found[path] = _state(path)
+    return found
 
 
 def refuse_changed(before: Mapping[Path, FileState]) -> None:

@@ -119,6 +119,8 @@ def work(tmp_path_factory):
         )
         assert execute(["models", "init", "--registry", "empty"]) == 0
         assert execute(["rerank", "good.csv", "--model", "base@1", "-o", "list.csv"]) == 0
+        shutil.copy("list.csv", "graded.csv")  # which no cure replaces
+        shutil.copytree("d", "kept")
         yield folder
 
 
@@ -497,15 +499,15 @@ def test_every_message_with_a_cure_is_in_the_table():
     assert not unused, unused
 
 
-_TRAIN = ["train", "d", "--name", "left", "--preset", "defaults-1", "--n-rounds", "2", "--min-rows-in-leaf", "5"]
+_TRAIN = ["train", "kept", "--name", "left", "--preset", "defaults-1", "--n-rounds", "2", "--min-rows-in-leaf", "5"]
 LEAVE_OUT = {  # commands with an option that the message says to leave out
-    "a cluster for a list": ["evaluate", "list.csv", "--cluster", "local:2"],
-    "a cluster for a net": ["cv", "d", "--model", "net", "--epochs", "1", "--folds", "2", "--cluster", "local:2"],
-    "seeds of a net": ["train", "d", "--name", "net", "--model", "net", "--epochs", "1", "--seeds", "1,2"],
+    "a cluster for a list": ["evaluate", "graded.csv", "--cluster", "local:2"],
+    "a cluster for a net": ["cv", "kept", "--model", "net", "--epochs", "1", "--folds", "2", "--cluster", "local:2"],
+    "seeds of a net": ["train", "kept", "--name", "net", "--model", "net", "--epochs", "1", "--seeds", "1,2"],
     "features of a table": [*INGEST, "good.csv", "-o", "x", "--n-features", "9"],
     "a prefix without splits": [*INGEST, "good.csv", "-o", "x", "--split-prefix", "q"],
     "extra trees with ole": [*_TRAIN, "--criterion", "ole", "--extra-trees"],
-    "an estimate for a net": ["train", "d", "--name", "net", "--model", "net", "--epochs", "1", "--max-leaves", "4"],
+    "an estimate for a net": ["train", "kept", "--name", "net", "--model", "net", "--epochs", "1", "--max-leaves", "4"],
 }  # fmt: skip
 
 
