@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Self
 from rankmill.foundation.errors import InputError
 from rankmill.foundation.storage.arriving import open_to_read
 from rankmill.foundation.storage.local_copies import object_behind
-from rankmill.pipeline.sources.files import check_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -27,7 +26,7 @@ class SourceDigests:
 
     def __init__(self, paths: Sequence[Path]) -> None:
         self._paths = paths
-        self._before = states_of(paths)
+        self._before = {path: _state(path) for path in paths}
         self._stop = threading.Event()
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="digest")
 
@@ -60,12 +59,8 @@ class SourceDigests:
 
 
 def states_of(paths: Iterable[Path]) -> dict[Path, FileState]:
-    """Return the states of files before they are read; InputError if one is no file to read."""
-    found = {}
-    for path in paths:
-        check_file(path)
-        found[path] = _state(path)
-    return found
+    """Return the states of files before they are read; what is no file is left to the reader to refuse."""
+    return {path: _state(path) for path in paths if path.is_file()}
 
 
 def refuse_changed(before: Mapping[Path, FileState]) -> None:
