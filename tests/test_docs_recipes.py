@@ -14,6 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from rankmill.cli import app
+from rankmill.foundation.training_facts import with_option_names
 from rankmill.scorer.forest import Forest
 from rankmill.scorer.metrics import Policy, parse_metric
 from rankmill.trainer.objectives.registry import objective_class
@@ -86,7 +87,7 @@ def parameters(dataset, tmp_path_factory):
         ask(*words, "--n-rounds", "2")
         shown = json.loads(ask("models", "show", f"{name}@latest", "--registry", registry, "--json"))
         found = Forest.from_bytes(Path(shown["model_path"]).read_bytes()).parameters
-        return {**found, "n_rounds": rounds}
+        return {**with_option_names(found), "n_rounds": rounds}
 
     return run
 

@@ -16,8 +16,9 @@ from pyarrow import ipc
 from rankmill.cli import execute
 from rankmill.foundation.storage import fetching, local_copies
 from rankmill.foundation.storage.bucket import StoreError
-from tests.cloud.test_paths_in_a_bucket import SPLIT, call, inputs, model, on_disk
+from tests.cloud.test_paths_in_a_bucket import SPLIT, call, inputs, model
 from tests.foundation.test_local_copies import ROOT, Bucket
+from tests.written import files_in
 
 __all__ = ["inputs", "model"]
 
@@ -76,7 +77,7 @@ def test_rows_in_every_format_are_the_same(
     for source, out in ((tmp_path / "in", "disk"), (str(ROOT / "in"), "bucket")):
         call("rerank", source, "-m", model, "-o", tmp_path / out / "lists")
         call("data", "ingest", source, "-o", tmp_path / out / "dataset", *SPLIT)
-    assert on_disk(tmp_path / "bucket") == on_disk(tmp_path / "disk")
+    assert files_in(tmp_path / "bucket") == files_in(tmp_path / "disk")
 
 
 @pytest.mark.parametrize("form", FORMATS)

@@ -65,9 +65,9 @@ def test_every_truncation_of_an_entry_is_found(web: Registry) -> None:
             Entry.from_bytes(data[:length])
 
 
-@pytest.mark.parametrize("kind", ["models", "blobs"])
-def test_verify_finds_a_flipped_byte_in_any_file(web: Registry, kind: str) -> None:
-    for path in files(web, kind):
+@pytest.mark.parametrize("folder", ["models", "blobs"])
+def test_verify_finds_a_flipped_byte_in_any_file(web: Registry, folder: str) -> None:
+    for path in files(web, folder):
         whole = path.read_bytes()
         for damaged in flips(whole, step=max(1, len(whole) // 12)):
             rewrite(path, damaged)

@@ -28,12 +28,12 @@ def left_as_killed(monkeypatch):
     """Let staging folders stay when `Killed` comes through, as they do when a process is gone."""
     from rankmill.foundation.storage import staging
 
-    def remove(folder, ignore_errors=False):
+    def discard(folder):
         if not isinstance(sys.exception(), Killed):
-            real(folder, ignore_errors=ignore_errors)
+            real(folder)
 
-    real = staging.shutil.rmtree
-    monkeypatch.setattr(staging.shutil, "rmtree", remove)
+    real = staging._discard
+    monkeypatch.setattr(staging, "_discard", discard)
 
 
 @pytest.fixture
