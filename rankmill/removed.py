@@ -30,6 +30,11 @@ REMOVED = (
     Removed("distill", (COMMAND,), "use the teacher itself; or train fewer trees with rankmill train"),
     Removed("inspect importance", (COMMAND,), "use rankmill inspect influence"),
     Removed("preset=defaults@1", ("train", "cv", "tune", "select-features", "[train]"), "use defaults-1"),
+    Removed(
+        "objective=position_based",
+        ("train", "cv", "select-features", "[train]"),
+        "use position_bias additive or unbiased, or propensities of rankmill clicks fit",
+    ),
     Removed("delimiter=\\t", ("data ingest", "rerank", "evaluate", "[ingest]"), "use tab"),
     Removed("models refit-leaves", (COMMAND,), "train on the new data with --base-model or anew with rankmill train"),
     Removed("top", ("models diff",), "compare rankmill inspect influence of both models"),
@@ -51,7 +56,7 @@ REMOVED = (
         "weigh gains with feature_weights, or find few features with rankmill select-features",
     ),
     Removed("split_cost", _PARAMETERS, "grow smaller trees with min_gain or max_leaves"),
-    Removed("features", ("clicks fit",), "train with --objective position_based, or judge without --propensities"),
+    Removed("features", ("clicks fit",), "train with --position-bias, or judge without --propensities"),
     Removed(
         "clicks join", (COMMAND,), "join the log and the features in DuckDB; docs/click-judgments.md has the query"
     ),

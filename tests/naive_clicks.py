@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from math import exp, log
+from math import log
 
 import numpy as np
 
@@ -339,22 +339,6 @@ def naive_unbiased_step(ratios, scores, clicked, starts, positions, weights, pow
                     of_plus[at] += loss / minus[other]
                     of_minus[other] += loss / plus[at]
     return g, ((of_plus / of_plus[0]) ** power, (of_minus / of_minus[0]) ** power)
-
-
-def regression_em_step(theta, place, scores, clicks, weights):
-    """Gradients and hessians of the position-based model, and the next examination by place, the first of which is 1."""
-    g, h, seen, shown = [], [], [0.0] * len(theta), [0.0] * len(theta)
-    for k, s, y, w in zip(place, scores, clicks, weights, strict=True):
-        gamma = 1.0 / (1.0 + exp(-s))
-        skipped = 1.0 - theta[k] * gamma
-        relevant = y + (1.0 - y) * gamma * (1.0 - theta[k]) / skipped
-        examined = y + (1.0 - y) * theta[k] * (1.0 - gamma) / skipped
-        g.append(w * (gamma - relevant))
-        h.append(w * gamma * (1.0 - gamma))
-        seen[k] += w * examined
-        shown[k] += w
-    following = [min(max(a / b, 1e-4), 1.0) for a, b in zip(seen, shown, strict=True)]
-    return g, h, [1.0, *following[1:]]
 
 
 def order_by_relevance(

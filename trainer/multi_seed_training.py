@@ -227,7 +227,7 @@ def train_candidate(
         chosen, forest = best.seed, best.result.forest
         facts = facts_of(dataset, best.result, options.base_model)
         facts = replace(facts, metrics=best.metrics) if seeds.splits else facts
-    if (naive := naive_of(dataset, parameters)) is not None:
+    if (naive := naive_of(parameters)) is not None:
         corrected = next((each for each in trainings if each.seed == chosen), trainings[0])
         facts = replace(facts, clicks=_beside(dataset, corrected, parameters, naive, options))
     noise = None
@@ -285,7 +285,7 @@ def _beside(
     dataset: Dataset,
     corrected: SeedTraining,
     parameters: TrainParameters,
-    naive: tuple[Dataset, TrainParameters],
+    naive: TrainParameters,
     options: TrainingOptions,
 ) -> ClickFacts:
     """Train the naive model of a corrected one, unless that is switched off, and return the facts of both."""
@@ -294,8 +294,7 @@ def _beside(
         if options.on_message is not None:
             options.on_message("the same without the correction of clicks, to compare")
         own = replace(options, resume=None, on_round=None, checkpoint=None, profile=False)
-        plain, without = naive
-        found = _trained(plain, replace(without, seed=corrected.seed), own, (), None).result
+        found = _trained(dataset, replace(naive, seed=corrected.seed), own, (), None).result
     return click_facts(dataset, parameters, corrected.result, found)
 
 

@@ -15,7 +15,7 @@ from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.grouping.query_splits import hash_ids
 from rankmill.pipeline.pairs.stored_pairs import PreferencePairs
 from rankmill.trainer.layout import BlockedBins
-from rankmill.trainer.objectives.registry import learns_labels, objective_class, takes_positions
+from rankmill.trainer.objectives.registry import learns_labels, objective_class
 from rankmill.trainer.objectives.spelling import OBJECTIVES, parse_spelling
 from rankmill.trainer.objectives.weights import relative_weights
 from rankmill.trainer.parameters import BOTH, GRADES, PAIRS, TrainParameters
@@ -48,7 +48,7 @@ def read_columns(dataset: Dataset, split: str, parameters: TrainParameters) -> R
     used = [name for name in _COLUMNS if name in dataset.optional_columns]
     if not learns_labels(parameters.objective):
         used = [name for name in used if name != "label"]
-    if not parameters.corrects_clicks and not takes_positions(parameters.objective):
+    if not parameters.corrects_clicks:
         used = [name for name in used if name != "position"]
     columns = {name: _column(dataset, split, name) for name in used}
     return RankedRows(

@@ -250,7 +250,6 @@ def test_models_have_the_same_bytes_for_any_threads_and_after_a_resume(name, sha
 # what two classes of grades, or averages of rounds, leave unlearnt in 100 rounds
 FURTHER_OFF = {
     "bernoulli": 0.08,
-    "position_based": 0.08,
     "logistic2": 0.08,
     "adaboost": 0.08,
     "logistrank": 0.1,

@@ -29,7 +29,6 @@ REFUSED = {  # and a word of the reason
     "coxph": "leaf",
     "logistrank": "leaf",
     "gbrank": "targets",
-    "position_based": "clicks",
 }
 MIXED = [name for name in NAMES if name not in REFUSED]
 # their gradient is that of no loss at hand: lambdas, series and surrogates; or losses draw anew

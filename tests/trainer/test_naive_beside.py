@@ -79,22 +79,6 @@ def test_a_corrected_model_shows_the_naive_one(clicks, tmp_path, way):
     assert alone.candidate.facts.clicks.naive is None
 
 
-def test_regression_em_shows_its_model_of_the_same_rows_without_positions(clicks, tmp_path):
-    own = fixed(**PLAIN, objective="position_based")
-    done = train_and_register(clicks, "w", Registry(tmp_path / "registry"), own, QUIET, SeedOptions())
-    impressions = pl.read_parquet(clicks.path.parent / "impressions.parquet")
-    impressions.drop("position").write_parquet(tmp_path / "impressions.parquet")
-    without = dataset_of(tmp_path)
-    plain = train(without, own, QUIET)
-    found = done.candidate.facts.clicks
-    assert found.correction == "position_based"
-    assert found.naive.metrics["valid"]["ndcg@10"] == plain.history[-1].metrics["valid"]["ndcg@10"]
-    assert found.naive.sha256 != done.version.sha256
-    assert "clicks corrected by position_based: 1 1.000, 2 " in done.report.render()
-    done = train_and_register(without, "w", Registry(tmp_path / "registry"), own, QUIET, SeedOptions())
-    assert done.candidate.facts.clicks is None
-
-
 def test_without_a_correction_nothing_is_trained_beside(clicks, tmp_path):
     done = train_and_register(clicks, "w", Registry(tmp_path / "registry"), fixed(**PLAIN), QUIET, SeedOptions())
     assert done.candidate.facts.clicks is None

@@ -20,7 +20,6 @@ NEED_ALL_ROWS = {
     "poisson",
     "consistent_kl",
     "logistrank",
-    "position_based",
     "user",
 }
 EVEN = {1: (0.0, 1.0), 2: (0.0, 0.5, 1.0), 3: (0.0, 1 / 3, 2 / 3, 1.0)}

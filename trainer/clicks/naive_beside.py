@@ -7,30 +7,16 @@ from dataclasses import replace
 from rankmill.foundation.training_facts import CLICKS, JUDGMENTS, ClickFacts, OneOfSeveral
 from rankmill.pipeline.dataset import Dataset
 from rankmill.trainer.clicks.position_bias import POSITION_BIAS
-from rankmill.trainer.objectives.registry import takes_positions
 from rankmill.trainer.parameters import NONE, TrainParameters
 from rankmill.trainer.training_result import TrainingResult
 from rankmill.trainer.version_facts import metrics_of
 
 
-def naive_of(dataset: Dataset, parameters: TrainParameters) -> tuple[Dataset, TrainParameters] | None:
-    """Return what the same training without its correction of clicks learns from; None if there is no correction.
-
-    An objective that learns position bias itself has none of it on a dataset without positions.
-    """
-    if parameters.corrects_clicks:
-        return dataset, replace(parameters, position_bias=NONE, propensities={}, self_normalise=False)
-    manifest = dataset.manifest
-    if "position" in manifest.columns and takes_positions(parameters.objective):
-        others = [name for name in manifest.columns if name != "position"]
-        return Dataset(dataset.path, manifest.model_copy(update={"columns": others})), parameters
-    return None
-
-
-def _correction(parameters: TrainParameters) -> str:
-    if parameters.propensities:
-        return "propensities"
-    return f"position_bias {parameters.position_bias}" if parameters.corrects_clicks else str(parameters.objective)
+def naive_of(parameters: TrainParameters) -> TrainParameters | None:
+    """Return the same training without its correction of clicks; None if there is no correction."""
+    if not parameters.corrects_clicks:
+        return None
+    return replace(parameters, position_bias=NONE, propensities={}, self_normalise=False)
 
 
 def click_facts(
@@ -40,7 +26,7 @@ def click_facts(
     grades = dataset.rows("valid", ["grade"]).column(0).to_numpy()
     bias = result.forest.info.get(POSITION_BIAS)
     return ClickFacts(
-        correction=_correction(parameters),
+        correction="propensities" if parameters.propensities else f"position_bias {parameters.position_bias}",
         position_bias=None if not isinstance(bias, dict) else {name: tuple(values) for name, values in bias.items()},
         valid_has=None if not len(grades) else JUDGMENTS if grades.max() > 1 else CLICKS,
         naive=None

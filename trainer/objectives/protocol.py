@@ -76,7 +76,6 @@ class Objective(ABC):
     criteria: ClassVar[tuple[str, ...]]  # criteria for choosing splits, the default first: of rwse, se, ole
     additive: ClassVar[bool] = False  # a sum of terms with one score each: ole is rwse then (METHODS 1, Theorem 1)
     learns_labels: ClassVar[bool] = False  # fits ``rows.targets``, which may be any numbers, not only grades
-    takes_positions: ClassVar[bool] = False  # depends on ``rows.positions`` where they are known
     takes_pairs: ClassVar[bool] = False  # sums over ``rows.pairs`` if given, instead of pairs of grades
     bytes_a_pair: ClassVar[int] = 16  # memory while pairs are listed, the list included
     stops_by_deviance: ClassVar[bool] = False  # scores do not order rows as targets do: stop by the loss

@@ -27,11 +27,6 @@ def learns_labels(written: str | None) -> bool:
     return written is not None and objective_class(parse_spelling(written)[0]).learns_labels
 
 
-def takes_positions(written: str | None) -> bool:
-    """Whether the objective depends on positions, which none does that a preset chooses (``None``); errors as :func:`canonical`."""
-    return written is not None and objective_class(parse_spelling(written)[0]).takes_positions
-
-
 def stops_by_deviance(written: str) -> bool:
     """Whether scores of the objective may order rows differently from grades; errors as :func:`canonical`."""
     return objective_class(parse_spelling(written)[0]).stops_by_deviance

@@ -31,7 +31,6 @@ OBJECTIVES: Mapping[str, str] = {
     "mcrank": "rankmill.trainer.objectives.pointwise.mcrank:McRank",
     "ordinal": "rankmill.trainer.objectives.pointwise.mcrank:Ordinal",
     "coxph": "rankmill.trainer.objectives.pointwise.coxph:CoxPH",
-    "position_based": "rankmill.trainer.objectives.pointwise.position_based:PositionBased",
     "consistent_l2": "rankmill.trainer.objectives.pointwise.consistent:ConsistentL2",
     "consistent_kl": "rankmill.trainer.objectives.pointwise.consistent:ConsistentKL",
     "consistent_cosine": "rankmill.trainer.objectives.pointwise.consistent:ConsistentCosine",
