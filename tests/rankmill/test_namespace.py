@@ -47,6 +47,7 @@ def test_every_module_is_imported_beside_a_users_own(folder: Path) -> None:
     assert second == ""
 
 
+@pytest.mark.slow
 def test_commands_work_beside_a_users_own(folder: Path) -> None:
     run(folder, "-m", "rankmill", "data", "synth", "-o", "judgments.txt", "--queries", "30")
     run(folder, "-m", "rankmill", "data", "ingest", "judgments.txt", "-o", "web.dataset")

@@ -121,6 +121,7 @@ def test_a_cluster_makes_the_same_and_is_no_reason_to_make_it_again(project: Pat
     assert again(project)[0] == []
 
 
+@pytest.mark.slow
 def test_a_training_on_a_cluster_makes_the_same_model(project: Path) -> None:
     edit(project, 'name = "web"\n', 'name = "web"\npreset = "defaults-1"\n')
     again(project, choice=StageChoice(last="train"))

@@ -46,6 +46,7 @@ def once(project: Path) -> None:
     run(RunRequest(config=project / "rankmill.toml", registry=project / "registry"), lambda _: lambda _: None)
 
 
+@pytest.mark.slow
 def test_dead_between_what_a_stage_makes_and_its_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Once at every stage: each run goes on where the one before it died."""
     whole, killed = write_project(tmp_path / "whole"), write_project(tmp_path / "killed")

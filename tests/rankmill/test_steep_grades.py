@@ -36,6 +36,7 @@ def said(*arguments):
     return " ".join(told.output.split())
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("table")
 def test_every_command_that_gains_says_it_and_the_cure_works():
     ingest = ["data", "ingest", "rows.csv", "--ignore", "score", "-o"]

@@ -58,6 +58,7 @@ def small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(file_ranges, "LEAST_BYTES", 6000)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["parquet", "text", "mixed", "dataset"])
 def test_the_numbers_are_those_of_one_process(forest, inputs, kind: str) -> None:
     before = sorted(inputs[kind][0].parent.iterdir())

@@ -66,6 +66,7 @@ def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MemoryPlan, "of", lambda total: MemoryPlan(10**9, 2000, 64 << 20))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "top_k", "out"),
     [
