@@ -441,8 +441,8 @@ class Ranker(Routed):
             )
             result = fit(data, parameters, options)
         trained = result.forest if base is None else base.joined(result.forest)
-        warn_of(note_without_splits(trained), 3)
-        warn_of(note_on_gains(np.unique(data.train.grades).tolist(), parameters.gain), 3)
+        _warn_of(note_without_splits(trained), 3)
+        warn_of_gains(data.train.grades, parameters.gain, 3)
         self._keep(trained, result.best_round, result.history, given_names, result.cross_validation)
         self._seen = seen_queries(train.queries, {name: rows.queries for name, rows in then.items()})
         return self
@@ -475,8 +475,8 @@ class Ranker(Routed):
         )
         found = fit_on_cluster(X, y, given, to_fit)
         result = found.result
-        warn_of(note_without_splits(result.forest), 4)
-        warn_of(found.note, 4)
+        _warn_of(note_without_splits(result.forest), 4)
+        _warn_of(found.note, 4)
         self._keep(result.forest, result.best_round, result.history, found.given_names)
         return self
 
@@ -521,7 +521,7 @@ class Ranker(Routed):
                 n_threads=workers_for(binning.n_threads),
                 on_epoch=lambda record, _: on_round(record),
             )
-        warn_of(note_on_gains(np.unique(data.train.rows.grades).tolist(), options.gain), 4)
+        warn_of_gains(data.train.rows.grades, options.gain, 4)
         self._keep(result.net, result.best_epoch, result.history, given_names)
         return self
 
@@ -808,7 +808,12 @@ def _forest_of(model: Model) -> Forest:
     return forest_of(named_model(model)[0], "resume")
 
 
-def warn_of(note: str, stacklevel: int) -> None:
+def warn_of_gains(grades: npt.NDArray[np.int32], gain: str, stacklevel: int) -> None:
+    """Warn if with this ``gain`` some of the ``grades`` (n,) count next to nothing."""
+    _warn_of(note_on_gains(np.unique(grades).tolist(), gain), stacklevel + 1)
+
+
+def _warn_of(note: str, stacklevel: int) -> None:
     """Warn with the ``note``, if there is any."""
     if note:
         warnings.warn(note, UserWarning, stacklevel=stacklevel)

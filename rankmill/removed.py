@@ -29,7 +29,7 @@ REMOVED = (
     Removed("bin-cache", _TRAININGS, "leave it out, as rankmill data bin writes what trainings map"),
     Removed("distill", (COMMAND,), "use the teacher itself; or train fewer trees with rankmill train"),
     Removed("inspect importance", (COMMAND,), "use rankmill inspect influence"),
-    Removed("preset=defaults@1", ("train", "cv", "tune", "select-features", "[train]"), "use defaults-1"),
+    Removed("preset=defaults@1", (*_TRAININGS, "[train]"), "use defaults-1"),
     Removed(
         "objective=position_based",
         ("train", "cv", "select-features", "[train]"),

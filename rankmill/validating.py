@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 from rankmill.binned_dataset import given_rows
@@ -17,8 +16,7 @@ from rankmill.given_rows import FitColumns, GivenRows
 from rankmill.net_rows import rows_for_net
 from rankmill.other_libraries import checked_metrics, keywords_of, unknown_argument
 from rankmill.pipeline.binspec import BinSpec
-from rankmill.pipeline.sources.grades import note_on_gains
-from rankmill.ranker import Ranker, warn_of
+from rankmill.ranker import Ranker, warn_of_gains
 from rankmill.trainer.feature_selection import FeatureSelection, select_features_of_rows
 from rankmill.trainer.nets.cross_validating import cross_validate_net
 from rankmill.trainer.nets.options import NET
@@ -70,8 +68,7 @@ def cross_validate(
 
     Examples
     --------
-    >>> import numpy as np
-    >>> rng = np.random.default_rng(0)
+    >>>     >>> rng = np.random.default_rng(0)
     >>> X, qid = rng.normal(size=(300, 3)), np.repeat(np.arange(30), 10)
     >>> y = np.clip(np.round(X[:, 0] + 1), 0, 4)
     >>> found = cross_validate(Ranker(n_rounds=5, max_leaves=4, folds=3), X, y, qid=qid)
@@ -86,7 +83,7 @@ def cross_validate(
         options = ranker.net_options(rows.feature_names)
         of_net = rows_for_net(rows, options, _CROSS_VALIDATE)
         del X, rows
-        warn_of(note_on_gains(np.unique(of_net.train.rows.grades).tolist(), options.gain), 3)
+        warn_of_gains(of_net.train.rows.grades, options.gain, 3)
         epochs = replace(options.losses(), n_rounds=options.epochs, folds=ranker.folds)
         with verbosely(ranker.verbose, epochs, folds_alone=True, step="epoch") as progress:
             return cross_validate_net(
@@ -97,7 +94,7 @@ def cross_validate(
     data = given.training_data(parameters.objective)
     del X, given
     asked, parameters = parameters, with_preset(parameters, shape_of_rows(data).in_folds())
-    warn_of(note_on_gains(np.unique(data.train.grades).tolist(), parameters.gain), 3)
+    warn_of_gains(data.train.grades, parameters.gain, 3)
     with verbosely(ranker.verbose, parameters, choices_line(asked, parameters), folds_alone=True) as progress:
         told, n_threads = _telling(progress, on_round), workers_for(own.n_threads)
         return cross_validate_rows(
@@ -152,8 +149,7 @@ def select_features(
 
     Examples
     --------
-    >>> import numpy as np
-    >>> rng = np.random.default_rng(0)
+    >>>     >>> rng = np.random.default_rng(0)
     >>> X, qid = rng.normal(size=(600, 4)), np.repeat(np.arange(60), 10)
     >>> y = np.clip(np.round(X[:, 2] + 1), 0, 4)
     >>> ranker = Ranker(n_rounds=5, max_leaves=4, verbose=0)
@@ -170,7 +166,7 @@ def select_features(
         eval_set, None, None, None, train.expected, lambda rows: _binned(ranker, rows, "", train.binspec)[0]
     )
     data = train.training_data(parameters.objective, watched)
-    warn_of(note_on_gains(np.unique(data.train.grades).tolist(), parameters.gain), 3)
+    warn_of_gains(data.train.grades, parameters.gain, 3)
     options = TrainingOptions(
         n_threads=workers_for(own.binning.n_threads), on_message=to_stderr if own.verbose else None
     )

@@ -258,7 +258,6 @@ class _KernelCache(FunctionCache):
             self._cache_path, self._kernel, sources_digest(function.__module__, Path(path))
         )
         self._turns = _turns.setdefault(self._cache_path, _Turns(self._cache_path))
-        self._taken: list[int] = []
         self.room = function.__module__.removeprefix("rankmill.").partition(".")[0]  # trainer, for one
         _folders.setdefault(self.room, set()).add(self._cache_path)
 
