@@ -68,7 +68,8 @@ def cross_validate(
 
     Examples
     --------
-    >>>     >>> rng = np.random.default_rng(0)
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
     >>> X, qid = rng.normal(size=(300, 3)), np.repeat(np.arange(30), 10)
     >>> y = np.clip(np.round(X[:, 0] + 1), 0, 4)
     >>> found = cross_validate(Ranker(n_rounds=5, max_leaves=4, folds=3), X, y, qid=qid)
@@ -149,7 +150,8 @@ def select_features(
 
     Examples
     --------
-    >>>     >>> rng = np.random.default_rng(0)
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
     >>> X, qid = rng.normal(size=(600, 4)), np.repeat(np.arange(60), 10)
     >>> y = np.clip(np.round(X[:, 2] + 1), 0, 4)
     >>> ranker = Ranker(n_rounds=5, max_leaves=4, verbose=0)
