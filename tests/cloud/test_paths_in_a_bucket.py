@@ -25,7 +25,7 @@ from rankmill.registry import Registry
 from tests.cloud.conftest import reach
 from tests.cloud.servers import SECRET, Server, s3_environment
 from tests.cloud.test_registry_in_a_bucket import ANSWERS, answering
-from tests.refusals import only_line, unnamed
+from tests.refusals import only_line, refused, unnamed
 from tests.written import files_in
 
 SYNTH = ["--queries", "60", "--docs-per-query", "10", "--features", "10"]
@@ -240,7 +240,7 @@ def test_each_answer_of_a_store_is_explained_in_one_line(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("obstore")
-    answer, _, words = ANSWERS[name]
+    answer, kind, words = ANSWERS[name]
     port, ended = answering(answer)
     try:
         for variable, value in s3_environment(port).items():
@@ -248,6 +248,10 @@ def test_each_answer_of_a_store_is_explained_in_one_line(
         monkeypatch.setattr(bucket, "RETRIES", 0)
         monkeypatch.setattr("rankmill.foundation.storage.fetching.PAUSES", ())
         monkeypatch.chdir(tmp_path)
+        with refused(kind, "s3://b/k", *words) as raised:
+            open_bucket(url_of("s3://b/k")).get(url_of("s3://b/k"))
+        assert SECRET not in repr(raised.value)
+        assert type(raised.value) is kind
         for given in (["evaluate", "s3://b/k.run"], ["data", "synth", "-o", "s3://b/k.txt", *SYNTH]):
             assert execute(given) == 74
             line = only_line(capfd.readouterr().err)

@@ -261,28 +261,6 @@ ANSWERS: dict[str, tuple[bytes, type[OSError], tuple[str, ...]]] = {
 }
 
 
-@pytest.mark.parametrize("name", ANSWERS)
-def test_each_answer_is_explained_in_one_line(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("obstore")
-    answer, kind, words = ANSWERS[name]
-    port, ended = answering(answer)
-    try:
-        for variable, value in {
-            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
-            "AWS_ACCESS_KEY_ID": "testkey",
-            "AWS_SECRET_ACCESS_KEY": SECRET,
-            "AWS_REGION": "us-east-1",
-        }.items():
-            monkeypatch.setenv(variable, value)
-        monkeypatch.setattr(bucket, "RETRIES", 0)
-        with refused(kind, "s3://b/k", *words) as raised:
-            open_bucket(url_of("s3://b/k")).get(url_of("s3://b/k"))
-        assert SECRET not in repr(raised.value)
-        assert type(raised.value) is kind
-    finally:
-        ended.set()
-
-
 def test_a_store_that_is_not_there_is_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("obstore")
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free_port()}")

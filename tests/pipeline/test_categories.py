@@ -79,11 +79,8 @@ def test_the_vocabulary_has_every_category_with_its_rows(tmp_path):
         codes = np.array([category_code(text) for text in counts], dtype=np.float32)
         assert dataset.vocabulary.named(name, codes) == tuple(counts)
     table = pq.read_table(tmp_path / "dataset" / "_categories").to_pylist()
-    assert [row["rows"] for row in table if row["feature"] == "brand"] == sorted(counts_of(table), reverse=True)
-
-
-def counts_of(table):
-    return [row["rows"] for row in table if row["feature"] == "brand"]
+    rows = [row["rows"] for row in table if row["feature"] == "brand"]
+    assert rows == sorted(rows, reverse=True)
 
 
 def test_dictionaries_are_categories_without_being_named_in_all_files(tmp_path):
@@ -126,14 +123,6 @@ def test_values_of_letor_text_are_their_own_codes(tmp_path):
     assert {text for text, _ in by_number.vocabulary.most_frequent("f2")} == {f"{k}.5" for k in range(5)}
     with refused(DataRejected, "f9", "categorical"):
         made([file], tmp_path / "c", ReadOptions(categorical=("9",)))
-
-
-def test_a_dataset_without_categories_says_nothing_of_them(tmp_path):
-    rows = [{k: v for k, v in row.items() if k not in {"brand", "shop"}} for row in some_rows()]
-    dataset = made([write_rows(tmp_path / "a.csv", rows)], tmp_path / "dataset", ReadOptions())
-    assert b"categor" not in (dataset.path / "_manifest.json").read_bytes()
-    assert not (dataset.path / "_categories").exists()
-    assert not dataset.vocabulary.texts
 
 
 def test_an_unknown_name_is_refused(tmp_path):
@@ -233,8 +222,7 @@ def codes_with_rows(dataset: Dataset, name: str) -> dict[float, int]:
     return Counter(values[~np.isnan(values)].tolist())
 
 
-@pytest.mark.parametrize("most", [15, 255])
-@pytest.mark.parametrize("sampled_rows", [None, 40])
+@pytest.mark.parametrize(("most", "sampled_rows"), [(15, None), (255, 40)])
 def test_bins_are_the_most_frequent_categories_of_train(tmp_path, most, sampled_rows):
     rng = random.Random(5)
     rows = [row | {"brand": f"b{int(rng.expovariate(0.1))}"} for row in some_rows(800)]
@@ -259,26 +247,16 @@ def test_bins_are_the_most_frequent_categories_of_train(tmp_path, most, sampled_
     np.testing.assert_array_equal(stored, apply_bins(values, spec))
 
 
-def test_categories_have_the_same_bins_with_and_without_a_sample(tmp_path):
-    dataset = made([write_rows(tmp_path / "a.csv", some_rows(800))], tmp_path / "dataset")
-    exact = bin_dataset(dataset, 15)
-    sample = bin_dataset(dataset, 16, plan=replace(bin_plan(dataset), sampled_rows=30, columns=3))
-    for one, other in zip(exact.features[1:], sample.features[1:], strict=True):
-        assert one.to_json() == other.to_json()
-
-
-@pytest.mark.parametrize(
-    ("asked", "facts"),
-    [({"brnad": 3}, ("'brnad'", "'brand'")), ({"brand": 1}, ("'brand'", "2 to 255")), ({"a": 256}, ("'a'", "256"))],
-)
-def test_a_wrong_maximum_of_one_feature_is_refused(tmp_path, asked, facts):
+def test_the_maximum_of_one_feature(tmp_path):
+    """A wrong one is refused, and one that equals that of all features changes nothing."""
     dataset = made([write_rows(tmp_path / "a.csv", some_rows())], tmp_path / "dataset")
-    with refused(InputError, "max_bin_of", *facts):
-        bin_dataset(dataset, max_bin_of=asked)
-
-
-def test_a_maximum_that_equals_that_of_all_features_changes_nothing(tmp_path):
-    dataset = made([write_rows(tmp_path / "a.csv", some_rows())], tmp_path / "dataset")
+    for asked, *facts in (
+        ({"brnad": 3}, "'brnad'", "'brand'"),
+        ({"brand": 1}, "'brand'", "2 to 255"),
+        ({"a": 256}, "'a'", "256"),
+    ):
+        with refused(InputError, "max_bin_of", *facts):
+            bin_dataset(dataset, max_bin_of=asked)
     spec = bin_dataset(dataset, 20, max_bin_of={"a": 20})
     assert spec.digest == bin_dataset(Dataset.open(dataset.path), 20).digest
     assert b"max_bin_of" not in (dataset.path / "_manifest.json").read_bytes()
@@ -300,15 +278,12 @@ def test_json_lines_may_mix_texts_and_numbers(tmp_path, form):
     np.testing.assert_array_equal([values[f"{i:03}"] for i in range(36)], category_codes(texts * 3))
 
 
-@pytest.mark.parametrize(
-    ("cell", "facts"),
-    [("[1]", ("category", "'brand'")), ('{"a": 1}', ("category",)), ("99999999999999999999", ("2^64",))],
-)
-def test_a_json_value_that_is_no_category_is_a_malformed_row(tmp_path, cell, facts):
+def test_a_json_value_that_is_no_category_is_a_malformed_row(tmp_path):
     line = '{{"qid": "a", "grade": 1, "x": 1, "brand": {}}}\n'
-    (tmp_path / "a.jsonl").write_text(line.format('"b"') + line.format(cell))
-    with refused(MalformedLine, ":2:", *facts):
-        made([tmp_path / "a.jsonl"], tmp_path / "dataset", ReadOptions(categorical=("brand",)))
+    for cell, fact in (("[1]", "'brand'"), ('{"a": 1}', "category"), ("99999999999999999999", "2^64")):
+        (tmp_path / "a.jsonl").write_text(line.format('"b"') + line.format(cell))
+        with refused(MalformedLine, ":2:", fact):
+            made([tmp_path / "a.jsonl"], tmp_path / "dataset", ReadOptions(categorical=("brand",)))
 
 
 def test_a_time_is_no_category(tmp_path):

@@ -196,25 +196,6 @@ def test_variances_are_those_of_repeated_logs():
             assert np.abs(bias / (np.std(labels, axis=0) / np.sqrt(150))).max() < 4
 
 
-def test_self_normalised_labels_do_not_depend_on_the_scale_of_theta():
-    log = log_of(1000).log
-    labels = []
-    for scale in (1.0, 0.3):
-        scaled = Propensities(model="pbm", examination=tuple(scale * theta for theta in THETA))
-        options = JudgeOptions(estimate="snips", weighting=ClickWeighting(clip=1e-6))
-        ((_, judged),) = judge_documents(log, options, scaled)
-        labels.append(judged.label)
-    np.testing.assert_allclose(*labels, rtol=1e-6)
-
-
-def test_a_clip_of_one_gives_the_naive_estimate():
-    log = log_of(1000).log
-    naive_options = JudgeOptions(estimate="dctr", shrinkage=0)
-    ((_, plain),) = judge_documents(log, naive_options)
-    ((_, clipped),) = judge_documents(log, JudgeOptions(estimate="ips", weighting=ClickWeighting(clip=1)), PBM)
-    np.testing.assert_allclose(clipped.label, plain.label, rtol=1e-12)
-
-
 def test_the_propensities_of_the_log_itself():
     log = log_of(500).log
     (block,) = log.in_memory

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import math
 import random
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
+import pyarrow as pa
 import pytest
 from pyarrow import feather
 
@@ -17,12 +19,12 @@ from rankmill.foundation.errors import DataRejected, InputError, MalformedLine, 
 from rankmill.pipeline.clicks.log_options import ClickLogOptions
 from rankmill.pipeline.clicks.models.counts import count_clicks
 from rankmill.pipeline.clicks.read_log import open_click_log
-from rankmill.pipeline.clicks.result_lists import LogBlock
+from rankmill.pipeline.clicks.result_lists import LogBlock, LogInMemory
 from rankmill.pipeline.clicks.spilled_log import BYTES_A_ROW, RESIDENT, LogRows, LogSpill, assemble
 from rankmill.pipeline.grouping.query_splits import hash_ids
 from rankmill.pipeline.sources.batch import Quarantine
 from tests import naive_clicks as naive
-from tests.refusals import refused
+from tests.refusals import refused, unnamed
 
 
 def some_rows(sessions: int = 300, seed: int = 0, *, dwell: bool = True) -> list[dict]:
@@ -59,8 +61,6 @@ def write(path: Path, rows: list[dict]) -> Path:
         case "jsonl":
             path.write_text("".join(json.dumps(row) + "\n" for row in rows))
         case "csv.gz":
-            import gzip
-
             path.write_bytes(gzip.compress(frame.write_csv().encode()))
     return path
 
@@ -146,8 +146,6 @@ def test_every_format_and_order_gives_the_same_lists(tmp_path):
 def test_a_part_that_does_not_fit_is_divided(tmp_path):
     rows = some_rows(dwell=False)
     columns = {name: [row[name] for row in rows] for name in rows[0]}
-    import pyarrow as pa
-
     qid, doc_id, session = (pa.array(columns[name], pa.string()) for name in ("qid", "doc_id", "session"))
     numbers = [
         np.array(columns[name], dtype=kind)
@@ -161,28 +159,14 @@ def test_a_part_that_does_not_fit_is_divided(tmp_path):
         spill = LogSpill(folder / "rows", ())
         for low in range(0, len(rows), 97):
             part = slice(low, low + 97)
-            spill.add(
-                LogRows(
-                    *(getattr(log_rows, column)[part] for column in LogRows.__slots__[:-1]),
-                    [],
-                )
-            )
-        found = list(assemble(spill, folder, ("",), (), 0, memory).blocks())
-        counts = [count_clicks(assembled(found), 6)[0]]
-        return [
-            contents(found),
-            [[getattr(counts[0], column).tolist() for column in ("document", "rank", "last", "shown", "clicked")]],
-        ]
-
-    def assembled(found: list[LogBlock]):
-        from rankmill.pipeline.clicks.result_lists import LogInMemory
-
-        return LogInMemory(tuple(found))
+            spill.add(LogRows(*(getattr(log_rows, column)[part] for column in LogRows.__slots__[:-1]), []))
+        (counts,) = count_clicks(LogInMemory(tuple(assemble(spill, folder, ("",), (), 0, memory).blocks())), 6)
+        return [getattr(counts, column).tolist() for column in ("document", "rank", "last", "shown", "clicked")]
 
     whole = blocks(RESIDENT + 10**9, "whole")
     largest = max(Counter(columns["qid"]).values())
     divided = blocks(RESIDENT + BYTES_A_ROW * largest, "divided")
-    assert divided[1] == whole[1]
+    assert divided == whole
     with refused(InputError, "query", f"{largest:,}", "memory"):
         blocks(RESIDENT + BYTES_A_ROW * (largest - 1), "too little")
 
@@ -212,29 +196,30 @@ def test_bad_logs_are_refused(tmp_path, text, facts):
         pass
 
 
-@pytest.mark.parametrize(
-    ("line", "place", "facts"),
-    [
-        ("s2,q,a,0,0", "4:8", ("position", "'0'")),
-        ("s2,q,a,,0", "4:8", ("position", "nothing", "clicked or not")),
-        ("s2,q,a,1.5,0", "4:8", ("position", "'1.5'")),
-        ("s2,q,a,top,0", "4:8", ("position", "'top'")),
-        ("s2,q,a,1,2", "4:10", ("clicked", "'2'")),
-        ("s2,q,a,1,yes", "4:10", ("'yes'",)),
-        ("s2,,a,1,0", "4:4", ("query",)),
-        (",q,a,1,0", "4:1", ("session",)),
-        ("s2,q,,1,0", "4:6", ("document",)),
-        ("s2,q,a,1", "4:1", ("4 cells", "5 cells")),
-    ],
-)
-def test_bad_rows_have_a_place_and_can_be_left_out(tmp_path, line, place, facts):
+BAD_ROWS = {
+    "s2,q,a,0,0": (8, "position", "0"),
+    "s2,q,a,,0": (8, "position", "nothing", "clicked or not"),
+    "s2,q,a,1.5,0": (8, "position", "1.5"),
+    "s2,q,a,top,0": (8, "position", "top"),
+    "s2,q,a,1,2": (10, "clicked", "2"),
+    "s2,q,a,1,yes": (10, "yes"),
+    "s2,,a,1,0": (4, "query"),
+    ",q,a,1,0": (1, "session"),
+    "s2,q,,1,0": (6, "document"),
+    "s2,q,a,1": (1, "4 cells", "5 cells"),
+}
+
+
+def test_bad_rows_have_a_place_and_can_be_left_out(tmp_path):
     path = tmp_path / "log.csv"
-    path.write_text(LINES + line + "\n")
-    with refused(MalformedLine, f"{path}:{place}", *facts), open_click_log([path]):
+    path.write_text(LINES + "\n".join(BAD_ROWS) + "\n")
+    with refused(MalformedLine, f"{path}:4:8", "position", "'0'"), open_click_log([path]):
         pass
-    quarantine = Quarantine(1)
-    with open_click_log([path], ClickLogOptions(max_rejects=1), quarantine=quarantine) as log:
-        assert (log.totals.rows, len(quarantine.rejects)) == (2, 1)
+    quarantine = Quarantine(len(BAD_ROWS))
+    with open_click_log([path], ClickLogOptions(max_rejects=len(BAD_ROWS)), quarantine=quarantine) as log:
+        assert log.totals.rows == 2
+    for (row, (column, *facts)), reject in zip(BAD_ROWS.items(), quarantine.rejects, strict=True):
+        assert (reject.text, reject.column, unnamed(reject.reason, *facts)) == (row, column, [])
     typed = write(tmp_path / "log.parquet", [{"session": "s", "qid": "q", "doc_id": "a", "position": 0, "clicked": 0}])
     with refused(MalformedRow, f"{typed}", "row 1", "'position'", 0), open_click_log([typed]):
         pass

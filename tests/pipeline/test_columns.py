@@ -4,6 +4,7 @@ import json
 import random
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -66,7 +67,7 @@ def test_what_columns_are_called_and_what_is_ignored_does_not_show(tmp_path):
     expected = data_of(tmp_path / "plain")
     more = {"title": "some text", "debug_a": "x", "debug_b": 1, "split": "train"}
     options = IngestOptions(read=ReadOptions(columns=NAMES, ignore=("title", "debug_*", "split")))
-    for suffix in (".csv", ".tsv", ".parquet", ".arrow", ".jsonl"):
+    for suffix in (".csv", ".parquet", ".jsonl"):
         out = tmp_path / f"out{suffix}"
         report = ingest([write_rows(tmp_path / f"in{suffix}", renamed(rows, NAMES, more))], out, options=options)
         assert data_of(out) == expected
@@ -79,7 +80,7 @@ def test_what_columns_are_called_and_what_is_ignored_does_not_show(tmp_path):
     st.sampled_from(HABITS["grade"]),
     st.sampled_from([str.upper, str.title, lambda name: name.replace("id", "_ID")]),
 )
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=4, deadline=None)
 def test_habits_are_guessed_in_any_spelling_and_told(tmp_path_factory, qid, doc_id, grade, spelled):
     folder = tmp_path_factory.mktemp("habits")
     rows = judgments(16, 2)
@@ -207,12 +208,14 @@ def test_bad_cells_are_named_by_the_column_of_the_file(tmp_path):
         ingest([write_rows(path, renamed(rows, NAMES))], tmp_path / "out", options=IngestOptions(read=read))
 
 
-@pytest.mark.parametrize("cell", ["0", "1.5", "", "2147483648", "-1", "x"])
-def test_a_position_is_a_whole_number_of_one_or_more(tmp_path, cell):
-    (tmp_path / "in.csv").write_text(f"qid,grade,position,x\n1,1,3,1\n1,1,{cell},1\n")
+def test_a_position_is_a_whole_number_of_one_or_more(tmp_path):
+    bad = ["0", "1.5", "", "2147483648", "-1", "x"]
+    (tmp_path / "in.csv").write_text("qid,grade,position,x\n" + "".join(f"1,1,{cell},1\n" for cell in ["3", *bad]))
     with refused(MalformedLine, "in.csv:3:5", "position"):
         ingest([tmp_path / "in.csv"], tmp_path / "out")
-    ingest([tmp_path / "in.csv"], tmp_path / "out", options=IngestOptions(max_rejects=1))
+    ingest([tmp_path / "in.csv"], tmp_path / "out", options=IngestOptions(max_rejects=len(bad)))
+    rejects = pq.read_table(tmp_path / "out" / "_rejects.parquet").to_pylist()
+    assert [(reject["line"], reject["column"]) for reject in rejects] == [(3 + k, 5) for k in range(len(bad))]
     rows = Dataset.open(tmp_path / "out").rows(None, ["position"])
     assert rows["position"].to_pylist() == [3]
     assert str(rows.schema.field("position").type) == "int32"

@@ -47,14 +47,6 @@ def test_everything_that_is_read_is_in_one_order(dataset, split):
     assert (swapped[:, ::-1] == np.concatenate(batches)).all()
 
 
-def test_shards_are_read_whole(dataset):
-    everything = np.concatenate(
-        [block for shard in dataset.manifest.shards for block in dataset.shard_batches(shard, 50)]
-    )
-    assert (everything == np.concatenate(list(dataset.feature_batches()))).all()
-    assert [shard.bucket for shard in dataset.manifest.shards] == list(range(5))
-
-
 def test_a_split_that_is_not_there_is_empty(tmp_path):
     (tmp_path / "in.txt").write_text("1 qid:1 1:1\n")
     ingest([tmp_path / "in.txt"], tmp_path / "out")

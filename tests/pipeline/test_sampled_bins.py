@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -274,8 +275,6 @@ def test_the_file_says_that_it_was_sampled_only_where_it_was(folder):
 
 
 def test_better_bins_are_kept_and_worse_ones_made_anew(folder, tmp_path):
-    import shutil
-
     shutil.copytree(folder / "data", tmp_path / "data")
     dataset = Dataset.open(tmp_path / "data")
     coarse = sampled(dataset, 500, 31)
@@ -303,19 +302,19 @@ def planned(rows: int, features: int, memory: int, queries: int = 1000) -> BinPl
     return BinPlan.of(manifest, memory)
 
 
-@pytest.mark.parametrize("features", [1, 46, 136, 700, 5000])
-@pytest.mark.parametrize("rows", [1, 10**4, 10**6, 10**7, 10**8, 10**9])
-@pytest.mark.parametrize("memory", [512 * 10**6, 10**9, 2 * 10**9, 16 * 10**9])
-def test_the_plan_keeps_to_the_bound(rows, features, memory):
-    plan = planned(rows, features, memory)
-    assert 1 <= plan.columns <= features
-    assert plan.peak_bytes <= memory
-    assert plan.sampled_rows is None or plan.sampled_rows == min(rows, MOST_SAMPLED_ROWS)
-    if 12 * rows < memory - 400 * 10**6 - rows // 32:
-        assert plan.sampled_rows is None
-    if 12 * rows > memory:
-        assert plan.sampled_rows is not None
-    assert plan.batch_rows == planned(1, features, 2 * memory).batch_rows
+def test_the_plan_keeps_to_the_bound():
+    memories = [512 * 10**6, 10**9, 2 * 10**9, 16 * 10**9]
+    for features, exponent, memory in itertools.product([1, 46, 136, 700, 5000], [0, 4, 6, 7, 8, 9], memories):
+        rows = 10**exponent
+        plan = planned(rows, features, memory)
+        assert 1 <= plan.columns <= features
+        assert plan.peak_bytes <= memory
+        assert plan.sampled_rows is None or plan.sampled_rows == min(rows, MOST_SAMPLED_ROWS)
+        if 12 * rows < memory - 400 * 10**6 - rows // 32:
+            assert plan.sampled_rows is None
+        if 12 * rows > memory:
+            assert plan.sampled_rows is not None
+        assert plan.batch_rows == planned(1, features, 2 * memory).batch_rows
 
 
 def test_more_queries_than_memory_are_refused():
@@ -330,8 +329,6 @@ def test_too_little_memory_is_refused(folder):
 
 
 def test_the_command_says_before_what_it_takes(folder, tmp_path):
-    import shutil
-
     shutil.copytree(folder / "data", tmp_path / "data")
     run = CliRunner().invoke(app, ["bin", str(tmp_path / "data"), "--memory", "1GB", "--max-bin", "17", "--json"])
     plan = bin_plan(Dataset.open(tmp_path / "data"), 10**9)

@@ -99,7 +99,7 @@ def test_bounds_that_say_nothing_are_errors(text, message):
 # ---- folds ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("folds", [3, 4, 5, 10])
+@pytest.mark.parametrize("folds", [3, 10])
 def test_folds_turn_in_a_circle_and_each_part_is_valid_once_and_test_once(folds):
     part = parts_of_folds(IDS, folds)
     sizes = np.bincount(part, minlength=folds)
@@ -188,11 +188,3 @@ def test_the_command_takes_them(tmp_path):
         found = CliRunner().invoke(app, ["ingest", str(file), "-o", str(out), *options, "--json"])
         assert found.exit_code == 0, found.output
         assert set(Dataset.open(out).manifest.splits) == set(SPLITS)
-
-
-def test_datasets_without_them_say_nothing_of_them(tmp_path):
-    file = tmp_path / "in.txt"
-    file.write_text("1 qid:1 1:1\n")
-    ingest([file], tmp_path / "out")
-    written = (tmp_path / "out" / "_manifest.json").read_text()
-    assert not any(word in written for word in ("folds", "split_time", "time_column"))

