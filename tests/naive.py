@@ -12,16 +12,6 @@ import numpy as np
 # ---- pipeline: quantile bins -------------------------------------------------------------------------------------
 
 
-def bins_needed(counts: list[int], capacity: int) -> int:
-    """Fewest bins that hold all values in order, where a bin of two or more values has mass ``capacity`` at most."""
-    bins, mass = 0, 0
-    for i, count in enumerate(counts):
-        if i == 0 or mass + count > capacity:
-            bins, mass = bins + 1, 0
-        mass += count
-    return bins
-
-
 def lightest_heaviest_bin(counts: list[int], max_bin: int) -> int:
     """Of every way to cut ``counts`` into at most ``max_bin`` bins: the least mass of the heaviest bin of many values.
 

@@ -201,6 +201,8 @@ REFUSED: dict[str, tuple[list[str], dict[str, str], int, tuple[str, ...]]] = {
     "no dataset": (["data", "bin", "URL/in/days"], {}, 2, ("URL/in/days",)),
     "there already": (["rerank", "URL/in/candidates", "-m", "MODEL", "-o", "URL/in"], {}, 2, ("URL/in", "exists already")),
     "other objects": (["rerank", "URL/in/candidates", "-m", "MODEL", "-o", "URL/in", "--overwrite"], {}, 2, ("URL/in", "other objects")),
+    "no registry": (["models", "init", "--registry", "s3://nowhere/registry"], {}, 74, ("nowhere", "create it")),
+    "unknown key": (["models", "init", "--registry", "URL/registry"], {"AWS_ACCESS_KEY_ID": "nobody"}, 74, ("403",)),
     "wrong secret": (["data", "ingest", "URL/in/days", "-o", "d"], {"AWS_SECRET_ACCESS_KEY": "wrong"}, 74, ("403",)),
     "no server": (["rerank", "URL/in/candidates", "-m", "MODEL", "-o", "r"], {"AWS_ENDPOINT_URL": "http://127.0.0.1:9"}, 74, ("reached",)),
 }  # fmt: skip

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -126,6 +127,13 @@ def test_an_address_without_a_scheduler_is_one_line(monkeypatch: pytest.MonkeyPa
         refused(ClusterUnavailable, "tcp://127.0.0.1:9", "no Dask scheduler answers"),
         open_cluster("tcp://127.0.0.1:9"),
     ):
+        pass
+
+
+def test_a_scheduler_without_workers_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = SimpleNamespace(workers=dict, name="tcp://10.0.0.5:8786", close=lambda: None)
+    monkeypatch.setattr("rankmill.foundation.cluster.dask_engine.DaskEngine.open", lambda _: engine)
+    with refused(ClusterUnavailable, "no workers", f"dask worker {engine.name}"), open_cluster(engine.name):
         pass
 
 

@@ -18,8 +18,8 @@ import pytest
 from rankmill.pipeline.binning import bin_dataset
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.dataset_manifest import MANIFEST_NAME
+from rankmill.pipeline.grouping import bucket_rows, shard_writer
 from rankmill.pipeline.grouping import settled_bucket as layout
-from rankmill.pipeline.grouping import shard_writer
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.memory_plans import MemoryShare
 from rankmill.pipeline.options import IngestOptions, ReadOptions
@@ -115,8 +115,8 @@ class Way:
 ONE = Way(seed=0, files=1, threads=1, memory=2 * 10**9, block_bytes=16 << 20, held=None)
 WAYS = [
     Way(seed=1, files=8, threads=1, memory=512 * 10**6, block_bytes=1 << 20, held=ROW_GROUP),
-    Way(seed=2, files=8, threads=2, memory=4 * 10**9, block_bytes=1000, held=None),
-    Way(seed=3, files=3, threads=3, memory=4 * 10**9, block_bytes=30, held=3 * ROW_GROUP),
+    Way(seed=2, files=8, threads=2, memory=4 * 10**9, block_bytes=5000, held=None),
+    Way(seed=3, files=3, threads=3, memory=4 * 10**9, block_bytes=700, held=3 * ROW_GROUP),
 ]
 
 
@@ -130,6 +130,7 @@ def build(rows: list[dict[str, Any]], kinds: tuple[str, ...], way: Way, folder: 
         write(part, ordered[k :: way.files], rng)
     monkeypatch.setattr(layout, "ROW_GROUP_BYTES", ROW_GROUP)
     if way.held is not None:
+        monkeypatch.setattr(bucket_rows, "_MOST_ROWS", 7)
         monkeypatch.setattr(shard_writer, "writing_share", lambda *_, **__: MemoryShare(way.threads, way.held))
     options = replace(options, threads=way.threads, memory=way.memory, block_size=way.block_bytes)
     ingest(rng.sample(parts, len(parts)), folder / "out", options=options)
@@ -139,7 +140,7 @@ def build(rows: list[dict[str, Any]], kinds: tuple[str, ...], way: Way, folder: 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_order_files_threads_memory_and_blocks_do_not_show(tmp_path, monkeypatch, kind):
-    rows, kinds = judgments(1, 900), KINDS[kind]
+    rows, kinds = judgments(1, 500), KINDS[kind]
     options = IngestOptions(read=read_as(kind, 1, 3), buckets=3, split={"train": 0.7, "valid": 0.2, "test": 0.1})
     out = build(rows, kinds[:1], ONE, tmp_path / "one", monkeypatch, options)
     expected, digest = contents(out), Dataset.open(out).digest

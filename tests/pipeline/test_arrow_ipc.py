@@ -87,7 +87,7 @@ def test_bad_rows_are_named_in_the_order_of_the_file(tmp_path):
 def test_what_is_cut_off_anywhere_is_refused(tmp_path, stream):
     whole = write(tmp_path / "whole.arrow", a_table(30), stream=stream, rows=10).read_bytes()
     path = tmp_path / "a.arrow"
-    for length in sorted({*range(0, len(whole), 97), *range(len(whole) - 20, len(whole))}):
+    for length in sorted({*range(0, len(whole), 331), *range(len(whole) - 9, len(whole))}):
         path.write_bytes(whole[:length])
         with refused(DataRejected, "a.arrow", "Arrow"):
             rows_of(path)
@@ -98,7 +98,7 @@ def test_damage_is_an_error_and_no_crash(tmp_path):
     rng = np.random.default_rng(1)
     path = tmp_path / "a.arrow"
     refused = 0
-    for _ in range(300):
+    for _ in range(80):
         data = bytearray(whole)
         for place in rng.integers(0, len(data), 3):
             data[place] = rng.integers(0, 256)
@@ -107,7 +107,7 @@ def test_damage_is_an_error_and_no_crash(tmp_path):
             rows_of(path, Quarantine(limit=1000))
         except DataRejected:
             refused += 1
-    assert refused > 30
+    assert refused > 8
 
 
 def test_what_is_no_arrow(tmp_path):

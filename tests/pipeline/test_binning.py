@@ -20,7 +20,7 @@ FLOATS = hnp.arrays(np.float32, st.integers(0, 60), elements=st.floats(width=32,
 COARSE = hnp.arrays(np.float32, st.integers(0, 400), elements=st.integers(-20, 20).map(float))
 SAMPLES = FLOATS | COARSE
 # the first example waits for the compiler
-law = settings(deadline=None)
+law = settings(deadline=None, max_examples=50)
 
 
 def edges_of(values: np.ndarray, max_bin: int = 255) -> np.ndarray:
@@ -93,10 +93,10 @@ def test_zero_stands_alone_and_the_rest_share_the_bins_evenly():
     assert {b.total() for b in bins[1:]} <= {11, 12}  # 3000 / 254 = 11.8
 
 
-@pytest.mark.parametrize("max_bin", [15, 63, 255])
+@pytest.mark.parametrize("max_bin", [15, 255])
 def test_a_value_heavier_than_its_fair_share_stands_alone(max_bin):
     rng = np.random.default_rng(9)
-    n = 40_000
+    n = 10_000
     normal = rng.normal(size=n)
     columns = [
         np.where(rng.random(n) < 1.5 / max_bin, 0.0, normal),
@@ -214,8 +214,7 @@ def test_impossible_arguments_are_refused():
         apply_bins(np.zeros((2, 3), dtype=np.float32), BinSpec((none,)))
 
 
-@pytest.mark.parametrize("n_features", [1, 31, 32, 70])
-@pytest.mark.parametrize("n_threads", [1, 2, 5])
+@pytest.mark.parametrize(("n_features", "n_threads"), [(1, 2), (31, 1), (32, 5), (70, 2)])
 def test_bins_of_a_matrix_are_those_of_its_columns(
     n_features: int, n_threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,7 +19,8 @@ from rankmill.pipeline.clicks.judge_options import ClickWeighting, JudgeOptions
 from rankmill.pipeline.clicks.preferences import block_pairs
 from rankmill.pipeline.clicks.propensities import Propensities, write_propensities
 from rankmill.pipeline.clicks.result_lists import LogBlock, LogInMemory
-from rankmill.pipeline.clicks.simulate import EXAMINATION
+from rankmill.pipeline.clicks.simulate import EXAMINATION, QueriesToShow, simulate
+from rankmill.pipeline.clicks.simulation_options import ClickSimulation
 from rankmill.pipeline.clicks.write_judgments import write_judgments
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
@@ -174,12 +175,8 @@ def test_variances_are_those_of_repeated_logs():
     found = {estimate: [] for estimate in ("ips", "pbm")}
     variance = {estimate: [] for estimate in found}
     for seed in range(150):
-        rng = np.random.default_rng(1)
+        grades = np.random.default_rng(1).integers(0, 5, 40).astype(np.int32)
         start = np.arange(0, 41, 8, dtype=np.int64)
-        grades = rng.integers(0, 5, 40).astype(np.int32)
-        from rankmill.pipeline.clicks.simulate import QueriesToShow, simulate
-        from rankmill.pipeline.clicks.simulation_options import ClickSimulation
-
         options = ClickSimulation(sessions=600, randomised=0.5, popularity="equal")
         simulated = simulate(QueriesToShow(start, grades), [grades.astype(float)], options, seed=seed)
         for estimate in found:
@@ -237,9 +234,11 @@ def test_refusals(tmp_path):
     ):
         with refused(InputError, fact):
             JudgeOptions(**given)
-    with refused(InputError, "x.csv"):
-        write_judgments(log, tmp_path / "x.csv")
-    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "d.parquet").mkdir()
+    for name, fact in (("x.csv", "parquet"), ("d.parquet", "folder")):
+        with refused(InputError, name, fact):
+            write_judgments(log, tmp_path / name, overwrite=True)
+    assert [path.name for path in tmp_path.rglob("*")] == ["d.parquet"]
 
 
 def features_of(log: LogInMemory, tmp_path):

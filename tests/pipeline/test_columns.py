@@ -131,11 +131,8 @@ def test_a_part_is_as_told_then_by_its_own_name_then_guessed(tmp_path, names, op
     assert found.features == features
 
 
-BAD = [
-    ("query,topic,grade,x", {}, DataRejected, ("qid", "'query'", "'topic'", "columns qid=query")),
-    ("qid,rel,rating,x", {}, DataRejected, ("grade", "'rel'", "'rating'", "columns grade=rel")),
+BAD = [  # beside those of malformed/cases.toml
     ("qid,grade,url,item,x", {}, DataRejected, ("doc_id", "'url'", "'item'", "columns doc_id=url")),
-    ("qid,grade,x", {"columns": {"qid": "query_id"}}, InputError, ("'query_id'", "columns", "qid, grade, x")),
     ("query id;grade;x", {"columns": {"qid": "query id"}, "delimiter": ","}, InputError, ("';'", "delimiter ;")),
     ("query id;x", {"columns": {"qid": "query id"}, "grade_required": False, "delimiter": ","}, InputError, ("';'", "delimiter ;")),
     ("qid,x", {"columns": {"grade": "rating"}, "grade_required": False}, InputError, ("'rating'", "leave out grade=rating")),
@@ -154,24 +151,6 @@ def test_columns_that_cannot_be_settled_are_named(tmp_path, header, options, err
     path.write_text(f"{header}\n")
     with refused(error, path, message):
         open_source(path, options=ReadOptions(**options))
-
-
-@pytest.mark.parametrize(
-    ("told", "message"),
-    [
-        (["--columns", "qid"], "--columns: expected qid=query_id,grade=rel, found 'qid'"),
-        (["--columns", "qid=a,qid=b"], "--columns names 'qid' twice"),
-        (["--columns", "qid=a,doc_id=a"], "--columns gives 'a' two roles, qid and doc_id; a column has one role"),
-        (["--columns", "grades=a"], "unknown part in --columns 'grades'; did you mean 'grade'?"),
-        (["--ignore", "tilte"], "unknown column in --ignore 'tilte'; did you mean 'title'?"),
-    ],
-)
-def test_options_that_say_nothing_sensible_are_refused(tmp_path, told, message):
-    (tmp_path / "in.csv").write_text("qid,grade,x,title\n1,1,2,3\n")
-    result = CliRunner().invoke(app, ["ingest", str(tmp_path / "in.csv"), "-o", str(tmp_path / "out"), *told])
-    assert isinstance(result.exception, InputError)
-    assert str(result.exception) == message
-    assert not (tmp_path / "out").exists()
 
 
 def test_all_files_call_a_part_alike_and_text_has_no_names(tmp_path):

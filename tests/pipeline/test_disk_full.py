@@ -55,6 +55,7 @@ def put_old(inputs: Path, folder: Path, *, had_one: bool) -> Path:
     return folder / "out"
 
 
+@pytest.mark.slow  # test_ingest has an error at every step in one process
 def test_where_files_may_not_grow_the_old_dataset_stays_and_nothing_else(tmp_path, inputs):
     """As on a full disk, but for the number of the error; needs no disk of its own."""
     processes = []

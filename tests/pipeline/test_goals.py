@@ -139,19 +139,11 @@ def test_goals_beside_judgments_in_files(tmp_path):
         ingest([file], tmp_path / "refused", qrels=[qrels], options=options())
 
 
-def test_names_of_goals(tmp_path):
-    for name in ("a b", "a:b", "", "goals", "grade", "Weight", "split"):
+def test_names_that_a_metric_could_not_spell_are_refused():
+    """Beside those of malformed/cases.toml."""
+    for name in ("a b", "a:b", "", "Weight"):
         with refused(InputError, "goals", repr(name)):
             ReadOptions(goals=(name,))
-    with refused(InputError, "goals", "twice"):
-        ReadOptions(goals=("a", "a"))
-    with refused(DataRejected, "bougth", "bought", "goals"):
-        ingest([write_rows(tmp_path / "a.csv", judgments(5))], tmp_path / "out", options=options("bougth"))
-    with refused(InputError, "bought", "grade", "one role"):
-        ingested(tmp_path, judgments(5), columns={"grade": "bought"}, ignore=("grade",))
-    (tmp_path / "a.txt").write_text("1 qid:1 1:2\n")
-    with refused(InputError, "goals", "LETOR text", "table"):
-        ingest([tmp_path / "a.txt"], tmp_path / "out", options=options())
 
 
 def test_a_goal_may_have_any_name_that_is_not_reserved(tmp_path):

@@ -91,29 +91,11 @@ def test_a_bad_grade_is_told_with_its_cure(found, words, message):
     assert GradeRules(words=words, highest=5).expected(found) == message
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("perfect", ("grades", "perfect=4,good=2,bad=0", "'perfect'")),
-        ("a=1,,b=2", ("grades", "perfect=4,good=2,bad=0", "''")),
-        ("a=1,=2", ("grades", "perfect=4,good=2,bad=0", "'=2'")),
-        ("a=x", ("grades", "perfect=4,good=2,bad=0", "found 'a=x'")),
-        ("a=1, A =2", ("grades", "'A'", "twice")),
-        ("1=1,1.0=2", ("grades", "'1.0'", "twice")),
-        ("a=6", ("grades", "'a'", "6", "max_grade 5")),
-        ("a=-1", ("grades", "'a'", "-1", "negative_grades zero")),
-    ],
-)  # fmt: skip
-def test_a_map_that_is_none_is_refused(text, message):
-    with refused(InputError, message):
-        GradeRules(words=parse_words(text), highest=5)
-
-
-def test_policies_are_known_by_name():
-    with refused(InputError, "negative_grades", "zeros", "zero"):
-        GradeRules(negative="zeros")
-    with refused(InputError, "unjudged", "keeps", "keep"):
-        GradeRules(unjudged="keeps")
+def test_a_map_that_is_none_is_refused():
+    """Beside those of malformed/cases.toml."""
+    for text, *facts in (("a=1,,b=2", "''"), ("a=1,=2", "'=2'"), ("1=1,1.0=2", "'1.0'", "twice")):
+        with refused(InputError, "grades", *facts):
+            GradeRules(words=parse_words(text), highest=5)
 
 
 # ---- in an ingest --------------------------------------------------------------------------------------------------

@@ -1,26 +1,20 @@
 """Hashes against their slow twins, and shards that do not depend on how much memory there was."""
 
+import pickle
 import tracemalloc
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rankmill.foundation.errors import InputError
 from rankmill.pipeline.grouping import _kernels
 from rankmill.pipeline.grouping import bucket_rows as bucket_module
-from rankmill.pipeline.grouping import settled_bucket as layout_module
 from rankmill.pipeline.grouping.bucket_files import BucketFiles
 from rankmill.pipeline.grouping.bucket_rows import RowSpill, padded, read_bucket, spilled_schema
-from rankmill.pipeline.grouping.query_splits import SPLIT_SALT, buckets_of, hash_ids, parse_shares, splits_of
-from rankmill.pipeline.grouping.settled_bucket import Layout
-from rankmill.pipeline.grouping.shard_writer import write_shard
+from rankmill.pipeline.grouping.query_splits import SPLIT_SALT, buckets_of, hash_ids, splits_of
 from rankmill.pipeline.sources.batch import BATCH_BYTES, RowBatch
 from tests import naive
-from tests.refusals import refused
 
 
 @given(st.lists(st.text(max_size=12), max_size=20), st.integers(0, 3))
@@ -76,54 +70,6 @@ def test_shares_of_splits_are_met_and_say_nothing_about_buckets():
     assert (splits_of(ids, {"train": 1.0}) == 0).all()
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("train=0.8,valid=0.1", ("split", "1", "0.9")),
-        ("train:1", ("split", "name=share", "'train:1'", "train=0.8,valid=0.1,test=0.1")),
-        ("train=a", ("split", "name=share", "'train=a'", "train=0.8,valid=0.1,test=0.1")),
-        ("train=0.5,train=0.5", ("split", "'train'", "twice")),
-        ("train=0.5,vali=0.5", ("split", "'vali'", "'valid'")),
-        ("train=1.5,valid=-0.5", ("split", "train", "0..1", "1.5")),
-        ("train=nan", ("split", "train", "0..1", "nan")),
-    ],
-)
-def test_bad_shares_are_refused(text, message):
-    with refused(InputError, message):
-        parse_shares(text)
-
-
-def write(folder, memory):
-    rng = np.random.default_rng(5)
-    folder.mkdir()
-    spill = RowSpill(BucketFiles(folder / "spill", 1, spilled_schema()))
-    for width in (2, 3, 1):
-        n = 700
-        spill.add(
-            RowBatch(
-                qid=pa.array([f"q{k}" for k in rng.integers(0, 9, n)]),
-                doc_id=pa.array([None if k == 0 else f"d{k}" for k in rng.integers(0, 50, n)]),
-                grade=rng.integers(0, 3, n).astype(np.int32),
-                values=rng.integers(0, 4, (n, width)).astype(np.float32),
-            ),
-            source=0,
-        )
-    layout = Layout(features=("a", "b", "c"), absent=0.0, rule=None, source_split=[0], source_name=["x"])
-    return write_shard(spill, 0, layout, folder, memory)
-
-
-def test_a_shard_has_the_same_bytes_however_often_its_rows_are_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(layout_module, "ROW_GROUP_BYTES", 4 * 3 * 100)
-    once, twice, often = (write(tmp_path / str(memory), memory) for memory in (1 << 30, 15_000, 0))
-    assert once == twice == often
-    assert once.shard.rows == 2100
-    table = pq.read_table(tmp_path / "0" / "features" / f"{once.shard.features}.parquet")
-    assert pq.ParquetFile(tmp_path / "0" / "features" / f"{once.shard.features}.parquet").num_row_groups == 33
-    keys = list(zip(table["qid"].to_pylist(), table["doc_id"].to_pylist(), strict=True))
-    assert keys == sorted(keys, key=lambda key: (key[0], key[1] is None, key[1] or ""))
-    assert 0 < sum(doc_id is None for _, doc_id in keys) < 2100
-
-
 def test_narrow_rows_are_widened_some_at_a_time(tmp_path):
     """A hundred thousand rows of one feature, 0.4 MB, would be 400 MB with all features."""
     n, width = 100_000, 1000
@@ -141,7 +87,8 @@ def test_narrow_rows_are_widened_some_at_a_time(tmp_path):
 
 
 def test_rows_that_came_one_by_one_are_read_in_their_order(tmp_path, monkeypatch):
-    spill = RowSpill(BucketFiles(tmp_path / "spill", 1, spilled_schema()))
+    files = BucketFiles(tmp_path / "spill", 1, spilled_schema())
+    spill = RowSpill(files)
     for k in range(20):
         qid, doc_id = pa.array([f"q{k}"]), pa.array([f"d{k}"]) if k % 3 else None
         spill.add(RowBatch(qid=qid, doc_id=doc_id, grade=None, values=np.full((1, 1), k, dtype=np.float32)), k)
@@ -152,3 +99,5 @@ def test_rows_that_came_one_by_one_are_read_in_their_order(tmp_path, monkeypatch
         found = read_bucket(spill, 0, 1, 0.0)
         assert (found.qid, found.doc_id) == (whole.qid, whole.doc_id)
         assert (found.source == whole.source).all()
+    sent = RowSpill(pickle.loads(pickle.dumps(files)))  # to another process
+    assert read_bucket(sent, 0, 1, 0.0).qid == whole.qid

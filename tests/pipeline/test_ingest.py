@@ -13,7 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from rankmill.foundation.errors import DataRejected, InputError, MalformedLine, TooManyRejects
+from rankmill.foundation.errors import ConflictError, DataRejected, InputError, MalformedLine, TooManyRejects
+from rankmill.pipeline import publish_dataset
 from rankmill.pipeline.cli import app
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.ingest import dataset_builder as building
@@ -137,60 +138,15 @@ def test_a_query_in_two_splits_is_refused(tmp_path):
 # ---- what is refused -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("content", "options", "error", "message"),
-    [
-        (b"", {}, DataRejected, "{path}: contains no rows"),
-        (b"# nothing\n\n", {}, DataRejected, "{path}: contains no rows"),
-        (b"1 qid:1\n", {}, DataRejected, "{path}: no row has a feature"),
-        (b"1 qid:1 1:1\n", {"split": {"train": 0.5}}, InputError, "split: the shares must add up to 1, got 0.5"),
-        (b"1 qid:1 1:1\n", {"memory": 10**6}, InputError, "memory must be at least 512MB, got 1,000,000 bytes"),
-        (b"1 qid:1 1:1\n", {"buckets": 0}, InputError, "buckets must be in 1 .. 4096, got 0"),
-        (b"1 qid:1 1:1\n", {"format": "letr"}, InputError, "unknown value of format 'letr'; did you mean 'letor'?"),
-        (b"1 qid:1 1:1\n1 1:1\n", {}, MalformedLine, "{path}:2:3: expected qid:ID after the grade, found '1:1'; every line"
-            " must name its query, or in.txt.query (or .group) must have the sizes of all queries, one"
-            " a line"),
-        (b"\x80\n", {}, DataRejected, "{path}:1: not a text file: byte 0x80 is not UTF-8; convert the file to UTF-8"),
-    ],
-)  # fmt: skip
-def test_a_refusal_says_why_and_leaves_nothing(tmp_path, content, options, error, message):
+def test_a_refusal_leaves_nothing(tmp_path):
+    """What is said is in malformed/cases.toml."""
     path = tmp_path / "in.txt"
-    path.write_bytes(content)
-    with pytest.raises(error) as caught:
-        ingest([path], tmp_path / "deep" / "out", options=IngestOptions(**options))
-    assert str(caught.value) == message.format(path=path)
+    path.write_text("1 qid:1 1:1\n1 1:1\n")
+    with refused(MalformedLine, f"{path}:2:3"):
+        ingest([path], tmp_path / "deep" / "out")
+    with refused(InputError, "no input"):
+        ingest([], tmp_path / "deep" / "out")
     assert [file.name for file in tmp_path.iterdir()] == ["in.txt"]
-
-
-def test_files_that_are_none(tmp_path):
-    path = tmp_path / "in.txt"
-    path.write_text("1 qid:1 1:1\n")
-    for inputs, message in (
-        ([tmp_path / "gone.txt"], (tmp_path / "gone.txt", "no such file")),
-        ([tmp_path / "*.gone"], f"'{tmp_path / '*.gone'}'"),
-        ([path, tmp_path / "." / "in.txt"], (path, "twice")),
-        ([], "no input"),
-    ):
-        with refused(InputError, message):
-            ingest(inputs, tmp_path / "out")
-    with refused(InputError, "split"):
-        ingest([path], tmp_path / "out", valid=[path], options=IngestOptions(split={"train": 1.0}))
-
-
-def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path, monkeypatch):
-    path = tmp_path / "in.txt"
-    path.write_text("1 qid:1 1:1\n")
-    real = building.collect_rows
-
-    def grow(*arguments, **options):
-        found = real(*arguments, **options)
-        path.write_text("1 qid:1 1:1\n1 qid:1 1:2\n")
-        return found
-
-    monkeypatch.setattr(building, "collect_rows", grow)
-    with refused(InputError, "in.txt", "changed"):
-        ingest([path], tmp_path / "out")
-    assert not (tmp_path / "out").exists()
 
 
 def test_progress_goes_up_to_all_bytes_and_all_documents(tmp_path):
@@ -279,6 +235,7 @@ def test_overwriting_swaps_the_manifest_and_keeps_the_former_shards_for_its_read
     assert not states[0].features_path(states[0].manifest.shards[0]).exists()
     assert len(files_in(out / "features")) + len(files_in(out / "_queries")) == 6  # rows of now, queries of both
     assert len(list((out / "_replaced").iterdir())) == 2
+    assert len(list((out / "_statistics").iterdir())) <= 4
     assert sorted(file.name for file in tmp_path.iterdir()) == ["in.txt", "out"]
 
 
@@ -325,6 +282,45 @@ def test_a_killed_run_leaves_no_dataset_and_the_next_one_clears_up(tmp_path):
     assert sorted(file.name for file in tmp_path.iterdir()) == ["in.txt", "out"]
 
 
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("when", ["while rows are read", "at the rename"])
+def test_of_two_that_write_one_dataset_one_wins_or_one_is_refused(tmp_path, monkeypatch, when, overwrite):
+    out, mine, other = tmp_path / "out", tmp_path / "a.txt", tmp_path / "b.txt"
+    for path, queries in ((mine, 40), (other, 50)):
+        path.write_text(
+            "".join(f"{doc % 2} qid:{path.stem}{query} 1:{doc}\n" for query in range(queries) for doc in range(3))
+        )
+    ingest([mine], tmp_path / "alone")
+    publish, others = publish_dataset.publish_folder, []
+
+    def rename(staged, to):
+        interfere("at the rename")
+        publish(staged, to)
+
+    def interfere(now):
+        if now == when and not others:
+            others.append(True)
+            ingest([other], out)
+
+    monkeypatch.setattr(publish_dataset, "publish_folder", rename)
+    options = IngestOptions(overwrite=overwrite)
+
+    def run_it():
+        ingest([mine], out, options=options, progress=lambda *_: interfere("while rows are read"))
+
+    if overwrite:
+        run_it()
+        assert Dataset.open(out).manifest.data_digest() == Dataset.open(tmp_path / "alone").manifest.data_digest()
+    else:
+        with pytest.raises(ConflictError):
+            run_it()
+        assert Dataset.open(out).manifest.rows == 150
+        with pytest.raises(InputError):  # a dataset that was there before is a mistake of the user
+            ingest([mine], out)
+    assert others
+    assert not list(tmp_path.glob(".*"))
+
+
 # ---- the command ---------------------------------------------------------------------------------------------------
 
 
@@ -346,29 +342,4 @@ def test_the_command_reports_in_words_and_in_json(tmp_path):
     assert (facts["rows"], facts["queries"], facts["features"], facts["missing_values"]) == (3, 2, 2, 1)
     assert facts["splits"] == {"train": {"queries": 2, "rows": 3}}
     assert facts["sources"][0]["name"] == "in.txt"
-
-
-def test_the_command_hands_mistakes_to_the_front_door(tmp_path):
-    path = tmp_path / "in.txt"
-    path.write_text("1 qid:1 1:1\n")
-    for arguments, message in (
-        (["--memory", "2 geese"], "--memory: expected a size such as 2GB or 512MiB, found '2 geese'"),
-        (["--absent", "zeor"], "unknown value of --absent 'zeor'; did you mean 'zero'?"),
-        (["--format", "lettor"], "unknown value of --format 'lettor'; did you mean 'letor'?"),
-        (["--split", "train=2"], "--split: the share of train must be in 0..1, got 2.0"),
-    ):
-        result = run("ingest", path, "-o", tmp_path / "out", *arguments)
-        assert isinstance(result.exception, InputError)
-        assert str(result.exception) == message
-    assert isinstance(run("ingest", path, "-o", tmp_path / "out", "--index-base", 2).exception, InputError)
-    assert run("ingest", path).exit_code == 2
-
-
-def test_nothing_of_this_machine_is_in_the_manifest(tmp_path):
-    path = tmp_path / "in.txt"
-    path.write_text("1 qid:1 1:1\n")
-    for out in (tmp_path / "a", tmp_path / "b"):
-        ingest([path], out, options=IngestOptions(block_size=100 + len(out.name)))
-    manifests = [(tmp_path / name / "_manifest.json").read_bytes() for name in "ab"]
-    assert manifests[0] == manifests[1]
-    assert str(tmp_path).encode() not in manifests[0]
+    assert str(tmp_path).encode() not in (tmp_path / "b" / "_manifest.json").read_bytes()  # nothing of this machine

@@ -1,6 +1,7 @@
-"""The memory bound of an ingest: what the plan promises, and what a process takes."""
+"""The memory bound of an ingest: what the plan promises, and what a process takes; and the cores that it may use."""
 
 import itertools
+import os
 import subprocess
 import sys
 
@@ -8,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from rankmill.foundation.cores import available_cores
 from rankmill.foundation.errors import InputError
 from rankmill.foundation.process_memory import checked_memory
 from rankmill.foundation.units import MIN_MEMORY
@@ -84,6 +86,29 @@ def test_many_columns_take_room_in_a_file_of_few_rows():
     assert writing_share(2 * 10**9, 8, **needs).threads == 3
     with refused(InputError, "memory 800MB"):
         writing_share(MIN_MEMORY, 8, **needs)
+
+
+def test_the_quota_bounds_the_affinity(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 2, 4, 6}, raising=False)
+    file = tmp_path / "cpu.max"
+    assert available_cores(file) == 4
+    for quota, cores in (("200000 100000", 2), ("250000 100000", 2), ("50000 100000", 1), ("1600000 100000", 4)):
+        file.write_text(f"{quota}\n")
+        assert available_cores(file) == cores
+    for none in ("", "max 100000\n", "many 100000\n", "200000 0\n", "200000\n"):
+        file.write_text(none)
+        assert available_cores(file) == 4
+
+
+@pytest.mark.parametrize(("count", "cores"), [(3, 3), (None, 1)])
+def test_without_affinity_the_machine_is_counted(tmp_path, monkeypatch, count, cores):
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: count)
+    assert available_cores(tmp_path / "none") == cores
+
+
+def test_this_process_has_one_at_least():
+    assert available_cores() >= 1
 
 
 SCRIPT = """

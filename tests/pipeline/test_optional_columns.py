@@ -51,7 +51,8 @@ def judgments(n, seed):
 
 def test_every_number_comes_to_its_row(tmp_path):
     rows = judgments(400, 1)
-    ingest([write_rows(tmp_path / "all.csv", rows)], tmp_path / "all", options=IngestOptions(buckets=5))
+    options = IngestOptions(buckets=5, split={"train": 0.5, "valid": 0.5})
+    ingest([write_rows(tmp_path / "all.csv", rows)], tmp_path / "all", options=options)
     dataset = Dataset.open(tmp_path / "all")
     assert dataset.optional_columns == COLUMNS
     narrow = ["qid", "doc_id", "grade", *COLUMNS, "x"]
@@ -60,26 +61,13 @@ def test_every_number_comes_to_its_row(tmp_path):
     got = sorted(zip(*(found[name].to_pylist() for name in narrow), strict=True), key=repr)
     wanted = [tuple(0.0 + row[name] if name in COLUMNS else row[name] or None for name in narrow) for row in rows]
     assert got == sorted([(q, d, g or 0, *rest[:-1], rest[-1] or 0.0) for q, d, g, *rest in wanted], key=repr)
-    queries = dataset.queries()
     weight_of = {row["qid"]: row["query_weight"] for row in rows}
-    assert queries.weights.tolist() == [weight_of[qid] for qid in queries.qid.to_pylist()]
-    assert str(found.schema.field("grade").type) == "int32"
-
-
-def test_splits_and_empty_splits_have_their_numbers(tmp_path):
-    rows = judgments(200, 2)
-    shares = {"train": 0.5, "valid": 0.5}
-    ingest([write_rows(tmp_path / "in.csv", rows)], tmp_path / "out", options=IngestOptions(split=shares))
-    dataset = Dataset.open(tmp_path / "out")
-    weight_of = {row["qid"]: row["query_weight"] for row in rows}
-    for split in ("train", "valid", "test"):
-        queries = dataset.queries(split)
+    for split in (None, "train", "valid", "test"):  # the last one is empty
+        queries, part = dataset.queries(split), dataset.rows(split, COLUMNS)
         assert queries.weights.dtype == np.float64
         assert queries.weights.tolist() == [weight_of[qid] for qid in queries.qid.to_pylist()]
-        table = dataset.rows(split, ["label", "event", "weight", "offset"])
-        assert len(table) == queries.n_rows
-        assert [str(kind) for kind in table.schema.types] == ["double", "uint8", "double", "double"]
-    assert len(dataset.queries("test")) == 0 < len(dataset.queries("valid"))
+        assert (len(part), part.schema.types) == (queries.n_rows, found.select(COLUMNS).schema.types)
+    assert str(found.schema.field("grade").type) == "int32"
 
 
 def test_a_dataset_without_them_says_nothing_of_them(tmp_path):
@@ -208,28 +196,7 @@ def test_a_bad_value_of_parquet_is_named_by_row_and_column(tmp_path):
         assert not (tmp_path / "out").exists()
 
 
-def test_a_bad_label_of_text_is_named(tmp_path):
-    path, tokens = tmp_path / "in.txt", ["x", "nan", "-inf", "1e39", "2e999", "1.5x"]
-    read = ReadOptions(labels="real")
-    for token in tokens[:2]:
-        path.write_text(f"1.5 qid:1 1:1\n{token} qid:1 1:2\n-.5e1 qid:1 1:3\n")
-        with refused(MalformedLine, f"{path}:2:1", LABEL, repr(token)):
-            ingest([path], tmp_path / "out", options=IngestOptions(read=read))
-    path.write_text("1.5 qid:1 1:1\n" + "".join(f"{token} qid:1 1:2\n" for token in tokens) + "-.5e1 qid:1 1:3\n")
-    ingest([path], tmp_path / "out", options=IngestOptions(read=read, max_rejects=len(tokens), block_size=5))
-    assert sorted(Dataset.open(tmp_path / "out").rows(None, ["label"])["label"].to_pylist()) == [-5.0, 1.5]
-
-
-def test_a_query_has_one_weight(tmp_path):
-    a, b = tmp_path / "a.csv", tmp_path / "b.csv"
-    a.write_text("qid,grade,query_weight,x\nk,0,2,1\nl,1,1.5,2\n")
-    b.write_text("qid,grade,query_weight,x\nk,1,2,1\nl,1,0.5,2\n")
-    with refused(DataRejected, "'l'", "query_weight", "0.5", b, "1.5", a, "weight"):
-        ingest([a, b], tmp_path / "out")
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["a.csv", "b.csv"]
-
-
-def test_files_bring_the_same_columns_and_text_has_an_option_of_its_own(tmp_path):
+def test_files_bring_the_same_columns(tmp_path):
     a, b, c, d = (tmp_path / f"{name}.csv" for name in "abcd")
     a.write_text("qid,grade,weight,x\n1,0,1,1\n")
     b.write_text("qid,grade,x\n1,0,1\n")
@@ -242,10 +209,6 @@ def test_files_bring_the_same_columns_and_text_has_an_option_of_its_own(tmp_path
     ):
         with refused(DataRejected, message):
             ingest(files, tmp_path / "out")
-    with refused(InputError, "labels", "LETOR", c, "'label'"):
-        ingest([c], tmp_path / "out", options=IngestOptions(read=ReadOptions(labels="real")))
-    with refused(InputError, "labels", "reel", "real"):
-        ReadOptions(labels="reel")
 
 
 def test_candidates_pass_over_what_only_judgments_have(tmp_path):

@@ -4,10 +4,9 @@ import gzip
 import random
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 
-from rankmill.foundation.errors import DataRejected, InputError, MalformedLine
+from rankmill.foundation.errors import InputError, MalformedLine
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.options import IngestOptions, ReadOptions
@@ -52,7 +51,7 @@ def test_queries_are_called_by_file_and_number(tmp_path, suffix):
     assert read(packed) == expected
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(6))
 def test_lines_put_aside_are_rows_of_their_query(tmp_path, seed):
     rng = random.Random(seed)
     sizes = [rng.choice([1, 1, 2, 3, 40]) for _ in range(rng.randrange(1, 30))]
@@ -66,37 +65,6 @@ def test_lines_put_aside_are_rows_of_their_query(tmp_path, seed):
             rows.append((row % 5, f"a.txt:{number}", None, row))
     path = write(tmp_path / "a.txt", lines, sizes, end=rng.choice(["\n", "\r\n"]))
     assert read(path, rng.choice([1, 30, 1 << 20]), Quarantine(limit=1000)) == rows
-
-
-@pytest.mark.parametrize(
-    ("lines", "sizes", "message"),
-    [
-        (["1 1:1"] * 3 + ["", "0 1:2", "0 1:3"], [1, 2], "{path}:5: more rows than query sizes: the sizes in {path}.query add up to 3, and this is the next row"),
-        (["1 1:1"] * 3, [1, 1, 4, 2], "{path}.query:3: query sizes exceed the rows: {path} has 3 rows, but"
-            " this query ends at row 6"),
-        (["1 1:1"] * 3, [1, 2, 5, 1], "{path}.query:3: query sizes exceed the rows: {path} has 3 rows, but"
-            " this query ends at row 8"),
-        (["1 1:1"], [], "{path}:1: more rows than query sizes: the sizes in {path}.query add up to 0, and this is the next row"),
-        (["1 1:1"], [0], "{path}.query:1:1: expected the number of rows of a query: a whole number, 1 or more, found '0'"),
-        (["1 1:1"] * 2, [1, "1.0"], "{path}.query:2:1: expected the number of rows of a query: a whole number, 1 or more, found '1.0'"),
-        (["1 1:1"] * 2, [1, "1 1"], "{path}.query:2:1: expected the number of rows of a query: a whole number, 1 or more, found '2 words'"),
-        (["1 1:1"], [10**12], "{path}.query:1:1: expected the number of rows of a query: a whole number, 1 or more, found '1000000000000'"),
-        (["1 1:1", "1 qid:3 1:1"], [2], "{path}:2:3: expected index:value, found 'qid:3'; no qid: here, because"
-            " the first line has none"),
-        (["1 0:1"], [1], "{path}:1:3: expected a feature index from 1, found '0:1'; if features are numbered from 0: index_base=0"),
-        (["1 1:1"], None, "{path}:1:3: expected qid:ID after the grade, found '1:1'; every line must"
-            " name its query, or a.txt.query (or .group) must have the sizes of all queries, one a line"),
-        (["1 qid:3 1:1", "1 1:1"], [2], "{path}:2:3: expected qid:ID after the grade, found '1:1'; every line"
-            " must name its query, or a.txt.query (or .group) must have the sizes of all queries, one a"
-            " line"),
-    ],
-)  # fmt: skip
-@pytest.mark.parametrize("block_bytes", [1, 1 << 20])
-def test_what_does_not_fit_is_named(tmp_path, lines, sizes, message, block_bytes):
-    path = write(tmp_path / "a.txt", lines, sizes)
-    with pytest.raises(DataRejected) as caught:
-        read(path, block_bytes)
-    assert str(caught.value) == message.format(path=path)
 
 
 def test_files_that_cannot_be_told_apart_are_refused(tmp_path):
@@ -138,32 +106,18 @@ def test_real_labels_and_a_bad_one(tmp_path):
 
 
 def test_lightgbm_rank(tmp_path, test_data):
-    folder = test_data / "lightgbm-rank"
-    for split, name in (("train", "rank.train"), ("test", "rank.test")):
-        lines = (folder / name).read_text().splitlines()
-        sizes = [int(size) for size in (folder / f"{name}.query").read_text().split()]
-        numbers = naive.query_numbers((folder / f"{name}.query").read_text(), len(lines))
-        expected, width = [], 0
-        for line, number in zip(lines, numbers, strict=True):
-            grade, *entries = line.split()
-            features = {int(entry.split(":")[0]): np.float32(float(entry.split(":")[1])) for entry in entries}
-            width = max(width, *features)
-            expected.append((int(grade), f"{name}:{number}", features))
-        ingest([folder / name], tmp_path / name, options=IngestOptions(block_size=100_000))
-        dataset = Dataset.open(tmp_path / name)
-        assert (dataset.manifest.rows, dataset.manifest.queries) == (len(lines), len(sizes)), split
-        assert len(dataset.feature_names) == width
-        dense = [
-            (qid, grade, np.array([features.get(k, 0) for k in range(1, width + 1)], np.float32).tobytes())
-            for grade, qid, features in expected
-        ]
-        table = dataset.rows(None, ["qid", "grade"])
-        values = np.concatenate(list(dataset.feature_batches(None)))
-        found = zip(table["qid"].to_pylist(), table["grade"].to_pylist(), map(np.ndarray.tobytes, values), strict=True)
-        assert sorted(found) == sorted(dense)
-        queries = pq.read_table(tmp_path / name / "_queries")
-        by_name = dict(zip(queries["qid"].to_pylist(), queries["n_docs"].to_pylist(), strict=True))
-        assert by_name == {f"{name}:{number}": size for number, size in enumerate(sizes, start=1)}
-    ingest([folder / "rank.*"], tmp_path / "both")
-    both = Dataset.open(tmp_path / "both").manifest
-    assert (both.rows, both.queries) == (3005 + 768, 201 + 50)
+    file = test_data / "lightgbm-rank" / "rank.test"
+    lines, sizes = file.read_text().splitlines(), file.with_name("rank.test.query").read_text()
+    manifest = ingest([file], tmp_path / "out", options=IngestOptions(block_size=100_000)).manifest
+    assert (manifest.rows, manifest.queries) == (len(lines), len(sizes.split())) == (768, 50)
+    dense = []
+    for line, number in zip(lines, naive.query_numbers(sizes, len(lines)), strict=True):
+        grade, *entries = line.split()
+        values = np.zeros(len(manifest.features), np.float32)
+        for index, value in (entry.split(":") for entry in entries):
+            values[int(index) - 1] = float(value)
+        dense.append((f"rank.test:{number}", int(grade), values.tobytes()))
+    dataset = Dataset.open(tmp_path / "out")
+    table, values = dataset.rows(None, ["qid", "grade"]), np.concatenate(list(dataset.feature_batches(None)))
+    found = zip(table["qid"].to_pylist(), table["grade"].to_pylist(), map(np.ndarray.tobytes, values), strict=True)
+    assert sorted(found) == sorted(dense)

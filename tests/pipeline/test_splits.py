@@ -4,6 +4,7 @@ import random
 from collections import Counter
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -15,8 +16,10 @@ from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.dataset_manifest import SPLITS
 from rankmill.pipeline.grouping.query_splits import (
     ByFold,
+    ByShares,
     ByTime,
     fold_choice,
+    parse_shares,
     parse_split_time,
     parts_of_folds,
     rule_of,
@@ -78,22 +81,18 @@ def test_microseconds_count(tmp_path):
     assert parse_split_time("valid=2026-01-01T01:00+01:00") == parse_split_time(" valid=2026-01-01 ")
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("2026-01-01", ("name=time", "2026-01-01", "valid=2026-01-01,test=2026-02-01")),
-        ("valid=soon", ("valid", "'soon'")),
-        ("valid=", ("valid", "''")),
-        ("train=2026-01-01", ("train", "valid", "test")),
-        ("vald=2026-01-01", ("split", "'vald'", "'valid'")),
-        ("valid=5,valid=6", ("'valid'", "twice")),
-        ("valid=2026-02-01,test=2026-01-01", ("valid=2026-02-01", "test=2026-01-01")),
-        ("valid=5,test=5", ("valid", "before", "test")),
-    ],
-)
-def test_bounds_that_say_nothing_are_errors(text, message):
-    with refused(InputError, message):
-        parse_split_time(text)
+def test_bounds_that_say_nothing_are_errors():
+    """Beside those of malformed/cases.toml."""
+    for text, *facts in (
+        ("2026-01-01", "name=time", "2026-01-01", "valid=2026-01-01,test=2026-02-01"),
+        ("vald=2026-01-01", "split", "'vald'", "'valid'"),
+        ("valid=5,valid=6", "'valid'", "twice"),
+        ("valid=5,test=5", "valid", "before", "test"),
+    ):
+        with refused(InputError, *facts):
+            parse_split_time(text)
+    with refused(InputError, "split", "train", "0..1", "nan"):
+        parse_shares("train=nan")
 
 
 # ---- folds ---------------------------------------------------------------------------------------------------------
@@ -169,15 +168,6 @@ def test_rules_do_not_mix(tmp_path):
     file.write_text("1 qid:1 1:1\n")
     with refused(InputError, "folds", "valid or test"):
         ingest([file], tmp_path / "out", valid=[file], options=IngestOptions(folds=3, fold=1))
-    for folds, fold, message in (
-        (2, 1, ("folds", "3")),
-        (5, 0, ("fold", "1..5", "0")),
-        (5, 6, ("fold", "1..5", "6")),
-        (5, None, ("folds", "fold")),
-        (None, 1, ("folds", "fold")),
-    ):
-        with refused(InputError, message):
-            fold_choice(folds, fold)
 
 
 def test_the_command_takes_them(tmp_path):
@@ -188,3 +178,36 @@ def test_the_command_takes_them(tmp_path):
         found = CliRunner().invoke(app, ["ingest", str(file), "-o", str(out), *options, "--json"])
         assert found.exit_code == 0, found.output
         assert set(Dataset.open(out).manifest.splits) == set(SPLITS)
+
+
+# ---- lists of one query that share the text before the last character of their ids ---------------------------------
+
+
+@pytest.mark.parametrize("rule", [{"split": {"train": 0.5, "valid": 0.25, "test": 0.25}}, {"folds": 4, "fold": 2}])
+def test_all_lists_of_a_query_are_in_one_split(tmp_path, rule):
+    lists = [f"{query}/{session}" for query in range(40) for session in range(query % 5 + 1)]
+    rows = pl.DataFrame({"qid": lists}).join(
+        pl.DataFrame({"doc_id": ["a", "b"], "grade": [0, 1], "f": [0.5, 2.0]}), how="cross"
+    )
+    rows.write_parquet(tmp_path / "rows.parquet")
+    options = IngestOptions(**rule, split_prefix="/")
+    ingest([tmp_path / "rows.parquet"], tmp_path / "ds", options=options)
+    dataset = Dataset.open(tmp_path / "ds")
+    assert dataset.manifest.meaning.split_prefix == "/"
+    queries = pl.concat([pl.read_parquet(dataset.queries_path(shard)) for shard in dataset.manifest.shards])
+    splits = queries.with_columns(query=pl.col("qid").str.split("/").list.first())
+    assert set(splits.group_by("query").agg(pl.col("split").n_unique())["split"]) == {1}
+    assert splits["split"].n_unique() == 3
+    made = options.rule.splits(pa.array(splits["query"].to_list()), None)  # the split of a query is that of its id
+    assert [("train", "valid", "test")[s] for s in made] == splits["split"].cast(pl.String).to_list()
+
+
+def test_rules_and_options_that_do_not_go_together():
+    with refused(InputError, "split_prefix", "folds"):
+        IngestOptions(split_prefix="/")
+    with refused(InputError, "split_prefix", "one character"):
+        IngestOptions(split_prefix="//", split={"train": 1.0})
+    qids = pa.array(["a/1", "a", "x/y/2", "x/y/", "a\n/3", "a\n"])
+    for rule in (ByShares({"train": 0.5, "test": 0.5}, "/"), ByFold(5, 1, "/")):
+        one, two, three, four, five, six = rule.splits(qids, None).tolist()
+        assert (one, three, five) == (two, four, six)

@@ -91,26 +91,6 @@ def make(folder: Path, text: str = TEXT, name: str = "data", **options: object) 
     return Dataset.open(folder / name)
 
 
-def test_the_shards_together_say_what_the_dataset_holds(tmp_path):
-    dataset = make(tmp_path)
-    found = statistics_of(dataset)
-    features = {feature.name: feature for feature in found.features}
-    assert features["f1"] == FeatureFacts("f1", 1.0, 4.0, 0, 0, 1, None)
-    assert features["f2"].same_as == "f1"
-    assert features["f3"] == FeatureFacts("f3", 7.0, 7.0, 0, 0, 0, None)
-    assert features["f3"].constant
-    assert features["f4"].varied_queries == 0
-    assert features["f5"] == FeatureFacts("f5", None, None, 5, 0, 0, None)
-    assert features["f6"] == FeatureFacts("f6", -1.0, 0.0, 1, 3, 1, None)
-    assert features["f7"].maximum == np.inf
-    assert (features["f8"].missing, features["f8"].varied_queries, features["f8"].constant) == (4, 1, False)
-    assert (found.one_document, found.one_grade) == (1, 1)
-    assert found.remarks == [
-        "all missing: f5; constant: f3; the same: f2 as f1; infinite values: f7",
-        "queries: 1 of one document, 1 of one grade",
-    ]
-
-
 def test_pieces_and_order_do_not_show_in_the_files(tmp_path, monkeypatch):
     write_synthetic(tmp_path / "in.txt", SynthParameters(queries=40, documents_per_query=30, features=12, seed=2))
     files = {}
@@ -140,15 +120,6 @@ def test_lost_and_damaged_files_are_named(tmp_path):
     file.unlink()
     with pytest.raises(DatasetFormatError, match=file.name):
         Dataset.open(dataset.path)
-
-
-def test_files_of_replaced_data_go_with_them(tmp_path):
-    make(tmp_path)
-    for number in range(3):
-        dataset = make(tmp_path, TEXT.replace("1:1 ", f"1:{number + 7} "), overwrite=True)
-    named = {shard.statistics.digest for shard in dataset.manifest.shards}
-    assert named <= {file.stem for file in (dataset.path / "_statistics").iterdir()}
-    assert len(list((dataset.path / "_statistics").iterdir())) <= 2 * len(named)
 
 
 def test_describe_needs_no_columns_where_there_are_too_many(tmp_path, monkeypatch):

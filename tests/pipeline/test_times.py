@@ -143,25 +143,11 @@ def test_a_query_has_the_latest_time_of_its_rows_whatever_the_file(tmp_path):
     assert len(seen) == 1
 
 
-def test_rows_carry_their_times_in_the_order_of_the_file(tmp_path):
-    rows = judgments(50, 2)
-    for suffix in ("csv", "parquet"):
-        file = write_rows(tmp_path / f"in.{suffix}", rows)
-        source = open_source(file, options=ReadOptions(time_column="seen"))
-        assert source.fields == ("grade", "time")
-        times = np.concatenate([batch.extras["time"] for batch in source.batches(1)])
-        assert times.dtype == np.int64
-        assert times.tolist() == [microseconds(row["seen"]) for row in rows]
-
-
 def test_bad_times_have_a_place(tmp_path):
     options = ReadOptions(time_column="when")
     text = tmp_path / "in.csv"
     text.write_text("qid,when,grade,x\na,2026-01-01,1,2\na,2026-02-30,1,2\n")
     with refused(MalformedLine, "in.csv:3:3", "time", "'2026-02-30'"):
-        list(open_source(text, options=options).batches())
-    text.write_text("qid,when,grade,x\na,,1,2\n")
-    with refused(MalformedLine, "in.csv:2:3", "time"):
         list(open_source(text, options=options).batches())
     table = tmp_path / "in.parquet"
     columns = {"qid": ["a", "a"], "grade": [1, 1], "x": [2.0, 2.0]}
@@ -178,10 +164,6 @@ def test_bad_times_have_a_place(tmp_path):
         open_source(text, options=ReadOptions(time_column="wen"))
     with refused(InputError, "'grade'", "reserved"):
         open_source(text, options=ReadOptions(time_column="grade"))
-    letor = tmp_path / "in.txt"
-    letor.write_text("1 qid:a 1:2\n")
-    with refused(InputError, "time_column", "tables"):
-        ingest([letor], tmp_path / "out", options=IngestOptions(read=options))
 
 
 def test_json_lines_have_times_as_text_or_as_seconds(tmp_path):

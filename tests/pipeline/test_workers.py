@@ -17,7 +17,6 @@ from rankmill.pipeline.grouping.bucket_rows import RowSpill, spilled_schema
 from rankmill.pipeline.ingest.read_rows import read_all
 from rankmill.pipeline.options import ReadOptions
 from rankmill.pipeline.sources import blocks as blocks_module
-from rankmill.pipeline.sources import delimited_text as delimited_module
 from rankmill.pipeline.sources import letor as letor_module
 from rankmill.pipeline.sources.batch import Quarantine, RowBatch
 from rankmill.pipeline.sources.blocks import LineNumbers
@@ -181,29 +180,6 @@ def test_pieces_of_a_block_are_read_as_the_block_is(tmp_path, monkeypatch, group
         assert rows() == whole
 
 
-def test_pieces_of_a_table_are_read_as_the_table_is(tmp_path, monkeypatch):
-    rng = np.random.default_rng(8)
-    path = tmp_path / "a.csv"
-    cells = rng.integers(0, 4, (50, 3)).astype(str)
-    cells[[3, 30], [0, 2]] = "x"
-    path.write_text("grade,qid,f1\n" + "\n".join(map(",".join, cells)) + "\n")
-
-    def rows():
-        quarantine = Quarantine(5)
-        found = [
-            row
-            for batch in DelimitedSource(path, ",", ReadOptions(), quarantine).batches()
-            for row in zip(batch.qid.to_pylist(), batch.grade.tolist(), batch.values[:, 0].tolist(), strict=True)
-        ]
-        return found, quarantine.rejects
-
-    whole = rows()
-    assert (len(whole[0]), len(whole[1])) == (48, 2)
-    for most in (7, 49):
-        monkeypatch.setattr(delimited_module, "_MOST_LINES", most)
-        assert rows() == whole
-
-
 def test_an_error_in_the_first_part_wins_over_bad_rows_behind_it(tmp_path):
     path = tmp_path / "a.txt"
     path.write_bytes(b"1 qid:1 1:1 \0\n" + b"x\n" * 50)
@@ -248,37 +224,6 @@ def test_no_thread_forgets_how_wide_the_rows_of_another_are(tmp_path, monkeypatc
         for thread in threads:
             thread.join()
         assert spill.width == 9
-
-
-@pytest.mark.parametrize("most", [1, 3])
-def test_rows_are_spilled_some_at_a_time(tmp_path, monkeypatch, most):
-    monkeypatch.setattr(spill_module, "_MOST_ROWS", most)
-    spill = RowSpill(BucketFiles(tmp_path / "spill", 3, spilled_schema(["label"])))
-    names = [f"q{k % 5}" for k in range(20)]
-    values, label = np.arange(40, dtype=np.float32).reshape(20, 2), np.arange(20.0)
-    for doc_id in (None, pa.array(names)):
-        spill.add(RowBatch(qid=pa.array(names), doc_id=doc_id, grade=None, values=values, extras={"label": label}), 0)
-    assert spill.rows.sum() == 40
-    found = [
-        (qid, doc_id, *row, label)
-        for bucket in range(3)
-        for rows in spill.batches(bucket)
-        for qid, doc_id, row, label in zip(
-            rows.qid.to_pylist(),
-            rows.doc_id.to_pylist(),
-            rows.values.tolist(),
-            rows.extras["label"].tolist(),
-            strict=True,
-        )
-    ]
-    assert sorted(found, key=str) == sorted(
-        [
-            (name, id_, *row, k)
-            for ids in ([None] * 20, names)
-            for k, (name, id_, row) in enumerate(zip(names, ids, values.tolist(), strict=True))
-        ],
-        key=str,
-    )
 
 
 def test_a_block_whose_lines_could_not_be_counted_keeps_nobody_waiting(tmp_path, monkeypatch):
