@@ -9,17 +9,29 @@ from typing import Any
 
 from rankmill.registry.model_registry import Registry
 from rankmill.registry.stored_records import Entry
+from tests.registry.interposed import Around, Interposed
+from tests.registry.model_bucket import World, content, on
 from tests.registry.model_disk import ROOT, Machine, ModelDisk
 
 LITTER = re.compile(rf"{re.escape(str(ROOT))}/tmp/|{re.escape(str(ROOT))}/ballast$|/checkpoint\.json$")
 """Files that say nothing: on their way in or out, or to be made anew by anybody."""
 
 
+State = Machine | World
+
+
+def registry_of(state: State, around: Around | None = None) -> Registry:
+    """The registry on a machine or in a bucket; ``around`` gets every call."""
+    if isinstance(state, World):
+        return on(state, around)
+    disk = ModelDisk(state)
+    return Registry(ROOT, disk=disk if around is None else Interposed(disk, around))
+
+
 class Look:
     """All that readers can learn of a registry; AssertionError if it is damaged."""
 
-    def __init__(self, machine: Machine) -> None:
-        registry = Registry(ROOT, disk=ModelDisk(machine))
+    def __init__(self, registry: Registry) -> None:
         report = registry.verify()
         assert report.ok, report.findings  # I1, I4: every entry follows, each previous is true, every blob is whole
         self.logs = {name: registry.log(name) for name in registry.names()}
@@ -37,18 +49,22 @@ class Look:
             )
 
 
-def look(machine: Machine) -> Look:
+def look(state: State) -> Look:
     """Look at a registry; at two that are byte for byte the same only once."""
-    return _remembered(_Content(machine))
+    return _remembered(_Content(state))
 
 
 class _Content:
-    def __init__(self, machine: Machine) -> None:
-        self.machine = machine
-        self.key = frozenset(
-            (path, file.data)
-            for path, file in machine.files()
-            if path.endswith("/checkpoint.json") or not LITTER.search(path)
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self.key = (
+            content(state)
+            if isinstance(state, World)
+            else frozenset(
+                (path, file.data)
+                for path, file in state.files()
+                if path.endswith("/checkpoint.json") or not LITTER.search(path)
+            )
         )
 
     def __hash__(self) -> int:
@@ -58,9 +74,9 @@ class _Content:
         return bool(self.key == other.key)
 
 
-@lru_cache(maxsize=200)
+@lru_cache(maxsize=500)
 def _remembered(content: _Content) -> Look:
-    return Look(content.machine)
+    return Look(registry_of(content.state))
 
 
 class Witness:
@@ -82,9 +98,9 @@ class Witness:
         elif entry.change.op == "unset":
             self.aliases.discard((name, entry.change.alias))
 
-    def check(self, machine: Machine) -> Look:
+    def check(self, state: State) -> Look:
         """Raise AssertionError if something that must hold does not."""
-        found = look(machine)
+        found = look(state)
         for (name, number), entry in self.acknowledged.items():  # I2
             log = found.logs.get(name, [])
             assert number <= len(log), f"entry {number} of {name} was acknowledged and is gone: {entry}"

@@ -1,4 +1,4 @@
-"""A bucket in memory, requests to it that go wrong, and what must hold of a registry in it."""
+"""A bucket in memory."""
 
 from __future__ import annotations
 
@@ -8,19 +8,17 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
-from rankmill.foundation.storage.bucket import ObjectFacts, StoreError, StoreRefusal
+from rankmill.foundation.storage.bucket import ObjectFacts
 from rankmill.foundation.storage.location import ObjectUrl
 from rankmill.registry.model_registry import Registry
-from tests.registry.interposed import Killed
 from tests.registry.model_disk import Machine, ModelDisk
 
 URL = ObjectUrl("s3", "models", "team/registry")
 REQUESTS = ("get", "head", "names", "below", "put", "put_new", "delete")
 _ONE_AT_A_TIME = threading.Lock()
-CHANGES = ("put", "put_new", "delete")
 
 
 @dataclass
@@ -99,119 +97,8 @@ def on(world: World, around: Callable[..., object] | None = None) -> Registry:
     )
 
 
-@dataclass(frozen=True)
-class Fault:
-    """What happens at one request."""
-
-    error: type[StoreError] | None = None
-    """None kills the process."""
-    lasting: bool = False
-    """Whether all later requests fail, too.  (Those of the dead always do.)"""
-    done: bool = False
-    """Whether it was carried out, and only the answer is lost."""
-    late: int = 0
-    """Carried out after so many more requests, though the answer was an error; only of changes."""
-    repeated: bool = False
-    """The client has sent a conditional put twice, as the first answer was lost: the second finds the first's object."""
-
-    def exception(self) -> BaseException:
-        return Killed() if self.error is None else self.error(URL, "a made error", errno.ETIMEDOUT)
-
-
-class FailingRequests:
-    """Lets the request of number ``at`` go wrong."""
-
-    def __init__(self, at: int, fault: Fault) -> None:
-        self.at, self.fault = at, fault
-        self.count, self.failed_in = 0, ""
-        self._late: Callable[[], object] | None = None
-
-    def __call__(self, name: str, call: Callable[..., object], *arguments: object, **named: object) -> object:
-        self.count += 1
-        if self._late is not None and self.count >= self.at + self.fault.late:
-            self.arrive()
-        if self.count == self.at:
-            self.failed_in = name
-            if self.fault.repeated and name == "put_new":
-                call(*arguments, **named)
-                return False
-            if self.fault.repeated:
-                return call(*arguments, **named)
-            if self.fault.done:
-                call(*arguments, **named)
-            if self.fault.late and name in CHANGES:
-                self._late = partial(call, *arguments, **named)
-            raise self.fault.exception()
-        if self.count > self.at and (self.fault.lasting or self.fault.error is None) and not self.fault.repeated:
-            raise self.fault.exception()
-        return call(*arguments, **named)
-
-    def arrive(self) -> None:
-        """Carry out the request that was under way."""
-        if self._late is not None:
-            late, self._late = self._late, None
-            late()
-
-
-WAYS: dict[str, dict[str, Fault]] = {
-    "killed": {"before": Fault(), "after": Fault(done=True)},
-    "error once": {"failed": Fault(StoreError), "refused": Fault(StoreRefusal)},
-    "error from then on": {
-        "failed": Fault(StoreError, lasting=True),
-        "refused": Fault(StoreRefusal, lasting=True),
-    },
-    "answer lost": {
-        "once": Fault(StoreError, done=True),
-        "and all that follow": Fault(StoreError, done=True, lasting=True),
-        "and sent again": Fault(StoreError, repeated=True),
-    },
-    "carried out late": {
-        "after the next": Fault(StoreError, late=2),
-        "after two more": Fault(StoreError, late=3),
-        "at the end": Fault(StoreError, late=10**9),
-        "at the end, and the store is down": Fault(StoreError, late=10**9, lasting=True),
-        "of a killed process": Fault(late=10**9),
-    },
-}
-
-
 def content(world: World) -> frozenset[tuple[ObjectUrl, bytes]]:
     """Everything in the registry except what says nothing to readers."""
     return frozenset(
         (url, data) for url, (data, _) in world.objects.items() if url.key.removeprefix(URL.key).split("/")[1] != "tmp"
     )
-
-
-def seen(world: World) -> object:
-    """What readers learn; AssertionError if anything is damaged.  Of worlds with the same objects only one is looked at."""
-    return _seen(_Content(world))
-
-
-class _Content:
-    def __init__(self, world: World) -> None:
-        self.world, self.key = world, content(world)
-
-    def __hash__(self) -> int:
-        return hash(self.key)
-
-    def __eq__(self, other: Any) -> bool:
-        return bool(self.key == other.key)
-
-
-@lru_cache(maxsize=500)
-def _seen(content: _Content) -> object:
-    world = content.world.copy()
-    registry = on(world)
-    report = registry.verify()
-    assert report.ok, report.findings
-    models = {}
-    for name in registry.names():
-        versions = registry.versions(name)
-        for version in versions:
-            if version.aliases:
-                assert len(version.read()) == version.size
-        models[name] = (
-            [(version.sha256, version.manifest_sha256, version.aliases) for version in versions],
-            [entry.change for entry in registry.log(name)],
-        )
-    return models

@@ -19,7 +19,8 @@ from rankmill.registry.model_registry import Registry
 from rankmill.registry.retention import RetentionRules
 from tests.refusals import refused
 from tests.registry.conftest import FACTS
-from tests.registry.model_bucket import URL, FailingRequests, Fault, ModelBucket, World, content, on
+from tests.registry.faults import Failing, Fault
+from tests.registry.model_bucket import URL, ModelBucket, World, content, on
 from tests.registry.operations import three_versions
 
 DAY = 24 * 3600.0
@@ -144,7 +145,7 @@ def test_when_nobody_knows_the_message_says_so(world: World, monkeypatch: pytest
 
 def test_a_store_that_fails_is_no_unknown_change_for_a_probe() -> None:
     with refused(StoreError, str(URL), "made") as raised:
-        on(World(), FailingRequests(3, Fault(StoreError, lasting=True))).initialise()
+        on(World(), Failing(3, Fault(StoreError, lasting=True))).initialise()
     assert "unknown" not in str(raised.value)
 
 

@@ -75,22 +75,17 @@ def flip(whole: bytes, stride: int) -> None:
     assert silent <= len(right.contents.files) * 4
 
 
+@pytest.mark.parametrize("stride", [37, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", ["history", "version"])
-def test_no_flipped_byte_is_taken_in(small: dict[str, bytes], kind: str) -> None:
-    flip(small[kind], 23)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["history", "version"])
-def test_no_flipped_byte_at_all_is_taken_in(small: dict[str, bytes], kind: str) -> None:
-    flip(small[kind], 1)
+def test_no_flipped_byte_is_taken_in(small: dict[str, bytes], kind: str, stride: int) -> None:
+    flip(small[kind], stride)
 
 
 @pytest.mark.parametrize("kind", ["history", "version"])
 def test_every_truncation_and_every_extension_is_refused(small: dict[str, bytes], kind: str) -> None:
     data = small[kind]
     end = len(data.rstrip(b"\0")) // 512 * 512 + 512 + 1024  # the last block of a file and two of zeros
-    for i in range(0, end, 61):
+    for i in range(0, end, 171):
         assert is_refused(data[:i])
     for more in (b"\n", bytes(10240) + b"x", bytes(1 << 20), data):
         assert is_refused(data + more)
@@ -126,33 +121,27 @@ def taken_apart(data: bytes) -> tuple[dict[str, Any], Parts]:
     return json.loads(parts[0][1])["contents"], parts[1:]
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"format": 1},
-        {"format": 3},
-        {"format": True},
-        {"format": 2.0},
-        {"kind": "other"},
-        {"kind": "version"},
-        {"name": "../web"},
-        {"name": "Web"},
-        {"name": "web\n"},
-        {"name": ""},
-        {"name": "a" * 65},
-        {"name": "web.rankmill"},
-        {"files": []},
-        {"files": ["contents.json"]},
-        {"extra": 1},
-        {"name": None},
-    ],
-    ids=str,
-)
-def test_contents_that_lie_are_refused(small: dict[str, bytes], change: dict[str, Any]) -> None:
+LIES: list[dict[str, Any]] = [
+    *({"format": number} for number in (1, 3, True, 2.0)),
+    *({"kind": kind} for kind in ("other", "version")),
+    *({"name": name} for name in ("../web", "Web", "web\n", "", "a" * 65, "web.rankmill", None)),
+    *({"files": files} for files in ([], ["contents.json"])),
+    {"extra": 1},
+]
+
+
+def test_contents_that_lie_are_refused(small: dict[str, bytes]) -> None:
     contents, parts = taken_apart(small["history"])
     assert packed([("contents.json", sealed(contents)), *parts]) == small["history"]
-    changed = {key: value for key, value in (contents | change).items() if value is not None}
-    assert is_refused(packed([("contents.json", sealed(changed)), *parts]))
+    for change in LIES:
+        changed = {key: value for key, value in (contents | change).items() if value is not None}
+        assert is_refused(packed([("contents.json", sealed(changed)), *parts])), change
+    for wrong in lies(contents["files"]):
+        assert is_refused(packed([("contents.json", sealed(contents | {"files": wrong})), *parts])), wrong
+    more = hashlib.sha256(b"x").hexdigest()  # a blob that nothing refers to
+    files = [*contents["files"], {"name": f"blobs/{more}", "size": 1, "sha256": more}]
+    parts.append((f"blobs/{more}", b"x"))
+    assert is_refused(packed([("contents.json", sealed(contents | {"files": files})), *parts]))
 
 
 def test_an_older_bundle_is_refused_with_what_reads_it(small: dict[str, bytes]) -> None:
@@ -172,20 +161,6 @@ def lies(files: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
         for change in ({"size": 2**63}, {"size": -1}, {"size": files[which]["size"] + 1}, {"sha256": more}, {"name": "/x"},
                        {"name": "../x"}, {"sha256": files[which]["sha256"].upper()}, {"more": 1}):  # fmt: skip
             yield [file | change if file is files[which] else file for file in files]
-
-
-def test_lists_that_lie_are_refused(small: dict[str, bytes]) -> None:
-    contents, parts = taken_apart(small["history"])
-    for wrong in lies(contents["files"]):
-        assert is_refused(packed([("contents.json", sealed(contents | {"files": wrong})), *parts])), wrong
-
-
-def test_a_blob_that_nothing_refers_to_is_refused(small: dict[str, bytes]) -> None:
-    contents, parts = taken_apart(small["history"])
-    more = hashlib.sha256(b"x").hexdigest()
-    files = [*contents["files"], {"name": f"blobs/{more}", "size": 1, "sha256": more}]
-    parts.append((f"blobs/{more}", b"x"))
-    assert is_refused(packed([("contents.json", sealed(contents | {"files": files})), *parts]))
 
 
 def as_tar(contents: bytes, members: list[tuple[tarfile.TarInfo, bytes]], form: int = tarfile.USTAR_FORMAT) -> bytes:
@@ -215,18 +190,15 @@ def member_changes() -> dict[str, Callable[[tarfile.TarInfo], object]]:
     }
 
 
-@pytest.mark.parametrize("change", member_changes())
 @pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
-def test_members_that_no_bundle_has_are_refused(small: dict[str, bytes], change: str, form: int) -> None:
+def test_members_that_no_bundle_has_are_refused(small: dict[str, bytes], form: int) -> None:
     contents, parts = taken_apart(small["history"])
-    members = []
-    for name, data in parts:
-        member = tarfile.TarInfo(name)
-        member.mode = 0o444
-        members.append((member, data))
-    first = sealed(contents)
-    member_changes()[change](members[0][0])
-    assert is_refused(as_tar(first, members, form))
+    for name, change in member_changes().items():
+        members = [(tarfile.TarInfo(part), data) for part, data in parts]
+        for member, _ in members:
+            member.mode = 0o444
+        change(members[0][0])
+        assert is_refused(as_tar(sealed(contents), members, form)), name
 
 
 def test_members_in_another_order_or_twice_or_more_are_refused(small: dict[str, bytes]) -> None:
@@ -297,9 +269,10 @@ def move(alias: str, **values: Any) -> Move:
     return Move.model_construct(**({"op": "promote", "alias": alias, "version": 1, "previous": None} | values))
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
+def test_a_history_that_could_not_have_happened_is_refused(registry: Registry) -> None:
+    assert not is_refused(forged())
+    assert not is_refused(forged(changes=[move("blue")]))
+    impossible: list[dict[str, Any]] = [
         {"size": 6},
         {"version": 2},
         {"manifest": b"{}"},
@@ -319,13 +292,9 @@ def move(alias: str, **values: Any) -> Move:
         {"changes": [move("blue", op="force", waived="\x1b[2J")]},
         {"changes": [Tag(op="tag", version=1, key="owner", value="a\nb")]},
         {"changes": [Protect(op="protect", alias="blue", policy=AliasPolicy(metric="ndcg\n"))]},
-    ],
-    ids=lambda wrong: str(wrong)[:40],
-)
-def test_a_history_that_could_not_have_happened_is_refused(wrong: dict[str, Any]) -> None:
-    assert not is_refused(forged())
-    assert not is_refused(forged(changes=[move("blue")]))
-    assert is_refused(forged(**wrong))
+    ]
+    for wrong in impossible:
+        assert is_refused(forged(**wrong)), wrong
 
 
 def test_an_origin_that_is_no_json_to_write_again_is_refused(registry: Registry, tmp_path: Path) -> None:

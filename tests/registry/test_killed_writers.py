@@ -74,7 +74,7 @@ def check(root: Path, told: Path) -> int:
 
 
 def test_writers_that_are_killed_lose_nothing(tmp_path: Path) -> None:
-    print(survive(tmp_path / "registry", tmp_path / "told", 2.5, promoters=4, registrars=2, collectors=1, seed=1))
+    print(survive(tmp_path / "registry", tmp_path / "told", 1.5, promoters=3, registrars=1, collectors=1, seed=1))
 
 
 @pytest.mark.slow

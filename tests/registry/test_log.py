@@ -50,26 +50,17 @@ def test_the_state_is_a_fold_of_the_entries(web: Registry) -> None:
     assert (state.aliases(1), state.aliases(2), state.aliases(3)) == (("shadow",), (), ("production",))
 
 
-def test_every_flipped_bit_of_an_entry_is_found(web: Registry) -> None:
+def test_every_flipped_bit_and_every_truncation_of_an_entry_is_found(web: Registry) -> None:
     data = files(web, "models")[4].read_bytes()
-    for at in range(len(data)):
-        for bit in range(8):
-            with pytest.raises(IntegrityError):
-                Entry.from_bytes(data[:at] + bytes([data[at] ^ 1 << bit]) + data[at + 1 :])
-
-
-def test_every_truncation_of_an_entry_is_found(web: Registry) -> None:
-    data = files(web, "models")[-1].read_bytes()
-    for length in range(len(data)):
+    for damaged in (*flips(data), *(data[:length] for length in range(len(data)))):
         with pytest.raises(IntegrityError):
-            Entry.from_bytes(data[:length])
+            Entry.from_bytes(damaged)
 
 
-@pytest.mark.parametrize("folder", ["models", "blobs"])
-def test_verify_finds_a_flipped_byte_in_any_file(web: Registry, folder: str) -> None:
-    for path in files(web, folder):
+def test_verify_finds_a_flipped_byte_in_any_file(web: Registry) -> None:
+    for path in files(web, "models") + files(web, "blobs"):
         whole = path.read_bytes()
-        for damaged in flips(whole, step=max(1, len(whole) // 12)):
+        for damaged in flips(whole, step=max(1, len(whole) // 4)):
             rewrite(path, damaged)
             report = web.verify()
             assert not report.ok

@@ -50,67 +50,45 @@ ODD: dict[str, Callable[[Path], object]] = {
 }
 
 
-@pytest.fixture(params=ODD)
-def odd(request: pytest.FixtureRequest) -> Callable[[Path], object]:
-    make: Callable[[Path], object] = ODD[request.param]
-    return make
-
-
-def put_in_place_of(path: Path, odd: Callable[[Path], object]) -> None:
-    path.unlink()
-    odd(path)
-
-
-def test_in_place_of_a_model(web: Registry, odd: Callable[[Path], object]) -> None:
-    path = web.resolve("web@2", bare="latest").model_path
-    put_in_place_of(path, odd)
-    for use in (
-        lambda r: r.resolve("web@2", bare="latest").read(),
-        lambda r: r.promote("web", 2),
-        lambda r: r.register("web", b"model 2", manifest=FACTS),
-    ):
-        with pytest.raises(IntegrityError, match=path.name):
-            use(opened(web))
-    findings = [finding for finding in opened(web).verify().findings if "elsewhere" not in finding]
-    assert [finding.startswith(str(path)) for finding in findings] == [True]
-    assert opened(web).resolve("web", bare="production").read() == b"model 3"
-
-
-def test_in_place_of_an_entry(web: Registry, odd: Callable[[Path], object]) -> None:
-    path = web.root / "models" / "web" / "log" / f"{5:020d}.json"
-    put_in_place_of(path, odd)
-    for use in (lambda r: r.log("web"), lambda r: r.resolve("web", bare="production"), lambda r: r.promote("web", 2)):
-        with pytest.raises(IntegrityError, match=path.name):
-            use(opened(web))
-    assert any(finding.startswith(str(path)) for finding in opened(web).verify().findings)
-
-
-def test_in_place_of_the_next_entry(web: Registry, odd: Callable[[Path], object]) -> None:
-    path = web.root / "models" / "web" / "log" / f"{8:020d}.json"
-    odd(path)
-    with pytest.raises(IntegrityError, match=path.name):
-        opened(web).promote("web", 2)
-
-
-def test_in_place_of_the_format(web: Registry, odd: Callable[[Path], object]) -> None:
-    put_in_place_of(web.root / "FORMAT.json", odd)
-    for use in (lambda r: r.names(), lambda r: r.prepare(), lambda r: r.promote("web", 2)):
-        with pytest.raises(IntegrityError, match=r"FORMAT\.json"):
-            use(opened(web))
-
-
-def test_in_place_of_the_checkpoint(web: Registry, odd: Callable[[Path], object]) -> None:
-    path = web.root / "models" / "web" / "checkpoint.json"
+@pytest.mark.parametrize("odd", ODD.values(), ids=ODD)
+def test_in_place_of_a_file(web: Registry, odd: Callable[[Path], object]) -> None:
+    """Of a model, an entry, the next entry and the format."""
+    model = web.resolve("web@2", bare="latest").model_path
+    entry, next_entry = (web.root / "models" / "web" / "log" / f"{number:020d}.json" for number in (5, 8))
+    form = web.root / "FORMAT.json"
+    uses: dict[Path, list[Callable[[Registry], object]]] = {
+        model: [
+            lambda r: r.resolve("web@2", bare="latest").read(),
+            lambda r: r.promote("web", 2),
+            lambda r: r.register("web", b"model 2", manifest=FACTS),
+        ],
+        entry: [lambda r: r.log("web"), lambda r: r.resolve("web", bare="production"), lambda r: r.promote("web", 2)],
+        next_entry: [lambda r: r.promote("web", 2)],
+        form: [lambda r: r.names(), lambda r: r.prepare(), lambda r: r.promote("web", 2)],
+    }
+    for path, of_path in uses.items():
+        before = path.read_bytes() if path.exists() else None
+        path.unlink(missing_ok=True)
+        odd(path)
+        for use in of_path:
+            with refused(IntegrityError, path.name):
+                use(opened(web))
+        if path in {model, entry}:
+            assert any(finding.startswith(str(path)) for finding in opened(web).verify().findings)
+        if path == model:
+            assert opened(web).resolve("web", bare="production").read() == b"model 3"
+        path.rmdir() if path.is_dir() else path.unlink()
+        path.with_name("elsewhere").unlink(missing_ok=True)
+        if before is not None:
+            path.write_bytes(before)
+    path = web.root / "models" / "web" / "checkpoint.json"  # which nobody needs
     path.unlink(missing_ok=True)
     odd(path)
     assert opened(web).promote("web", 2).number == 8
     assert opened(web).resolve("web", bare="production").read() == b"model 2"
 
 
-FOLDERS = ["blobs", "blobs/web", "models", "models/web", "models/web/log"]
-
-
-@pytest.mark.parametrize("pattern", FOLDERS)
+@pytest.mark.parametrize("pattern", ["blobs", "blobs/web", "models", "models/web", "models/web/log"])
 def test_a_linked_folder_is_neither_read_nor_written_through(
     web: Registry, tree: Callable[[Path], object], tmp_path: Path, pattern: str
 ) -> None:

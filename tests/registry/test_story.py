@@ -16,9 +16,8 @@ from rankmill.registry import rendering, stored_records
 from rankmill.registry.blob_store import Blobs
 from rankmill.registry.cli import app
 from rankmill.registry.commit_log import CommitLog
-from rankmill.registry.descriptions import LATEST_VERSIONS, chosen
+from rankmill.registry.descriptions import LATEST_VERSIONS
 from rankmill.registry.model_registry import Registry
-from rankmill.registry.model_state import State
 from rankmill.registry.rendering import ranges, stands_out, what_of
 from tests.refusals import refused, unnamed
 from tests.registry.conftest import FACTS, outcome
@@ -280,10 +279,16 @@ def test_json_comes_back_as_it_was(value: str, capsys: pytest.CaptureFixture[str
     assert out.rstrip("\n").isprintable()
 
 
-def test_a_list_shows_the_last_and_those_with_an_alias(registry: Registry) -> None:
+def test_a_list_shows_the_last_and_those_with_an_alias(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     n = LATEST_VERSIONS + 10
     for number in range(1, n + 1):
-        registry.register("web", b"%d" % number, manifest=FACTS)
+        registry.register("web", b"%d" % number, manifest=FACTS | {"best_round": number})
+    read = []
+    whole = Blobs.read
+    with monkeypatch.context() as patch:
+        patch.setattr(Blobs, "read", lambda self, sha: read.append(sha) or whole(self, sha))
+        Shell(registry.root)("list", "web")
+    assert len(read) == LATEST_VERSIONS  # manifests are read of shown versions only
     registry.promote("web", 3)
     registry.tag("web", 2, "owner", "ann")
     registry.tag("web", n, "owner", "ann")
@@ -300,21 +305,6 @@ def test_a_list_shows_the_last_and_those_with_an_alias(registry: Registry) -> No
     assert shown("--tag", "owner=bob") == []
     assert shell.json("list", "web")["of"] == n
     assert "owner=ann" in shell("list", "web")
-
-
-def test_manifests_are_read_of_shown_versions_only(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
-    for number in range(1, LATEST_VERSIONS + 11):
-        registry.register("web", b"%d" % number, manifest=FACTS | {"best_round": number})
-    read = []
-    whole = Blobs.read
-    monkeypatch.setattr(Blobs, "read", lambda self, sha: read.append(sha) or whole(self, sha))
-    Shell(registry.root)("list", "web")
-    assert len(read) == LATEST_VERSIONS
-
-
-def test_chosen_versions_of_a_state() -> None:
-    state = State()
-    assert chosen(state, {}, every=False) == chosen(state, {}, every=True) == []
 
 
 @pytest.mark.parametrize(
@@ -376,12 +366,6 @@ def test_aliases_are_shown_with_their_past_and_their_protection(web: Registry) -
     assert (found["stable"]["protected"], found["shadow"]["protected"]) == (True, False)
     (shadow,) = shell.json("alias", "web", "shadow")["aliases"]
     assert shadow == found["shadow"]
-
-
-def test_where_there_is_no_alias_it_says_how_to_set_one(registry: Registry) -> None:
-    registry.register("web", b"model", manifest=FACTS)
-    assert "rankmill models promote web@latest" in Shell(registry.root)("alias", "web")
-    assert Shell(registry.root).json("alias", "web")["aliases"] == []
 
 
 def test_an_alias_is_taken_away_protected_and_opened(web: Registry) -> None:
