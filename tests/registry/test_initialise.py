@@ -17,7 +17,7 @@ from rankmill.registry.cli import app
 from rankmill.registry.model_registry import Registry
 from tests.refusals import refused
 from tests.registry.conftest import QuickDisk
-from tests.registry.test_publishing import Neither, NoLinks
+from tests.registry.test_publishing import NoLinks
 
 
 def init(root: Path, *words: str) -> str:
@@ -56,15 +56,6 @@ def test_it_makes_a_registry_once(
     assert Registry(root).names() == []
 
 
-def test_it_says_so_in_words(tmp_path: Path) -> None:
-    assert "Created a registry" in init(tmp_path / "r")
-    text = init(tmp_path / "r")
-    assert "exists already" in text
-    assert "Protected: production" in text
-    assert "hard links" in text
-    assert "Protected: nothing" in init(tmp_path / "open", "--open")
-
-
 def test_other_rules_than_those_that_stand_are_refused(tmp_path: Path) -> None:
     init(tmp_path / "r", "--open")
     before = (tmp_path / "r" / "FORMAT.json").read_bytes()
@@ -97,11 +88,6 @@ def test_where_there_are_no_hard_links_it_says_so(tmp_path: Path) -> None:
         assert (done.made, done.publishes_by) == (made, "rename")
         assert "renames that never replace" in done.render()
         assert list((tmp_path / "r" / "tmp").iterdir()) == []
-
-
-def test_a_registry_moved_to_where_none_can_be_kept_is_named(web: Registry) -> None:
-    with refused(OSError, "hard links", "renames"):
-        Registry(web.root, disk=Neither()).initialise()
 
 
 class Careless(QuickDisk):

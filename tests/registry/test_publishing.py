@@ -177,13 +177,6 @@ def test_where_there_is_no_room_for_another_name_the_file_is_renamed(web: Regist
     assert len(web.log("web")) == 8
 
 
-def test_any_other_failure_is_one(web: Registry) -> None:
-    with pytest.raises(OSError) as caught:
-        Registry(web.root, disk=Fails(errno.EIO, 1)).promote("web", 1)
-    assert caught.value.errno == errno.EIO
-    assert len(web.log("web")) == 7
-
-
 def test_another_file_system_below_the_root_is_named(web: Registry) -> None:
     with refused(OSError, "one file system") as caught:
         Registry(web.root, disk=Fails(errno.EXDEV, 1)).promote("web", 1)

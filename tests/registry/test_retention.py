@@ -323,11 +323,6 @@ class TestCommand:
             with refused(InputError, "7d"):
                 models("gc", f"--grace={grace}")
 
-    def test_where_no_registry_is_it_says_so(self, tmp_path: Path) -> None:
-        with refused(InputError, "registry"):
-            Shell(tmp_path / "nowhere")("gc")
-        assert not (tmp_path / "nowhere").exists()
-
 
 def test_what_is_no_blob_is_left_alone_and_named(shop: Registry) -> None:
     file = shop.root / "blobs/shop/notes.txt"

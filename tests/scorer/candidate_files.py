@@ -98,3 +98,9 @@ def read_ranked(path):
     files = sorted(path.glob("part-*.parquet")) if path.is_dir() else [path]
     table = pa.concat_tables([pq.read_table(file, partitioning=None) for file in files])
     return [tuple(row[name] for name in ("qid", "doc_id", "score", "rank", "grade")) for row in table.to_pylist()]
+
+
+def tree_of(path):
+    """Bytes of every file under ``path``, by name."""
+    files = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file())
+    return {str(file.relative_to(path.parent)): file.read_bytes() for file in files}

@@ -79,3 +79,14 @@ def random_forest(
         objective="lambdarank",
         **extra,
     )
+
+
+def by_hand(**given):
+    """A forest of one feature and one tree, of what is given."""
+    n = len(given["node_feature"])
+    usual = {
+        "feature_names": ("x",), "cut_starts": [0, len(given["cuts"])], "tree_starts": [0, n],
+        "node_missing_left": np.zeros(n, np.uint8), "node_gain": np.zeros(n), "node_rows": np.ones(n, np.int64),
+        "tree_weights": [1.0], "base_score": 0.0, "objective": "l2",
+    }  # fmt: skip
+    return Forest(**usual | given)

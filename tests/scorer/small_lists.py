@@ -11,7 +11,7 @@ from rankmill.scorer.metrics.metric import METRIC_NAMES, NEED_CUTOFF, WITHOUT_CU
 from rankmill.scorer.metrics.per_query import POOLED
 from tests import naive, naive_metrics
 
-CUTS = (None, 1, 2, 3, 7)
+CUTS = (None, 1, 2, 3, 2**31 - 1)
 METRICS = [
     Metric(name, k, 0.8 if name == "rbp" else None)
     for name in METRIC_NAMES

@@ -35,7 +35,7 @@ def change(path, how):
 
 
 @pytest.mark.parametrize("how", CHANGES)
-@pytest.mark.parametrize("out", ["out", "out.csv", "out.parquet"])
+@pytest.mark.parametrize("out", ["out", "out.csv"])
 def test_a_list_of_candidates_that_changed_is_not_written(tmp_path, monkeypatch, how, out):
     path, score = tmp_path / "a.csv", RerankRun.score
     path.write_text(TEXT)

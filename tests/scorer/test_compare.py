@@ -283,10 +283,6 @@ def test_runs_with_judgments(tmp_path):
     assert json.loads(same)["comparisons"][0]["metrics"]["map"]["difference"] == 0.0
 
 
-def test_the_help_shows_an_example():
-    assert "rankmill compare web@production web@latest" in call("--help")
-
-
 def test_models_that_were_trained_on_what_they_rank_are_named(tmp_path):
     rng = np.random.default_rng(1)
     lines = [f"{rng.integers(0, 4)} qid:{q} " + " ".join(f"{f}:{rng.random():.3f}" for f in range(1, 7))

@@ -19,7 +19,7 @@ from rankmill.scorer.metrics.conventions import CONVENTIONS, as_convention, name
 from rankmill.scorer.metrics.per_query import evaluate_queries, mean_of
 from tests.refusals import refused
 
-DRAWS = 12
+DRAWS = 4
 
 
 def value(name, convention, grades, scores, sizes=None, **more):
@@ -128,23 +128,6 @@ def test_catboost_agrees_on_all_it_has(draw):
     expected = catboost.eval_metric(stops, scores, "ERR:top=5", group_id=groups, thread_count=1)[0]
     ours = value("err@5", convention.but(max_grade=4), grades, scores, sizes)
     assert ours == pytest.approx(expected, abs=1e-7)  # labels are float32 there
-
-
-@pytest.mark.parametrize("draw", range(DRAWS))
-def test_scikit_learn_agrees_on_ndcg_and_dcg(draw):
-    """It refuses a list of a single document."""
-    peer = pytest.importorskip("sklearn.metrics")
-    grades, scores, sizes = drawn(draw)
-    ends = np.cumsum(sizes)
-    for lo, hi in zip(ends - sizes, ends, strict=True):
-        if hi - lo < 2:
-            continue
-        for k in (1, 3, None):
-            name = "" if k is None else f"@{k}"
-            for ours, theirs in (("ndcg", peer.ndcg_score), ("dcg", peer.dcg_score)):
-                expected = theirs([grades[lo:hi]], [scores[lo:hi]], k=k)
-                found = value(f"{ours}{name}", CONVENTIONS["sklearn"], grades[lo:hi], scores[lo:hi])
-                assert found == pytest.approx(expected, abs=1e-12)
 
 
 # ---- by hand -----------------------------------------------------------------------------------------------------

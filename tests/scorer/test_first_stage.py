@@ -15,9 +15,16 @@ from rankmill.scorer import first_stage, rerank, rerank_run, scoring
 from rankmill.scorer.first_stage import BYTES_OF_A_DOCUMENT, FirstStage
 from rankmill.scorer.memory import MemoryPlan
 from tests.refusals import refused, unnamed
-from tests.scorer.candidate_files import as_table, random_candidates, read_ranked, write_csv, write_letor, write_parquet
+from tests.scorer.candidate_files import (
+    as_table,
+    random_candidates,
+    read_ranked,
+    tree_of,
+    write_csv,
+    write_letor,
+    write_parquet,
+)
 from tests.scorer.forests import random_forest
-from tests.scorer.test_rerank import tree_of
 
 
 def with_ids(seed, n_rows, n_queries=9):
@@ -42,7 +49,7 @@ def write_run(path, lines):
     return path
 
 
-@pytest.mark.parametrize("suffix", ["txt", "csv", "parquet"])
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
 def test_the_bytes_are_those_of_a_file_with_just_those_rows(tmp_path, forest, suffix, monkeypatch):
     rows = with_ids(3, 700)
     listed, lines = drawn(rows, 4)

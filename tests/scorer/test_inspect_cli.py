@@ -13,14 +13,13 @@ from rankmill.foundation.errors import CandidatesRejected, InputError
 from rankmill.scorer.cli_inspect import app
 from rankmill.scorer.inspect.combine import combine
 from rankmill.scorer.inspect.contributions import explain_documents
-from rankmill.scorer.inspect.reports import _places
 from rankmill.scorer.inspect.shap import shap_interactions, shap_values
 from rankmill.scorer.metrics import Policy, parse_metric
 from rankmill.scorer.predict import ForestPredictor, predict
 from tests.refusals import refused
 from tests.scorer.candidate_files import random_candidates, write_letor, write_parquet
 from tests.scorer.forests import random_forest
-from tests.scorer.inspect_case import linear, several_outputs
+from tests.scorer.inspect_case import several_outputs
 
 ROWS = sorted(random_candidates(1), key=lambda row: (row[1].encode(), row[2].encode()))
 VALUES = np.stack([row[3] for row in ROWS])
@@ -122,31 +121,12 @@ def test_dependence(workplace, forests):
         call("dependence", "m.rankmill", "f1", "--qid", "q1")
 
 
-def test_points_of_a_feature_are_told_apart():
-    close = np.float32([np.nan, 0.5, 0.9634590, 0.9634592, 0.9634592])
-    close[4] = np.nextafter(close[3], np.float32(np.inf))
-    assert _places(close) == ["missing", "0.5", "0.963459", str(close[3]), "above"]
-
-
-def test_bars_begin_at_the_left(workplace):
-    lines = [line for line in call("influence", "m.rankmill").splitlines() if "#" in line]
-    assert len(lines) > 2
-    assert len({line.index("#") for line in lines}) == 1
-
-
 def test_queries_that_were_drawn_are_told(workplace):
     drawn = CliRunner().invoke(app, ["shap", "m.rankmill", "--on", "c.txt", "--queries", "3"])
     assert "sampled 3 queries with " in drawn.stderr
     assert "of 300 documents; use --queries 0 for all" in drawn.stderr
     for all_of_them in (["--queries", "0"], ["--qid", "q1"]):
         assert "drawn" not in CliRunner().invoke(app, ["shap", "m.rankmill", "--on", "c.txt", *all_of_them]).stderr
-
-
-def test_of_very_many_names_some_are_told(workplace):
-    names = [f"name{i}" for i in range(700)]
-    random_forest(1, n_features=700, n_trees=2, names=names).save("wide.rankmill")
-    with refused(InputError, "'x'", "name0", "name19", "680"):
-        call("dependence", "wide.rankmill", "x")
 
 
 def test_interaction(workplace):
@@ -263,14 +243,6 @@ def test_optimality(workplace):
     text = call(*line, "--curves", 1)
     assert "along 22 random directions" in text
     assert "best moved by (RMS)" in text
-
-
-def test_optimality_of_a_net(workplace):
-    linear([1.0, -0.5], ("f1", "f2")).save(workplace / "n.rankmill")
-    line = ["optimality", "n.rankmill", "--on", "c.txt", "--p0", 0.1, "--delta", 0.1, "--metric", "ndcg@5"]
-    facts = found(*line)
-    assert (facts["moved"], facts["n_directions"], facts["curves"]) == ("weights", 22, [])
-    assert "directions of the weights" in call(*line)
 
 
 def test_a_list_that_is_not_there_is_no_model(workplace):

@@ -33,7 +33,7 @@ from tests.refusals import refused
 @pytest.mark.parametrize(
     ("one", "two"), [("abc", "cba"), ("abcd", "abcd"), ("abcd", "ebf"), ("a", "bcd"), ("", "ab"), ("abcde", "bacfg")]
 )
-@pytest.mark.parametrize("length", [1, 2, 3, 4, 9])
+@pytest.mark.parametrize("length", [1, 3, 9])
 def test_all_coins_together_give_each_list_its_probability(one, two, length):
     coins = 2**7
     found = Counter(tuple(map(tuple, team_draft(one, two, length, number))) for number in range(coins))
@@ -48,13 +48,6 @@ def test_all_coins_together_give_each_list_its_probability(one, two, length):
         if one and two:
             first = sum(count for made, count in found.items() if made[0][1] == 0)
             assert first == coins / 2
-
-
-def test_teams_are_equally_large_while_both_have_documents():
-    for coins in range(64):
-        made = team_draft("abcdefgh", "ijklmnop", 8, coins)
-        teams = [pick.team for pick in made]
-        assert [sorted(teams[i : i + 2]) for i in range(0, 8, 2)] == [[0, 1]] * 4
 
 
 def table(rows: list[tuple[str, str, float]]) -> pa.Table:

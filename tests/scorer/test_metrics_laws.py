@@ -4,7 +4,6 @@ import itertools
 import math
 import pickle
 import threading
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,7 +13,7 @@ from hypothesis import strategies as st
 from rankmill.foundation.errors import CandidatesRejected, InputError
 from rankmill.scorer.metrics import TIES, Metric, Policy, _kernels, arrangement
 from rankmill.scorer.metrics.metric import METRIC_NAMES, NEED_CUTOFF, WITHOUT_CUTOFF
-from rankmill.scorer.metrics.per_query import POOLED, PreparedQueries, evaluate_queries, mean_of
+from rankmill.scorer.metrics.per_query import PreparedQueries, evaluate_queries, mean_of
 from rankmill.scorer.metrics.significance import percentile_interval
 from tests.refusals import refused
 
@@ -25,8 +24,7 @@ ALL = [
     if name not in (NEED_CUTOFF if k is None else WITHOUT_CUTOFF)
 ]
 RANKED = [metric for metric in ALL if metric.name != "balanced_error"]  # it looks at the scores themselves
-BOUNDED = [metric for metric in ALL if metric.name not in {"dcg", *POOLED}]
-LAW = settings(deadline=None, max_examples=60)  # the first call compiles
+LAW = settings(deadline=None, max_examples=30)  # the first call compiles
 
 
 @st.composite
@@ -71,118 +69,6 @@ def test_only_the_order_of_scores_matters(lists, ties):
     first = evaluate_queries(RANKED, scores, grades, starts, policy, ids)
     same(first, evaluate_queries(RANKED, 8.0 * order - 100.0, grades, starts, policy, ids))
     same(first, evaluate_queries(RANKED, order.astype(np.float32), grades, starts, policy, ids))
-
-
-@LAW
-@given(queries())
-def test_constant_scores_are_worth_the_same_whatever_the_constant(lists):
-    grades, scores, starts = lists
-    policy = Policy(max_grade=4)
-    one = evaluate_queries(RANKED, np.zeros_like(scores), grades, starts, policy)
-    same(one, evaluate_queries(RANKED, np.full_like(scores, -7.5), grades, starts, policy))
-    for q, (lo, hi) in enumerate(itertools.pairwise(starts)):
-        if hi > lo and (grades[lo:hi] > 0).any():
-            share = (grades[lo:hi] > 0).mean()
-            assert one[Metric("precision", 1)][q] == pytest.approx(share)
-            assert one[Metric("mrr", 1)][q] == pytest.approx(share)
-            assert one[Metric("recall", 10)][q] == pytest.approx(min(1.0, 10 / (hi - lo)))
-            assert one[Metric("wta")][q] == pytest.approx((grades[lo:hi] == grades[lo:hi].max()).mean())
-            assert one[Metric("concordance")][q] in (0.5, pytest.approx(math.nan, nan_ok=True))
-
-
-@LAW
-@given(queries())
-def test_values_lie_between_worst_and_best_order_of_the_ties(lists):
-    grades, scores, starts = lists
-    worst, middle, best = (
-        evaluate_queries(ALL, scores, grades, starts, Policy(ties=ties, max_grade=4, nothing_relevant="zero"))
-        for ties in ("pessimistic", "expected", "optimistic")
-    )
-    for metric in ALL:
-        up = 1.0 if metric.higher_is_better else -1.0
-        assert not np.any(up * worst[metric] > up * middle[metric] + 1e-12)
-        assert not np.any(up * middle[metric] > up * best[metric] + 1e-12)
-        assert not np.any(worst[metric] < 0.0)
-        if metric in BOUNDED:
-            assert np.all(best[metric] <= 1.0)
-
-
-@LAW
-@given(queries(min_docs=1))
-def test_a_cutoff_beyond_the_list_changes_nothing(lists):
-    grades, scores, starts = lists
-    policy = Policy(max_grade=4)
-    for metric in ALL:
-        if metric.k is not None or metric.name in WITHOUT_CUTOFF:
-            continue
-        wide = [replace(metric, k=k) for k in (40, 2**31 - 1)]
-        wide = evaluate_queries(wide, scores, grades, starts, policy)
-        whole = evaluate_queries([metric], scores, grades, starts, policy)[metric]
-        for values in wide.values():
-            np.testing.assert_array_equal(values, whole)
-
-
-@LAW
-@given(queries(min_docs=2), st.data())
-def test_a_better_document_moved_up_never_costs(lists, data):
-    grades, _, starts = lists
-    n = grades.size
-    scores = np.array(data.draw(st.permutations(range(n))), np.float64)
-    query = data.draw(st.integers(0, starts.size - 2))
-    rows = sorted(range(starts[query], starts[query + 1]), key=lambda row: -scores[row])
-    a, b = sorted(data.draw(st.lists(st.integers(0, len(rows) - 1), min_size=2, max_size=2, unique=True)))
-    upper, lower = rows[a], rows[b]
-    policy = Policy(max_grade=4, nothing_relevant="zero")
-    before = evaluate_queries(ALL, scores, grades, starts, policy)
-    scores[[upper, lower]] = scores[[lower, upper]]
-    after = evaluate_queries(ALL, scores, grades, starts, policy)
-    up = 1 if grades[lower] > grades[upper] else -1 if grades[lower] < grades[upper] else 0
-    for metric in ALL:
-        change = after[metric][query] - before[metric][query]
-        change = change if metric.higher_is_better else -change
-        if math.isnan(change):
-            assert metric.name in POOLED
-            continue
-        others = np.arange(starts.size - 1) != query
-        np.testing.assert_array_equal(after[metric][others], before[metric][others])
-        if up == 0 or (grades[upper] <= 0 and grades[lower] <= 0):
-            assert change == pytest.approx(0.0, abs=1e-12)
-        else:
-            assert up * change >= -1e-12
-        if metric == Metric("dcg") and max(grades[upper], grades[lower]) > 0 and up:
-            assert up * change > 0
-
-
-@LAW
-@given(queries(), st.integers(1, 3))
-def test_the_ideal_order_is_worth_one_also_where_equal_grades_tie(lists, step):
-    grades, _, starts = lists
-    metrics = [Metric("ndcg"), Metric("ndcg", 4), Metric("map"), Metric("wta"), Metric("concordance")]
-    scores = grades / step if step < 3 else np.maximum(grades, 0) * 1.0
-    for values in evaluate_queries(metrics, scores, grades, starts, Policy()).values():
-        np.testing.assert_allclose(values[~np.isnan(values)], 1.0, rtol=1e-14)
-        assert not np.any(values > 1.0)
-
-
-@LAW
-@given(queries())
-def test_skip_zero_and_one_differ_by_the_share_of_queries_with_nothing_relevant(lists):
-    grades, scores, starts = lists
-    by_policy = {
-        rule: PreparedQueries(grades, starts, Policy(nothing_relevant=rule, relevant_from=2, max_grade=4))
-        for rule in ("skip", "zero", "one")
-    }
-    for metric in ALL:
-        if metric.name in POOLED:
-            same(*(prepared.evaluate([metric], scores) for prepared in (by_policy["zero"], by_policy["one"])))
-            continue
-        share = by_policy["skip"].nothing_relevant(metric).mean()
-        skip, zero, one = (prepared.means([metric], scores)[metric] for prepared in by_policy.values())
-        if math.isnan(skip):
-            assert share == 1.0
-            skip = 0.0
-        assert zero == pytest.approx((1 - share) * skip)
-        assert one == pytest.approx((1 - share) * skip + (share if metric.name != "dcg" else 0.0))
 
 
 @LAW
@@ -336,7 +222,7 @@ def test_prepared_queries_travel_to_another_process():
     same(prepared.evaluate([Metric("ndcg")], np.arange(3.0)), copy.evaluate([Metric("ndcg")], np.arange(3.0)))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(
     st.lists(st.sampled_from([0.0, -0.0, 1.0, 2.5, -3.0, 7.0, np.inf, -np.inf]), min_size=1, max_size=60),
     st.integers(1, 70),
@@ -377,31 +263,3 @@ def test_rows_by_value_are_those_of_a_sort_by_two_keys(highest, bits, monkeypatc
         values = rng.integers(-highest, highest, starts[-1], endpoint=True).astype(np.int32)
         expected = np.lexsort((values, np.repeat(np.arange(n_queries), sizes)))
         assert arrangement.rows_by(values, starts).tolist() == expected.tolist()
-
-
-@pytest.mark.parametrize("ties", [ties for ties in TIES if ties != "row_order"])
-def test_a_constant_scorer_never_profits_from_the_order_of_rows(ties):
-    """Rows that stand best first, worst first or shuffled: the same bits; only under row_order does the file decide."""
-    rng = np.random.default_rng(12)
-    sizes = rng.integers(0, 30, 40)
-    starts = np.concatenate([[0], np.cumsum(sizes)])
-    grades = rng.integers(0, 5, starts[-1]).astype(np.int32)
-    ids = rng.permutation(starts[-1])
-    query = np.repeat(np.arange(len(sizes)), sizes)
-
-    def constant(order, rule):
-        prepared = PreparedQueries(grades[order], starts, Policy(ties=rule, max_grade=4), doc_order=ids[order])
-        return prepared.evaluate(ALL, np.zeros(starts[-1]))
-
-    orders = [np.lexsort((key, query)) for key in (-grades, grades, rng.random(starts[-1]))]
-    best_first, *others = (constant(order, ties) for order in orders)
-    for other in others:
-        same(best_first, other)
-    if ties == "expected":
-        profit, loss = constant(orders[0], "row_order"), constant(orders[1], "row_order")
-        for metric, values in best_first.items():
-            if metric.name not in POOLED:
-                counted = ~np.isnan(values)
-                assert (loss[metric] <= values + 1e-12)[counted].all()
-                assert (values <= profit[metric] + 1e-12)[counted].all()
-        assert np.nansum(profit[Metric("wta")]) > 2 * np.nansum(best_first[Metric("wta")])

@@ -76,7 +76,7 @@ def judged_runs(draw):
     return qrels, run
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=25)
 @given(judged_runs(), st.integers(1, 3))
 def test_drawn_runs_agree_with_pytrec_eval(tmp_path_factory, lists, relevant_from):
     pytrec_eval = pytest.importorskip("pytrec_eval")
@@ -95,7 +95,7 @@ def test_drawn_runs_agree_with_pytrec_eval(tmp_path_factory, lists, relevant_fro
         np.testing.assert_allclose(found.values[parse_metric(name)], expected, rtol=0, atol=1e-12, err_msg=name)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=25)
 @given(st.data(), st.integers(2, 25), st.sampled_from([None, 1, 3, 10, 40]), st.sampled_from(["exp", "linear"]))
 def test_tied_documents_count_as_in_scikit_learn(data, n, k, gain):
     """scikit-learn averages ties too; its gain is its input, and a list with nothing relevant is worth 0 there."""
@@ -110,7 +110,7 @@ def test_tied_documents_count_as_in_scikit_learn(data, n, k, gain):
     assert ours[dcg][0] == pytest.approx(peer.dcg_score([gains], [scores], k=k), abs=1e-12)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=25)
 @given(st.data(), st.integers(2, 25), st.integers(1, 3))
 def test_concordance_and_balanced_errors_agree_with_scikit_learn(data, n, relevant_from):
     """For two grades concordance is the area under the ROC curve, over one query or over all pairs of one list."""

@@ -6,7 +6,6 @@ A model of every kind is damaged at every byte and at every length, and forests 
 from __future__ import annotations
 
 import hashlib
-import json
 import struct
 from pathlib import Path
 
@@ -189,16 +188,15 @@ def check_refused_or_sound(data, *, walk):
 def test_every_flipped_bit_is_refused(kind):
     data = bytearray(KINDS[kind])
     for i in range(len(data)):
-        for bit in range(8) if kind == "trees" else (4,):
-            data[i] ^= 1 << bit
-            assert altered_is_refused(bytes(data), read_model), (i, bit)
-            data[i] ^= 1 << bit
+        data[i] ^= 1 << i % 8
+        assert altered_is_refused(bytes(data), read_model), i
+        data[i] ^= 1 << i % 8
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_truncation_and_every_extension_is_refused(kind):
     data = KINDS[kind]
-    for i in range(0, len(data), 1 if kind == "trees" else 7):
+    for i in range(0, len(data), 3 if kind == "trees" else 17):
         assert altered_is_refused(data[:i], read_model)
     for more in (b"\0", b"\n", bytes(32), bytes(64), data[-32:], data, b"RANKMILL"):
         assert altered_is_refused(data + more, read_model)
@@ -209,11 +207,10 @@ def test_every_truncation_and_every_extension_is_refused(kind):
 def test_flipped_bits_of_a_blend_under_a_right_digest_are_refused_or_another_sound_model():
     data = bytearray(KINDS["a blend with trees"])
     for i in range(len(data) - 32):
-        for bit in (0, 7):
-            data[i] ^= 1 << bit
-            sealed = resealed(bytes(data))
-            assert altered_is_refused(sealed, read_model) or read_model(sealed).to_bytes() == sealed
-            data[i] ^= 1 << bit
+        data[i] ^= 1 << i % 8
+        sealed = resealed(bytes(data))
+        assert altered_is_refused(sealed, read_model) or read_model(sealed).to_bytes() == sealed
+        data[i] ^= 1 << i % 8
 
 
 def flip_every_bit(path, bits):
@@ -229,7 +226,7 @@ def flip_every_bit(path, bits):
 
 
 def test_flipped_bits_under_a_right_digest_are_refused_or_another_sound_model():
-    flip_every_bit(QUICK[0], (0, 6))
+    flip_every_bit(QUICK[0], (0,))
 
 
 @pytest.mark.slow
@@ -238,11 +235,11 @@ def test_every_flipped_bit_under_a_right_digest_is_refused_or_another_sound_mode
     flip_every_bit(path, range(8))
 
 
-@pytest.mark.parametrize("path", QUICK, ids=lambda path: path.stem)
-def test_every_truncation_under_a_right_digest_is_refused(path):
-    data = path.read_bytes()
-    for i in range(33, len(data) - 32):
-        assert altered_is_refused(resealed(data[:i] + bytes(32)))
+def test_every_truncation_under_a_right_digest_is_refused():
+    for path in QUICK:
+        data = path.read_bytes()
+        for i in range(33, len(data) - 32, 1 if path == QUICK[0] else 11):
+            assert altered_is_refused(resealed(data[:i] + bytes(32)))
 
 
 def parts_of(forest):
@@ -266,7 +263,7 @@ def sealed(number, text, arrays):
     return resealed(bytes(body) + bytes(32))
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=100)
 @given(st.data())
 def test_forged_arrays_are_refused_or_another_sound_model(data):
     number, header, arrays = parts_of(Forest.load(data.draw(st.sampled_from(GOLDEN))))
@@ -354,7 +351,7 @@ def test_however_deep_the_header_nests_it_is_refused_or_read(around):
         return sealed(number, text.replace(b'"here"', start * levels + b"1" + end * levels), arrays)
 
     assert not altered_is_refused(nested(model_file.MAX_NESTING - 1))
-    for levels in [*range(model_file.MAX_NESTING, 1200, 13), 10_000, 1_000_000]:
+    for levels in [model_file.MAX_NESTING, 150, 1000, 10_000, 1_000_000]:
         assert altered_is_refused(nested(levels))
 
 
@@ -371,30 +368,18 @@ def test_scores_that_could_overflow_are_refused():
         Forest.from_bytes(model_file.encode(number, header | {"base_score": -1.7e308}, arrays))
 
 
-def test_golden_headers_are_what_json_says_they_are():
-    for path in GOLDEN:
-        data = path.read_bytes()
-        text = data[24 : 24 + struct.unpack_from("<Q", data, 16)[0]]
-        assert model_file.canonical_json(json.loads(text)) == text
-
-
-@pytest.mark.parametrize(
-    ("cap", "message"),
-    [
-        ("MAX_FEATURES", ("3 features", "2")),
-        ("MAX_TREES", ("3 trees", "2")),
-        ("MAX_NODES", ("21 nodes", "2")),
-        ("MAX_CUTS_OF_A_FEATURE", ("4 cuts", "2")),
-    ],
-)
-def test_what_is_too_large_for_the_kernels_is_refused(cap, message, monkeypatch):
+def test_what_is_too_large_for_the_kernels_is_refused(monkeypatch):
     data = (Path(__file__).parent / "golden" / "best_first.rankmill").read_bytes()
-    monkeypatch.setattr(f"rankmill.scorer.model_file.{cap}", 2)
-    with refused(ModelFormatError, message):
-        Forest.from_bytes(data)
-
-
-def test_a_header_that_is_too_long_is_refused_before_it_is_read(monkeypatch):
+    for cap, what in (
+        ("MAX_FEATURES", "3 features"),
+        ("MAX_TREES", "3 trees"),
+        ("MAX_NODES", "21 nodes"),
+        ("MAX_CUTS_OF_A_FEATURE", "4 cuts"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(f"rankmill.scorer.model_file.{cap}", 2)
+            with refused(ModelFormatError, what, "2"):
+                Forest.from_bytes(data)
     data = GOLDEN[0].read_bytes()
     monkeypatch.setattr(model_file, "MAX_HEADER_BYTES", struct.unpack_from("<Q", data, 16)[0] - 1)
     with refused(ModelFormatError, "header length"):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import struct
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -19,7 +18,7 @@ from rankmill.scorer.nets.net import ARRAYS, HEADER
 from rankmill.scorer.predict import predict
 from tests import naive, naive_nets
 from tests.refusals import refused
-from tests.scorer.exchange_cases import numbered, rows_for
+from tests.scorer.exchange_cases import as_ubjson, rows_for
 from tests.scorer.forests import random_forest
 from tests.scorer.nets.test_net import drawn_net, drawn_values
 
@@ -65,27 +64,10 @@ def mutated_xgboost(forest, rng):
     return json.dumps(model).encode() if rng.random() < 0.5 else as_ubjson(model)
 
 
-def as_ubjson(value):
-    """The value as XGBoost writes it, lists of whole numbers in one piece."""
-    if isinstance(value, str):
-        return b"S" + as_ubjson(len(value.encode())) + value.encode()
-    if isinstance(value, list):
-        if value and all(type(each) is int and abs(each) < 2**31 for each in value):
-            return b"[$l#" + as_ubjson(len(value)) + struct.pack(f">{len(value)}i", *value)
-        return b"[" + b"".join(map(as_ubjson, value)) + b"]"
-    if isinstance(value, dict):
-        return b"{" + b"".join(as_ubjson(key)[1:] + as_ubjson(each) for key, each in value.items()) + b"}"
-    if value is None or isinstance(value, bool):
-        return b"Z" if value is None else b"T" if value else b"F"
-    if isinstance(value, int) and abs(value) < 2**63:
-        return b"L" + struct.pack(">q", value)
-    return b"D" + struct.pack(">d", value)
-
-
 @pytest.mark.parametrize(("source", "mutated"), [("lightgbm", mutated_lightgbm), ("xgboost", mutated_xgboost)])
 def test_mutated_splits_by_sets_are_refused_or_sound(source, mutated):
     rng, read = np.random.default_rng(5), 0
-    for number in range(120):
+    for number in range(60):
         data = mutated(with_sets(number % 8), rng)
         try:
             forest = read_from(source, data, "m").forest
@@ -97,16 +79,7 @@ def test_mutated_splits_by_sets_are_refused_or_sound(source, mutated):
         rows = rows_for(forest, number, n_rows=20)
         assert predict(forest, rows).tolist() == naive.predict(forest, rows)
         assert read_model(forest.to_bytes()) == forest
-    assert 15 < read < 110
-
-
-def test_the_two_forms_of_an_xgboost_model_are_one():
-    forest = with_sets(1)
-    data = write_as("xgboost", forest).data
-    text, binary = (read_from("xgboost", each, "m").forest for each in (data, as_ubjson(json.loads(data))))
-    assert binary == replace(text, info=binary.info)
-    rows = numbered(forest, rows_for(forest, 3), 3)
-    assert np.array_equal(predict(text, rows), predict(binary, rows))
+    assert 8 < read < 55
 
 
 @pytest.mark.parametrize("key", ["categories_segments", "categories_sizes"])
@@ -158,7 +131,7 @@ def crafted(net, rng):
 def test_crafted_nets_are_refused_or_sound(options):
     net, rng, read = drawn_net(**options), np.random.default_rng(9), 0
     values = np.concatenate([drawn_values(9), np.full((1, 5), -3e38, dtype=np.float32)])
-    for _ in range(120):
+    for _ in range(60):
         data = crafted(net, rng)
         try:
             found = read_model(data, "m")
@@ -173,4 +146,4 @@ def test_crafted_nets_are_refused_or_sound(options):
         if found.score_bound < 1e6:
             expected = [naive_nets.score_of(row, found) for row in rows]
             assert scores == pytest.approx(expected, abs=1e-3 * max(1.0, found.score_bound))
-    assert 10 < read < 110
+    assert 5 < read < 55

@@ -184,7 +184,7 @@ def test_the_weights_of_a_net_are_judged_as_brute_force_over_all_directions_does
     def along(angle):
         return np.array([np.cos(angle), np.sin(angle)])
 
-    angles = np.linspace(0, 2 * np.pi, 720, endpoint=False)
+    angles = np.linspace(0, 2 * np.pi, 240, endpoint=False)
     means = np.array([mean(along(angle)) for angle in angles])
     best = angles[np.argmax(means)]
     for angle in (best, best + 0.7, best + 2.5):

@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 from rankmill.foundation.errors import InputError
 from rankmill.foundation.kernels.elementary import exp_precise
 from rankmill.pipeline.categories import category_codes
-from rankmill.scorer.forest import Forest
 from rankmill.scorer.predict import TILE, ForestPredictor, predict
 from tests import naive, naive_links
 from tests.refusals import refused
-from tests.scorer.forests import random_forest
+from tests.scorer.forests import by_hand, random_forest
 
 
 def awkward_values(forest, n_rows, seed):
@@ -45,7 +44,7 @@ def test_the_kernels_equal_the_plain_walk_bit_for_bit(seed, n_features, n_trees,
     assert predict(forest, values).tolist() == naive.predict(forest, values)
 
 
-@pytest.mark.parametrize("n_cuts", [252, 253, 254, 255, 300, 1000])
+@pytest.mark.parametrize("n_cuts", [253, 254, 255, 1000])
 def test_narrow_and_wide_codes_at_their_border(n_cuts):
     """One feature with so many cuts that codes fill 8 bits, and more: a tree that is one long chain of cuts."""
     n_nodes = 2 * n_cuts + 1
@@ -53,50 +52,25 @@ def test_narrow_and_wide_codes_at_their_border(n_cuts):
     inner[-1] = False
     index = np.arange(n_nodes)
     missing = (index // 2 % 2 == 0) & inner
-    forest = Forest(
-        feature_names=("x",),
-        cuts=np.linspace(-1, 1, n_cuts).astype(np.float32),
-        cut_starts=[0, n_cuts],
-        tree_starts=[0, n_nodes],
-        node_feature=np.where(inner, 0, -1),
-        node_cut=np.where(inner, index // 2, -1),
-        node_missing_left=missing.astype(np.uint8),
-        node_left=np.where(inner, index + 1, -1),
-        node_right=np.where(inner, index + 2, -1),
-        node_value=index.astype(np.float64),
-        node_gain=np.zeros(n_nodes),
-        node_rows=np.ones(n_nodes, dtype=np.int64),
-        tree_weights=[1.0],
-        base_score=0.0,
-        objective="l2",
-    )
+    forest = by_hand(
+        cuts=np.linspace(-1, 1, n_cuts).astype(np.float32), node_missing_left=missing.astype(np.uint8),
+        node_feature=np.where(inner, 0, -1), node_cut=np.where(inner, index // 2, -1),
+        node_left=np.where(inner, index + 1, -1), node_right=np.where(inner, index + 2, -1), node_value=index * 1.0,
+    )  # fmt: skip
     values = awkward_values(forest, 1000, 1)
     assert predict(forest, values).tolist() == naive.predict(forest, values)
 
 
 def test_infinite_cuts_part_present_from_missing():
-    forest = Forest(
-        feature_names=("x",),
-        cuts=np.float32([-np.inf, np.inf]),
-        cut_starts=[0, 2],
-        tree_starts=[0, 5],
-        node_feature=[0, -1, 0, -1, -1],
-        node_cut=[1, -1, 0, -1, -1],
-        node_missing_left=np.uint8([0, 0, 0, 0, 0]),
-        node_left=[2, -1, 3, -1, -1],
-        node_right=[1, -1, 4, -1, -1],
-        node_value=[0.0, 1.0, 0.0, 2.0, 3.0],
-        node_gain=np.zeros(5),
-        node_rows=np.ones(5, dtype=np.int64),
-        tree_weights=[1.0],
-        base_score=0.0,
-        objective="l2",
-    )
+    forest = by_hand(
+        cuts=np.float32([-np.inf, np.inf]), node_feature=[0, -1, 0, -1, -1], node_cut=[1, -1, 0, -1, -1],
+        node_left=[2, -1, 3, -1, -1], node_right=[1, -1, 4, -1, -1], node_value=[0.0, 1.0, 0.0, 2.0, 3.0],
+    )  # fmt: skip
     values = np.float32([[np.nan], [-np.inf], [np.inf], [0.0], [-3e38]])
     assert predict(forest, values).tolist() == [1.0, 2.0, 3.0, 3.0, 3.0] == naive.predict(forest, values)
 
 
-@pytest.mark.parametrize("n_categories", [253, 254, 255, 1000])
+@pytest.mark.parametrize("n_categories", [254, 255])
 def test_narrow_and_wide_codes_of_categories_at_their_border(n_categories):
     texts = [*map(str, range(n_categories // 2)), *(f"category {i}" for i in range(n_categories - n_categories // 2))]
     forest = random_forest(3, n_features=2, n_trees=20, max_leaves=40, categorical=1, texts=texts)
@@ -126,7 +100,7 @@ SEVERAL = {"n_outputs": 3, "trees_a_round": 6}
 )
 def large(request):
     forest = random_forest(11, n_features=20, n_trees=42, max_leaves=20, n_thresholds=50, **request.param)
-    return forest, awkward_values(forest, 40_003, 5)
+    return forest, awkward_values(forest, 9_003, 5)
 
 
 def by_walk(forest, values, n_rounds=None):
@@ -150,9 +124,8 @@ def test_batches_threads_and_order_do_not_change_a_bit(large):
     assert whole[:50].tolist() == by_walk(forest, values[:50])
 
 
-@pytest.mark.parametrize("n_rows", [0, 1, TILE - 1, TILE, TILE + 1, 3000])
-@pytest.mark.parametrize("seed", [11, 12])
-@pytest.mark.parametrize("categorical", [0, 4])
+@pytest.mark.parametrize("n_rows", [0, 1, TILE, 3 * TILE + 1])
+@pytest.mark.parametrize(("seed", "categorical"), [(11, 4), (12, 0)])
 def test_columns_one_at_a_time_give_the_same_bits(seed, n_rows, categorical):
     forest = random_forest(
         seed, categorical=categorical, n_features=9, n_trees=12, max_leaves=9, n_thresholds=300 if seed == 12 else 20,
@@ -298,8 +271,7 @@ def oblivious_forest(seed, depths, *, perturbed=False, categorical=0):
         starts.append(len(feature))
     if perturbed:
         cut[starts[-2] + 1] = (cut[starts[-2] + 1] + 1) % n_cuts
-    n_nodes = len(feature)
-    return Forest(
+    return by_hand(
         feature_names=tuple(f"f{k}" for k in range(n_features)),
         categories={f"f{k}": [] for k in range(categorical)},
         set_starts=np.cumsum([0, *range(n_cuts, 0, -1)]),
@@ -312,18 +284,14 @@ def oblivious_forest(seed, depths, *, perturbed=False, categorical=0):
         node_missing_left=np.uint8(missing),
         node_left=left,
         node_right=right,
-        node_value=rng.normal(size=n_nodes),
-        node_gain=np.zeros(n_nodes),
-        node_rows=np.ones(n_nodes, dtype=np.int64),
+        node_value=rng.normal(size=len(feature)),
         tree_weights=rng.normal(size=len(depths)),
         base_score=0.5,
-        objective="l2",
     )
 
 
-@pytest.mark.parametrize("depths", [(1,), (3, 3), (6, 2, 5), (8, 8), (9,)])
-@pytest.mark.parametrize("perturbed", [False, True])
-@pytest.mark.parametrize("categorical", [0, 3, 5])
+@pytest.mark.parametrize("depths", [(1,), (6, 2, 5), (8, 8), (9,)])
+@pytest.mark.parametrize(("perturbed", "categorical"), [(False, 0), (False, 3), (True, 5)])
 def test_trees_that_ask_one_question_a_level(depths, perturbed, categorical):
     if perturbed and depths[-1] < 2:
         pytest.skip("a level of one node has no second question")
@@ -333,8 +301,7 @@ def test_trees_that_ask_one_question_a_level(depths, perturbed, categorical):
     assert predict(forest, values).tolist() == naive.predict(forest, values)
 
 
-@pytest.mark.parametrize(("max_leaves", "swept"), [(200, True), (600, True), (1500, False)])
-@pytest.mark.parametrize("categorical", [0, 2])
+@pytest.mark.parametrize(("max_leaves", "swept", "categorical"), [(200, True, 2), (600, True, 0), (1500, False, 2)])
 def test_trees_of_many_leaves(max_leaves, swept, categorical):
     forest = random_forest(1, n_features=3, n_trees=2, max_leaves=max_leaves, n_thresholds=100, categorical=categorical)
     most = int((np.diff(forest.tree_starts).max() + 1) // 2)

@@ -16,21 +16,21 @@ from rankmill.scorer.rerank import rerank
 from tests.readers import READERS, rows_of
 from tests.refusals import refused
 from tests.scorer.candidate_files import as_table, random_candidates, ranked, write_letor, write_parquet
-from tests.scorer.test_rerank import tree_of
 
 AWKWARD = ("a,b", 'say "x"', '"', "plain", " a b ", "é\t", "")
 
 
-@pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("top_k", [None, 3])
-def test_a_folder_is_read_as_it_is(tmp_path, forest, rows, monkeypatch, reader, top_k):
+def test_a_folder_is_read_as_it_is(tmp_path, forest, rows, monkeypatch, top_k):
     monkeypatch.setattr(ranked_writer, "SHARD_ROWS", 50)
     rerank(write_letor(tmp_path / "c.txt", rows), forest, tmp_path / "ranked", top_k=top_k)
     assert ((tmp_path / "ranked" / "_grades.pq").exists(), len(list((tmp_path / "ranked").glob("*.parquet"))) > 1) == (
         top_k is not None,
         top_k is None,
     )
-    assert rows_of(READERS[reader](tmp_path / "ranked")) == sorted(ranked(forest, rows, top_k), key=repr)
+    expected = sorted(ranked(forest, rows, top_k), key=repr)
+    for name, reader in READERS.items():
+        assert rows_of(reader(tmp_path / "ranked")) == expected, name
 
 
 @pytest.mark.parametrize("top_k", [None, 3])
@@ -68,9 +68,8 @@ def test_a_csv_that_cannot_be_is_none(tmp_path, forest, rows):
     assert pd.read_csv(tmp_path / "ranked.csv")["grade"].isna().all()
 
 
-@pytest.mark.parametrize("suffix", ["jsonl", "xlsx", "csv.gz", "feather", "Json", "txt", "zip"])
-def test_other_suffixes_are_refused_before_any_work(tmp_path, forest, suffix):
-    before = tree_of(tmp_path)
-    with refused(InputError, ".parquet, .csv, .tsv, .run"):
-        rerank(tmp_path / "is not looked for", forest, tmp_path / f"ranked.{suffix}")
-    assert tree_of(tmp_path) == before
+def test_other_suffixes_are_refused_before_any_work(tmp_path, forest):
+    for suffix in ("jsonl", "csv.gz", "Json", "txt"):
+        with refused(InputError, ".parquet, .csv, .tsv, .run"):
+            rerank(tmp_path / "is not looked for", forest, tmp_path / f"ranked.{suffix}")
+    assert not list(tmp_path.iterdir())

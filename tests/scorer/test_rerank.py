@@ -17,7 +17,6 @@ from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.options import IngestOptions
 from rankmill.scorer import memory, ranked_file, ranked_writer, scoring, sorting
 from rankmill.scorer.evaluate import evaluate
-from rankmill.scorer.forest import Forest
 from rankmill.scorer.memory import MemoryPlan
 from rankmill.scorer.model_service import ModelIdentity
 from rankmill.scorer.ranked_file import RANKED, SCORED_ROW
@@ -29,6 +28,7 @@ from tests.scorer.candidate_files import (
     random_candidates,
     ranked,
     read_ranked,
+    tree_of,
     write_csv,
     write_letor,
     write_parquet,
@@ -36,14 +36,7 @@ from tests.scorer.candidate_files import (
 from tests.scorer.forests import random_forest
 
 
-def tree_of(path):
-    """Bytes of every file under ``path``, by name."""
-    files = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file())
-    return {str(file.relative_to(path.parent)): file.read_bytes() for file in files}
-
-
-@pytest.mark.parametrize("suffix", ["txt", "parquet", "csv", "tsv"])
-@pytest.mark.parametrize("top_k", [None, 1, 7])
+@pytest.mark.parametrize(("suffix", "top_k"), [("txt", None), ("parquet", 1), ("csv", 7), ("tsv", None)])
 def test_lists_come_out_as_a_plain_sort_has_them(tmp_path, forest, rows, suffix, top_k):
     write = {"txt": write_letor, "parquet": write_parquet}.get(suffix, write_csv)
     source = write(tmp_path / f"candidates.{suffix}", rows)
@@ -80,19 +73,8 @@ def test_the_unjudged_rows_of_a_dataset_are_ranked_as_they_came(tmp_path, forest
     assert read_ranked(tmp_path / "out") == [(*row[:4], None) for row in ranked(forest, rows[60:])]
 
 
-def test_input_files_scattered_rows_and_their_numbers(tmp_path, forest, rows):
-    parts = [rows[:100], rows[100:101], rows[101:]]
-    sources = [
-        write_letor(tmp_path / "a.txt", parts[0]),
-        write_parquet(tmp_path / "b.parquet", parts[1]),
-        write_csv(tmp_path / "c.csv", parts[2]),
-    ]
-    rerank(sources, forest, tmp_path / "out.parquet")
-    assert read_ranked(tmp_path / "out.parquet") == ranked(forest, rows)
-
-
 def test_the_same_bytes_for_any_memory_threads_and_blocks(tmp_path, forest, monkeypatch):
-    rows = random_candidates(3, n_rows=3000, n_queries=40)
+    rows = random_candidates(3, n_rows=1500, n_queries=20)
     source = write_letor(tmp_path / "c.txt", rows)
     rerank(source, forest, tmp_path / "out", top_k=20)
     first = tree_of(tmp_path / "out")
@@ -246,26 +228,6 @@ def test_a_run_has_no_features_of_a_model_and_is_to_be_joined(tmp_path, forest):
     (tmp_path / "c.run").write_text("q Q0 d 1 0.5 tag\n")
     with refused(CandidatesRejected, "TREC", "rankmill rerank FEATURES --run"):
         rerank(tmp_path / "c.run", forest, tmp_path / "out")
-
-
-def test_only_features_that_the_model_uses_are_needed(tmp_path, rows):
-    forest = random_forest(8, n_features=40, n_trees=1, max_leaves=3)
-    kept = [*forest.used_features]
-    wide = [(*row[:3], np.resize(row[3], 40)) for row in rows]
-    narrow = [(*row[:3], row[3][kept]) for row in wide]
-    names = [f"f{i + 1}" for i in kept]
-    rerank(write_parquet(tmp_path / "c.parquet", narrow, names=names), forest, tmp_path / "out")
-    assert read_ranked(tmp_path / "out") == ranked(forest, wide)
-
-
-def test_a_score_out_of_range_is_refused(tmp_path, rows, monkeypatch):
-    """A second line of defence: no such forest is read or made."""
-    monkeypatch.setattr("rankmill.scorer.forest.check_bound", lambda bound: None)
-    forest = random_forest(5)
-    big = {name: getattr(forest, name) for name in Forest.__slots__ if name != "__weakref__"}
-    big |= {"node_value": np.full(len(forest.node_value), 1.7e308), "tree_weights": np.full(forest.n_trees, 1.0)}
-    with refused(CandidatesRejected, "score", "row 1", "inf"):
-        rerank(write_letor(tmp_path / "c.txt", rows), Forest(**big), tmp_path / "out")
 
 
 def test_mistakes_leave_nothing_behind(tmp_path, forest, rows, monkeypatch):
@@ -452,16 +414,6 @@ def test_what_has_the_name_of_the_grade_counts_is_treated_like_out(tmp_path, for
             with refused(InputError, "table", "overwritten"):
                 rerank(source, forest, tmp_path / "z.tsv", top_k=top_k, overwrite=True)
         assert counts.read_bytes() == foreign
-
-
-def test_the_sorter_is_bounded_private_and_silent(tmp_path):
-    with sorting.ScoreSpill(tmp_path, sort_bytes=100 << 20, n_threads=64) as spill:
-        spill.close_for_reading()
-        assert list(spill.ranked(None)) == []
-        names = ("memory_limit", "temp_directory", "threads", "enable_progress_bar")
-        query = "SELECT " + ", ".join(f"current_setting('{name}')" for name in names)
-        found = spill._connection.execute(query).fetchone()
-    assert found == ("100.0 MiB", str(tmp_path / "sort"), 3, False)
 
 
 def test_row_groups_of_long_ids_are_short_and_do_not_show_the_batches(tmp_path, monkeypatch):

@@ -13,9 +13,8 @@ from rankmill.scorer.forest import Forest
 from rankmill.scorer.model_service import find_models
 from rankmill.scorer.rerank import rerank, rerank_several
 from tests.refusals import refused
-from tests.scorer.candidate_files import as_table, random_candidates, write_letor
+from tests.scorer.candidate_files import as_table, random_candidates, tree_of, write_letor
 from tests.scorer.forests import random_forest
-from tests.scorer.test_rerank import tree_of
 
 
 @pytest.fixture(scope="module")
@@ -33,8 +32,7 @@ def forests():
     }
 
 
-@pytest.mark.parametrize("suffix", ["txt", "parquet"])
-@pytest.mark.parametrize("top_k", [None, 10])
+@pytest.mark.parametrize(("suffix", "top_k"), [("txt", None), ("parquet", 10)])
 def test_each_list_has_the_bytes_of_a_run_of_its_own(tmp_path, rows, forests, suffix, top_k):
     source = tmp_path / f"c.{suffix}"
     if suffix == "txt":

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import random
-import signal
-import subprocess
 import sys
-import time
 
 import pyarrow.parquet as pq
 import pytest
 
 from rankmill.scorer import ranked_writer, rerank, rerank_run, scoring, sorting
 from rankmill.scorer.journal import NAME, Journal
-from tests.scorer.candidate_files import as_table, random_candidates, write_csv, write_letor
+from tests.scorer.candidate_files import as_table, random_candidates, tree_of, write_csv, write_letor
 from tests.scorer.forests import random_forest
-from tests.scorer.test_rerank import tree_of
 
 
 class Killed(BaseException):
@@ -179,41 +174,3 @@ def test_damaged_leavings_are_not_gone_on_with(tmp_path, monkeypatch):
         (folder / name).write_bytes(damage)
         rerank.rerank(sources, forest, tmp_path / "out", overwrite=True)
         assert tree_of(tmp_path / "out") == expected
-
-
-@pytest.mark.slow
-def test_processes_killed_at_random_moments(tmp_path):
-    """Ten SIGKILLs, wherever they hit; the eleventh run is left alone."""
-    forest = random_forest(5, n_trees=300, max_leaves=60)
-    forest.save(tmp_path / "m.rankmill")
-    rows = random_candidates(6, n_rows=20_000, n_queries=300)
-    pq.write_table(as_table(rows), tmp_path / "part.parquet", row_group_size=5000)
-    table = pq.read_table(tmp_path / "part.parquet")
-    with pq.ParquetWriter(tmp_path / "c.parquet", table.schema) as writer:
-        for _ in range(60):
-            writer.write_table(table, row_group_size=5000)
-    code = (
-        "import sys; from rankmill.scorer import rerank, rerank_run, ranked_writer; rerank_run.CHECKPOINT_ROWS = 50_000; "
-        "ranked_writer.SHARD_ROWS = 40_000; rerank.rerank(*sys.argv[1:], memory='512MB', n_threads=2)"
-    )
-
-    def start(out):
-        return subprocess.Popen(
-            [sys.executable, "-c", code, str(tmp_path / "c.parquet"), str(tmp_path / "m.rankmill"), str(out)]
-        )
-
-    began = time.monotonic()
-    assert start(tmp_path / "whole").wait() == 0
-    seconds = time.monotonic() - began
-    draw = random.Random(3)
-    for _ in range(10):
-        process = start(tmp_path / "killed")
-        time.sleep(draw.uniform(0.2, 0.9) * seconds)
-        os.kill(process.pid, signal.SIGKILL)
-        if process.wait() == 0:
-            break
-    if not (tmp_path / "killed").exists():
-        assert start(tmp_path / "killed").wait() == 0
-    whole, killed = tree_of(tmp_path / "whole"), tree_of(tmp_path / "killed")
-    assert {name.replace("killed", "whole"): data for name, data in killed.items()} == whole
-    assert not list(tmp_path.glob(".killed.*"))

@@ -67,12 +67,6 @@ def test_large_inputs_are_told_how_the_memory_is_divided(workplace, monkeypatch)
     assert result.stderr.startswith("memory 600 MB: ")
 
 
-def test_the_same_bytes_from_a_file_and_its_registered_twin_but_for_the_name(workplace, tmp_path):
-    call("rerank", "c.txt", "-m", "m.rankmill", "-o", "a.tsv")
-    call("rerank", "c.txt", "-m", "web", "-o", "b.tsv")
-    assert (tmp_path / "a.tsv").read_bytes() == (tmp_path / "b.tsv").read_bytes()
-
-
 def test_json_is_one_object_on_stdout(workplace):
     report = json.loads(call("rerank", "c.txt", "-m", "web", "-o", "out", "--top-k", 3, "--json").stdout)
     assert (report["rows"], report["rows_written"], report["queries"]) == (300, 36, 12)
@@ -90,13 +84,6 @@ def test_evaluate_reports_the_default_metrics_and_the_conventions(workplace):
     call("rerank", "c.txt", "--model", "web", "-o", "out.run")
     with refused(InputError, "out.run", "grades", "--qrels FILE"):
         call("evaluate", "out.run")
-
-
-def test_evaluate_writes_values_per_query(workplace, tmp_path):
-    call("evaluate", "c.txt", "--model", "web", "--metric", "map", "--per-query", "q.tsv")
-    assert len((tmp_path / "q.tsv").read_text().splitlines()) == 13
-    with refused(InputError, "q.doc"):
-        call("evaluate", "missing-too", "--per-query", "q.doc")
 
 
 def test_models_that_are_not_there(workplace, tmp_path, monkeypatch):
@@ -124,11 +111,6 @@ def test_option_values_that_are_unknown(workplace):
             call("rerank", "c.txt", "--model", "web", "-o", "out", option, value)
 
 
-def test_every_command_shows_an_example():
-    for command in ("rerank", "evaluate"):
-        assert f"rankmill {command} " in call(command, "--help").stdout
-
-
 def test_the_bar_shows_rate_and_time_left_on_a_terminal_only(capsys):
     with DocumentBar("scoring", 100.0) as bar:
         bar.update(1000, 50.0)
@@ -142,10 +124,6 @@ def test_the_bar_shows_rate_and_time_left_on_a_terminal_only(capsys):
     assert "scoring" in text
     assert "1,000 documents, " in text
     assert "/s " in text
-
-
-def test_a_single_file_of_ranked_lists_is_named_once(workplace):
-    assert call("rerank", "c.txt", "-m", "m.rankmill", "-o", "ranked.csv").stdout.count("ranked.csv") == 1
 
 
 def test_candidates_from_a_spreadsheet_are_ranked_as_others(workplace, tmp_path, rows):

@@ -65,7 +65,7 @@ def blend_file(parts, weights, base_score=0.0):
     return model_file.encode(model_file.BLEND, {name: {} for name in HEADER} | {"base_score": base_score}, arrays)
 
 
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(st.lists(weight, min_size=2, max_size=2), weight, st.lists(weight, min_size=2, max_size=2))
 def test_a_blend_is_refused_or_finite_made_and_loaded(weights, base_score, leaves):
     names = tuple("abcde")
@@ -100,8 +100,7 @@ def test_the_bound_of_a_blend_counts_its_weights_its_base_and_grades_of_links():
     assert all_finite(Blend(parts=(linked, scaled(random_forest(2), 1e250)), weights=np.array([1e280, 0.0])))
 
 
-@pytest.mark.parametrize("transform", ["linear", "log1p", "quantile"])
-@pytest.mark.parametrize("activation", ["relu", "tanh", "identity"])
+@pytest.mark.parametrize(("transform", "activation"), [("linear", "tanh"), ("log1p", "relu"), ("quantile", "identity")])
 def test_a_net_is_refused_or_finite(transform, activation):
     net = drawn_net(transform, activation=activation)
     for centre, scale in [(1e308, 1e308), (0.0, 1e308), (-1e308, 1e-308), (0.0, 0.0), (1e308, -1e308), (1.0, 5e-324)]:

@@ -145,7 +145,7 @@ def test_candidates_and_what_rerank_kept_of_them_have_the_same_slices(tmp_path):
     assert len(whole.slices[0].slices) > 1
 
 
-@pytest.mark.parametrize("name", ["c.txt", "c.csv", "c[1].csv", "c.csv.bz2", "c.parquet"])
+@pytest.mark.parametrize("name", ["c.txt", "c[1].csv", "c.csv.bz2", "c.parquet"])
 def test_columns_of_candidates(tmp_path, name):
     rows = random_candidates(2)
     write_letor(tmp_path / "c.txt", rows)

@@ -13,9 +13,8 @@ from rankmill.scorer.models import Blend, predictor_of
 from rankmill.scorer.nets.net import Layer
 from rankmill.scorer.rerank import rerank
 from tests.refusals import refused
-from tests.scorer.candidate_files import as_table, random_candidates, read_ranked, write_letor
+from tests.scorer.candidate_files import as_table, random_candidates, read_ranked, tree_of, write_letor
 from tests.scorer.forests import random_forest
-from tests.scorer.test_rerank import tree_of
 from tests.trainer.nets.net_case import planted_data, trained
 
 

@@ -1,0 +1,303 @@
+"""Re-ranking and evaluation on a cluster: the bytes and numbers of one process, for any workers, ranges, order of completion and loss."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from rankmill.cli import execute
+from rankmill.foundation.cluster.workers import Cluster
+from rankmill.foundation.errors import CandidatesRejected, InputError, NotFiniteScore, WorkerLost
+from rankmill.pipeline.ingest import IngestOptions, ingest
+from rankmill.pipeline.options import ReadOptions
+from rankmill.pipeline.sources import file_ranges
+from rankmill.scorer import ranked_writer, sorting
+from rankmill.scorer.compare import Ranking, compare
+from rankmill.scorer.evaluate import evaluate
+from rankmill.scorer.memory import MemoryPlan
+from rankmill.scorer.query_counts import QUERY_COUNT, count_queries, ranges_of_queries
+from rankmill.scorer.rerank import rerank, rerank_several
+from tests.clusters import killing_in, look_often, on, opened_by
+from tests.refusals import refused
+from tests.scorer.candidate_files import (
+    as_table,
+    random_candidates,
+    scored_infinite_in_two_files,
+    tree_of,
+    write_csv,
+    write_letor,
+)
+from tests.scorer.forests import random_forest
+
+RERANK, SCORING = "rankmill.scorer.rerank", "rankmill.scorer.score_on_cluster"
+HOW = {"metrics": ["ndcg@10", "map", "mrr", "err@5"], "ties": "row_order", "by": ["f2", "query_size"]}
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Path]]:
+    """Candidates in files of several formats; queries are in several of them, and some documents have no id."""
+    folder = tmp_path_factory.mktemp("candidates")
+    named: dict[str, list[Path]] = {kind: [] for kind in ("parquet", "text", "mixed", "with ids")}
+    for number in range(4):
+        rows = random_candidates(number, n_rows=150, n_queries=30, nameless=0.3)
+        table, whole = folder / f"{number}.parquet", folder / f"ids-{number}.parquet"
+        pq.write_table(as_table(rows), table, row_group_size=20)
+        pq.write_table(as_table(random_candidates(number, n_rows=150, n_queries=30)), whole, row_group_size=20)
+        text, csv = write_letor(folder / f"{number}.txt", rows), write_csv(folder / f"{number}.csv", rows)
+        named["parquet"].append(table)
+        named["text"].append(text)
+        named["mixed"].append([table, csv, text, table][number])
+        named["with ids"].append(whole)
+    options = IngestOptions(buckets=9, split={"train": 0.5, "valid": 0.25, "test": 0.25})
+    ingest(named["text"], folder / "dataset", options=options)
+    return named | {"dataset": [folder / "dataset"]}
+
+
+@pytest.fixture(autouse=True)
+def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cut small ranges, batches, parts and shards."""
+    look_often(monkeypatch)
+    for module in ("rerank_tasks", "sorting", "ranked_writer"):  # hundreds of tiny files
+        monkeypatch.setattr(f"rankmill.scorer.{module}.fsync_file", lambda path: None)
+    monkeypatch.setattr(file_ranges, "LEAST_BYTES", 6000)
+    monkeypatch.setattr(ranked_writer, "SHARD_ROWS", 60)
+    monkeypatch.setattr(sorting, "BATCH_ROWS", 50)
+    monkeypatch.setattr(MemoryPlan, "of", lambda total: MemoryPlan(10**9, 2000, 64 << 20))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "top_k", "out"),
+    [
+        ("parquet", None, "out"),
+        ("parquet", 5, "out"),
+        ("text", 5, "out"),
+        ("mixed", 5, "out.parquet"),
+        ("text", None, "out.tsv"),
+        ("with ids", 5, "out.run"),
+    ],
+)
+def test_the_bytes_are_those_of_one_process(
+    forest, inputs, kind: str, top_k: int | None, out: str, tmp_path: Path
+) -> None:
+    alone = rerank(inputs[kind], forest, tmp_path / out, top_k=top_k)
+    expected = tree_of(tmp_path / out)
+    assert len(expected) > 3 or out != "out"
+    for seed, looks in enumerate([["a"], ["a b"], ["a b c", "a", "", "b", "c d", "d"]]):
+        with on(RERANK, *looks, seed=seed) as engine:
+            found = rerank(inputs[kind], forest, tmp_path / out, top_k=top_k, overwrite=True, cluster="local:2")
+        assert tree_of(tmp_path / out) == expected
+        assert found == alone
+        assert len(engine.started) >= 8
+    assert {path.name for path in tmp_path.iterdir()} <= {*expected, out, f"{out}.grades.parquet"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["parquet", "text", "mixed", "dataset"])
+def test_the_numbers_are_those_of_one_process(forest, inputs, kind: str) -> None:
+    before = sorted(inputs[kind][0].parent.iterdir())
+    for split in ("all", "test") if kind == "dataset" else (None,):
+        alone = evaluate(inputs[kind], model=forest, split=split, **HOW).to_json(per_query=True)
+        for seed, looks in enumerate([["a"], ["a b c"], ["a b c", "a", "", "b", "c d", "d"]]):
+            with on(SCORING, *looks, seed=seed) as engine:
+                found = evaluate(inputs[kind], model=forest, split=split, cluster="local:2", **HOW)
+            assert found.to_json(per_query=True) == alone
+            assert len(engine.started) >= 3
+    assert sorted(inputs[kind][0].parent.iterdir()) == before
+
+
+def test_several_models_read_their_candidates_once(forest, inputs, tmp_path: Path) -> None:
+    models = {"x": (forest, None), "y": (random_forest(6, n_trees=3, max_leaves=5), None)}
+    alone = rerank_several(inputs["mixed"], models, tmp_path / "out", top_k=4)
+    expected = tree_of(tmp_path / "out")
+    with on(RERANK, "a b"):
+        again = rerank_several(inputs["mixed"], models, tmp_path / "out", top_k=4, overwrite=True, cluster="local:2")
+    assert again == alone
+    assert tree_of(tmp_path / "out") == expected
+
+
+def test_goals_and_judgments_come_along(forest, tmp_path: Path) -> None:
+    rows = random_candidates(3, n_rows=400)
+    table = as_table(rows)
+    bought = pa.array(np.arange(400) % 3, pa.int32())
+    pq.write_table(table.append_column("bought", bought), tmp_path / "a.parquet", row_group_size=50)
+    (tmp_path / "qrels").write_text("".join(f"{qid} 0 {doc_id} {grade}\n" for grade, qid, doc_id, _ in rows[::2]))
+    read = ReadOptions(goals=("bought",))
+    ingest([tmp_path / "a.parquet"], tmp_path / "data", options=IngestOptions(buckets=4, read=read))
+    for subject, how in (
+        (tmp_path / "a.parquet", {"metrics": ["ndcg@5", "err:bought"]}),
+        (tmp_path / "data", {"metrics": ["ndcg@5", "err:bought"], "split": "all"}),
+        (tmp_path / "a.parquet", {"qrels": tmp_path / "qrels"}),
+    ):
+        with on(SCORING, "a b"):
+            found = evaluate(subject, model=forest, cluster="local:2", **how)
+        assert found.to_json(per_query=True) == evaluate(subject, model=forest, **how).to_json(per_query=True)
+
+
+def test_a_run_that_lost_all_workers_resumes_and_an_evaluation_leaves_nothing(forest, inputs, tmp_path: Path) -> None:
+    rerank(inputs["parquet"], forest, tmp_path / "out", top_k=5)
+    expected = tree_of(tmp_path / "out")
+    looks, calls = ["a b"] * 5, 0
+    for _ in range(20):
+        with on(RERANK, *looks, "") as engine:
+            try:
+                rerank(inputs["parquet"], forest, tmp_path / "again", top_k=5, cluster="local:2")
+                break
+            except WorkerLost:
+                calls += len(engine.started)
+    assert calls > 10
+    assert {f"out{name.removeprefix('again')}": data for name, data in tree_of(tmp_path / "again").items()} == expected
+    before = sorted(inputs["text"][0].parent.iterdir())
+    with on(SCORING, "a b", "a b", ""), pytest.raises(WorkerLost, match=r"run the same command again$"):
+        evaluate(inputs["text"], model=forest, cluster="local:2")
+    assert sorted(inputs["text"][0].parent.iterdir()) == before
+
+
+def test_a_score_that_is_not_finite_is_named_by_its_row_in_the_whole_input(
+    forest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = scored_infinite_in_two_files(tmp_path, monkeypatch)
+    for engine, work in (
+        (RERANK, lambda **how: rerank(paths, forest, tmp_path / "out", **how)),
+        (SCORING, lambda **how: evaluate(paths, model=forest, **how)),
+    ):
+        with refused(NotFiniteScore, "2.txt", "row 258", "inf") as alone:
+            work()
+        for seed in range(2):
+            with on(engine, "a b c", seed=seed), pytest.raises(NotFiniteScore) as found:
+                work(cluster="local:2")
+            assert str(found.value) == str(alone.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_only_the_whole_input_shows_is_checked(forest, tmp_path: Path) -> None:
+    (tmp_path / "empty.txt").write_text("")
+    narrow = tmp_path / "narrow.txt"
+    narrow.write_text("1 qid:1 1:2\n")
+    for engine, work in (
+        (RERANK, lambda paths, **how: rerank(paths, forest, tmp_path / "out", **how)),
+        (SCORING, lambda paths, **how: evaluate(paths, model=forest, **how)),
+    ):
+        with on(engine, "a"), refused(CandidatesRejected, "no candidates found"):
+            work(tmp_path / "empty.txt", cluster="local:1")
+        with on(engine, "a"), refused(CandidatesRejected, "n_features"):
+            work([tmp_path / "empty.txt", narrow], cluster="local:1")
+    wide = write_letor(tmp_path / "wide.txt", random_candidates(1, n_rows=10))
+    rerank([narrow, wide, tmp_path / "empty.txt"], forest, tmp_path / "alone")
+    with on(RERANK, "a"):
+        rerank([narrow, wide, tmp_path / "empty.txt"], forest, tmp_path / "out", cluster="local:1")
+    assert [*tree_of(tmp_path / "out").values()] == [*tree_of(tmp_path / "alone").values()]
+
+
+def test_what_a_cluster_is_not_for_or_cannot_read_is_refused(
+    forest, inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "first.run"
+    run.write_text("q1 Q0 D1 1 1.0 x\n")
+    with on(RERANK, "a"), refused(InputError, "run", "cluster"):
+        rerank(inputs["text"], forest, tmp_path / "out", run=run, cluster="local:1")
+    with refused(InputError, "cluster", "model"):
+        evaluate(inputs["text"][0], cluster="local:2")
+    with refused(InputError, "cluster", "compare"):
+        compare([Ranking(name="a", source=forest)] * 2, on=inputs["text"], cluster="local:2")
+    original = file_ranges.ranges_of
+
+    def larger(sources):
+        return [replace(each, sizes=tuple(size + 1 for size in each.sizes)) for each in original(sources)]
+
+    for module in ("rankmill.scorer.rerank_on_cluster", SCORING):
+        monkeypatch.setattr(f"{module}.ranges_of", larger)
+    with on(RERANK, "a"), refused(InputError, "0.txt", "another file"):
+        rerank(inputs["text"], forest, tmp_path / "out", cluster="local:1")
+    with on(SCORING, "a"), refused(InputError, "0.txt", "another file"):
+        evaluate(inputs["text"], model=forest, cluster="local:1")
+
+
+def test_shards_are_known_from_the_counts_of_queries() -> None:
+    """The rule of the writer, one query after the other."""
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        counts = rng.integers(1, 12, size=int(rng.integers(1, 40))).tolist()
+        qids = [f"q{number:03d}" for number in range(len(counts))]
+        shards: list[list[int]] = [[]]
+        for count in counts:
+            if sum(shards[-1]) >= 20:
+                shards.append([])
+            shards[-1].append(count)
+        cut = sorted(rng.integers(0, len(counts), size=3).tolist())
+        batches = [
+            pa.record_batch([qids[first:last], counts[first:last]], schema=QUERY_COUNT)
+            for first, last in zip([0, *cut], [*cut, len(counts)], strict=True)
+        ]
+        found = ranges_of_queries(batches, 20, 1000)
+        assert [each.rows for each in found] == [sum(shard) for shard in shards]
+        few = ranges_of_queries(batches, 20, 3)
+        assert len(few) == min(3, len(shards))
+        assert [each.first_shard for each in few] == np.cumsum([0, *[each.shards for each in few]]).tolist()[:-1]
+        for each in few:
+            of_shards = shards[each.first_shard : each.first_shard + each.shards]
+            assert each.rows == sum(map(sum, of_shards))
+            assert each.first_qid == (qids[sum(map(len, shards[: each.first_shard]))] if each.first_shard else None)
+
+
+def test_counts_of_queries_are_those_of_their_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rankmill.scorer.query_counts._HELD", 7)
+    rng = np.random.default_rng(1)
+    qids = [f"q{number}" for number in rng.integers(0, 9, size=200)]
+    with sorting.open_spill_file(tmp_path / "x", sorting.SCORED_ROW) as file:
+        for first in range(0, 200, 30):
+            part = qids[first : first + 30]
+            n = len(part)
+            columns = [part, [None] * n, [0.0] * n, [None] * n, [*range(n)]]
+            file.write_batch(pa.record_batch(columns, schema=sorting.SCORED_ROW))
+    expected = [{"qid": qid, "n": qids.count(qid)} for qid in sorted(set(qids))]
+    assert count_queries([tmp_path / "x"]).to_pylist() == expected
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("killed_at", ["score_range", "deal_range", "write_queries", "score_rows"])
+def test_the_work_of_a_killed_process_is_done_again(
+    forest, inputs, dask: Cluster, killed_at: str, tmp_path: Path
+) -> None:
+    if killed_at == "score_rows":
+        with killing_in(killed_at, dask) as killed, opened_by(SCORING, dask):
+            found = evaluate(inputs["mixed"], model=forest, cluster="local:2", **HOW)
+        assert killed
+        assert found.to_json(per_query=True) == evaluate(inputs["mixed"], model=forest, **HOW).to_json(per_query=True)
+        return
+    rerank(inputs["mixed"], forest, tmp_path / "out", top_k=5)
+    expected = tree_of(tmp_path / "out")
+    with killing_in(killed_at, dask) as killed, opened_by(RERANK, dask):
+        rerank(inputs["mixed"], forest, tmp_path / "out", top_k=5, overwrite=True, cluster="local:2")
+    assert killed
+    assert tree_of(tmp_path / "out") == expected
+
+
+@pytest.mark.slow
+def test_the_commands_write_and_print_the_same(
+    forest, inputs, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "model.rankmill").write_bytes(forest.to_bytes())
+    paths = [os.path.relpath(path) for path in inputs["mixed"]]
+    usual = ["rerank", *paths, "--model", str(tmp_path / "model.rankmill"), "--top-k", "3", "-o"]
+    assert execute([*usual, str(tmp_path / "alone")]) == 0
+    assert execute([*usual, str(tmp_path / "both"), "--cluster", "local:2"]) == 0
+    assert [*tree_of(tmp_path / "both").values()] == [*tree_of(tmp_path / "alone").values()]
+    capfd.readouterr()
+    bad = tmp_path / "bad.csv"
+    bad.write_text(inputs["mixed"][1].read_text() + "1,2\n")
+    assert execute([*usual, str(tmp_path / "t"), str(bad)]) == 10
+    alone = capfd.readouterr().err.splitlines()[-1]
+    assert execute([*usual, str(tmp_path / "t"), str(bad), "--cluster", "local:2"]) == 10
+    assert capfd.readouterr().err.splitlines()[-1] == alone
+    usual = ["evaluate", *paths, "--model", str(tmp_path / "model.rankmill"), "--json"]
+    assert execute(usual) == 0
+    printed = capfd.readouterr().out
+    assert execute([*usual, "--cluster", "local:2"]) == 0
+    assert capfd.readouterr().out == printed
