@@ -14,6 +14,7 @@ from pathlib import Path
 import rankmill
 from rankmill.foundation.cores import available_cores
 from rankmill.foundation.errors import RankmillError, one_line
+from rankmill.foundation.kernels.compiling import LEVEL, shipped_kernels
 from rankmill.foundation.storage.disk import Disk
 from rankmill.foundation.storage.location import Location, ObjectUrl
 from rankmill.foundation.storage.staging import Staging
@@ -36,6 +37,7 @@ def facts_of(registry: Location) -> dict[str, str]:
         "cores": f"{available_cores()} usable of {os.cpu_count() or 1}",
         "memory": _memory(),
         "kernel cache": f"{_short(kernels)}: {'' if os.access(_nearest(kernels), os.W_OK) else 'NOT '}writable",
+        "shipped kernels": f"for {LEVEL}, used" if shipped_kernels() else "none for these versions and this CPU",
         "registry": f"{_short(registry)}: {problem or WAYS[way]}",
         "settings": ", ".join(f"{name}={_short(os.environ[name])}" for name in SETTINGS if name in os.environ) or "-",
         "problem": problem,

@@ -1,4 +1,4 @@
-"""Compile every kernel ahead of time: ``python -m rankmill.warm``, run once when the image is built.
+"""Compile every kernel ahead of time: ``rankmill warm``, for this machine, and `rankmill.shipped_kernels`, for others.
 
 Numba compiles a kernel on its first call with each combination of argument types, and caches the machine code in
 ``NUMBA_CACHE_DIR`` for the CPU ``NUMBA_CPU_NAME``.  The commands below, on a few generated queries, call every kernel with all
@@ -187,7 +187,9 @@ def warm(folder: Path) -> int:
     """
     from numba.core import event
 
-    with event.install_recorder("numba:compile") as compiled:
+    from rankmill.foundation.kernels.compiling import without_shipped_kernels
+
+    with without_shipped_kernels(), event.install_recorder("numba:compile") as compiled:
         for line in command_lines():
             run_quietly(shlex.split(line.format(folder=shlex.quote(os.fspath(folder)))))
             if line.startswith("data synth") and "judgments.parquet" in line:
@@ -372,13 +374,19 @@ def _grade_difference(grades: npt.NDArray[np.int32], i: int, j: int) -> float:
     return float(grades[i] - grades[j])
 
 
-def main() -> None:
-    """Compile all kernels and print a summary."""
+def warm_up() -> dict[str, str | int]:
+    """Compile all kernels that are not there yet; return how many that were, for which CPU, and the folder that holds them."""
+    from rankmill.foundation.kernels.compiling import cpu_and_folder
+
     with tempfile.TemporaryDirectory(prefix="rankmill-warm-") as folder:
         count = warm(Path(folder))
-    cpu = os.environ.get("NUMBA_CPU_NAME", "this machine's CPU")
-    where = os.environ.get("NUMBA_CACHE_DIR", "the folders of their sources")
-    sys.stdout.write(f"compiled {count} kernels for {cpu} into {where}\n")
+    cpu, kept_in = cpu_and_folder()
+    return {"kernels": count, "cpu": cpu, "folder": kept_in}
+
+
+def main() -> None:
+    """Compile all kernels and print a summary."""
+    sys.stdout.write("compiled {kernels} kernels for {cpu} in {folder}\n".format(**warm_up()))
 
 
 if __name__ == "__main__":

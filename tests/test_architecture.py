@@ -342,6 +342,7 @@ def test_the_commands_are_the_documented_ones() -> None:
             "schedule",
             "health",
             "doctor",
+            "warm",
             "report",
             "train",
             "cv",

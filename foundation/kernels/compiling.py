@@ -10,6 +10,9 @@ Numba's own ``cache=True`` falls short in five ways, so kernels have a cache of 
 - It refuses a ``NUMBA_CACHE_DIR`` that cannot be written.  Here such a folder is read (the image's, under any user), and
   what it lacks is compiled in every process.
 - It says nothing when a first command waits for half a minute: see :func:`compilation_announced`.
+
+A wheel and the image come with kernels compiled for `LEVEL`, which most machines can run.  A kernel that has not been compiled for
+this machine is looked for there, too: see :func:`shipped_kernels`.
 """
 
 from __future__ import annotations
@@ -40,11 +43,13 @@ from numba.core.caching import (
     UserWideCacheLocator,
 )
 from numba.core.compiler_lock import global_compiler_lock
+from numba.core.registry import cpu_target
 from numba.core.serialize import dumps
 
 FIRST = "compiling the kernels for this machine, once; this takes half a minute, or longer if other programs are busy"
 MORE = "compiling kernels that were not needed here before; they are kept"
 EVERY_TIME = "compiling the kernels, which takes half a minute or longer every time: {folder} cannot be written"
+MORE_EVERY_TIME = "compiling kernels that are not kept here, now and every time: {folder} cannot be written"
 WAITING = "waiting for another process that is compiling the same kernels"
 
 _NOT_UNPICKLED = (pickle.UnpicklingError, AttributeError, ImportError, EOFError, IndexError, TypeError, ValueError)
@@ -53,9 +58,14 @@ _CHECKSUM_BYTES = hashlib.sha256().digest_size
 _IMPORT = re.compile(
     rb"^[ \t]*(?:from[ \t]+([.\w]+)[ \t]+import\b[ \t]*(\([^)]*\)|(?:\\\n|[^\n])*)|import[ \t]+([^\n]*))", re.MULTILINE
 )
-_TOOLS = f"py{sys.version_info[0]}{sys.version_info[1]}-{numba.__version__}-{llvmlite.__version__}-{np.__version__}"
+TOOLS = f"py{sys.version_info[0]}{sys.version_info[1]}-{numba.__version__}-{llvmlite.__version__}-{np.__version__}"
 _SETTINGS = ("BOUNDSCHECK", "DEBUGINFO_DEFAULT", "DISABLE_INTEL_SVML", "LOOP_VECTORIZE", "OPT", "SLP_VECTORIZE")
+_ANNOTATED = 6  # place of the text in what Numba keeps
 _WAIT = "rankmill:wait"  # an event beside Numba's own
+_X86_64_V3 = "sse3 ssse3 sse4.1 sse4.2 popcnt cx16 sahf avx avx2 bmi bmi2 f16c fma lzcnt movbe xsave"
+_LEVELS = {"x86_64": ("x86-64-v3", tuple(f"+{feature}" for feature in _X86_64_V3.split()))}
+LEVEL, _NEEDED = _LEVELS.get(os.uname().machine, ("generic", ()))  # as LLVM names the CPU and its features
+SHIPPED = Path(__file__).parents[2] / "compiled" / f"{LEVEL}-{TOOLS.rpartition('.')[0]}"  # without NumPy's last number
 _folders: dict[str, set[str]] = {}  # room -> cache folders of its kernels that have been imported
 
 
@@ -132,6 +142,29 @@ def _read_source(module: str, path: Path, _mtime: int, _size: int) -> tuple[str,
     return hashlib.sha256(source).hexdigest(), found
 
 
+@cache
+def shipped_kernels() -> Path | None:
+    """Return the folder of the kernels that came with this package; None if there are none for these versions and this CPU.
+
+    ``NUMBA_CPU_NAME``, ``NUMBA_CPU_FEATURES`` and ``NUMBA_ENABLE_AVX`` say what Numba may use of the CPU, and are heeded.
+    """
+    if not SHIPPED.is_dir():
+        return None
+    _, cpu, features = cpu_target.target_context.codegen().magic_tuple()
+    runs = (cpu, features) == (LEVEL, "") or set(_NEEDED) <= set(features.split(","))
+    return SHIPPED if runs else None
+
+
+@contextmanager
+def without_shipped_kernels() -> Iterator[None]:
+    """Use no shipped kernel in this context, so that all are compiled for this machine."""
+    _KernelFiles.shipped_are_used = False
+    try:
+        yield
+    finally:
+        _KernelFiles.shipped_are_used = True
+
+
 class _NamedFolder(UserProvidedCacheLocator):
     """The folder that ``NUMBA_CACHE_DIR`` names, writable or not."""
 
@@ -147,28 +180,44 @@ class _Implementation(CompileResultCacheImpl):
 
     _locator_classes: list[type[object]] = [_NamedFolder, InTreeCacheLocator, UserWideCacheLocator]  # noqa: RUF012 - as Numba declares it
 
+    def reduce(self, cres: Any) -> tuple[Any, ...]:
+        """Return what is kept, without the annotated source that only ``inspect_types`` prints: a fifth of it."""
+        found = list(super().reduce(cres))
+        found[_ANNOTATED] = ""
+        return tuple(found)
+
 
 class _KernelFiles:
     """The files of one kernel: one for the types of arguments that it has been compiled for.
 
     Their names have digests of the sources and of the types, so that none is ever changed: it is published whole, and deleted
-    when the same Python and Numba have compiled newer sources.
+    when the same Python and Numba have compiled newer sources.  Shipped kernels have such files in one folder, which is only
+    read; ``shipped_as`` is the kernel's name there.
     """
 
-    def __init__(self, folder: str, kernel: str, sources: str) -> None:
-        self._folder, self._sources = Path(folder), sources
-        self._prefix = f"{kernel}.{_TOOLS}."
+    shipped_are_used = True
 
-    def _path(self, key: object) -> Path:
-        return (
-            self._folder
-            / f"{self._prefix}{self._sources[:16]}.{hashlib.sha256(repr(key).encode()).hexdigest()[:16]}.nbc"
-        )
+    def __init__(self, folder: str, kernel: str, sources: str, shipped_as: str = "") -> None:
+        self._folder, self._sources, self._shipped_as = Path(folder), sources, shipped_as
+        self._prefix = f"{kernel}.{TOOLS}."
 
-    def load(self, key: object) -> Any:
-        """Return what was kept for ``key``; None if it is not there, or is not whole."""
+    def _name(self, key: object) -> str:
+        return f"{self._sources[:16]}.{hashlib.sha256(repr(key).encode()).hexdigest()[:16]}.nbc"
+
+    def load(self, key: Any) -> Any:
+        """Return what was kept for ``key``, or was shipped for its types; None if neither is there and whole."""
+        found = self._read(self._folder / f"{self._prefix}{self._name(key)}", key)
+        if found is None and self._shipped_as and self.shipped_are_used:
+            shipped = shipped_kernels()
+            if shipped is not None:
+                signature, (triple, *_), *others = key
+                key = (signature, (triple, LEVEL, ""), *others)
+                found = self._read(shipped / f"{self._shipped_as}.{self._name(key)}", key)
+        return found
+
+    def _read(self, path: Path, key: object) -> Any:
         try:
-            data = self._path(key).read_bytes()
+            data = path.read_bytes()
         except OSError:
             return None
         if hashlib.sha256(data[_CHECKSUM_BYTES:]).digest() != data[:_CHECKSUM_BYTES]:
@@ -182,7 +231,7 @@ class _KernelFiles:
     def save(self, key: object, kept: object) -> None:
         """Keep ``kept`` for ``key``, and delete what was compiled from older sources; OSError."""
         data = dumps((self._sources, key, kept))
-        path = self._path(key)
+        path = self._folder / f"{self._prefix}{self._name(key)}"
         unfinished = path.with_suffix(f".{os.getpid()}.tmp")
         try:
             unfinished.write_bytes(hashlib.sha256(data).digest() + data)
@@ -254,11 +303,15 @@ class _KernelCache(FunctionCache):
         path = function.__code__.co_filename
         self._kernel = f"{Path(path).stem}.{function.__qualname__.replace('<', '').replace('>', '')}"
         self._dispatcher = dispatcher
+        module, name = function.__module__.removeprefix("rankmill."), self._kernel.partition(".")[2]
         self._cache_file: Any = _KernelFiles(
-            self._cache_path, self._kernel, sources_digest(function.__module__, Path(path))
+            self._cache_path,
+            self._kernel,
+            sources_digest(function.__module__, Path(path)),
+            f"{module}.{name}" if module != function.__module__ else "",  # kernels of users are not shipped
         )
         self._turns = _turns.setdefault(self._cache_path, _Turns(self._cache_path))
-        self.room = function.__module__.removeprefix("rankmill.").partition(".")[0]  # trainer, for one
+        self.room = module.partition(".")[0]  # trainer, for one
         _folders.setdefault(self.room, set()).add(self._cache_path)
 
     def in_turn(self, compile_for: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -343,8 +396,14 @@ def _has_array(kind: types.Type) -> bool:
 
 
 def kernels_compiled(room: str) -> bool:
-    """Return whether any kernel of a room, of those imported so far, is in the cache, even that of an older version."""
-    return any(any(Path(folder).glob("*.nbc")) for folder in _folders.get(room, ()))
+    """Return whether any kernel of a room, of those imported so far, is in the cache, even that of an older version, or shipped."""
+    return shipped_kernels() is not None or any(any(Path(folder).glob("*.nbc")) for folder in _folders.get(room, ()))
+
+
+def cpu_and_folder() -> tuple[str, str]:
+    """Return the CPU that kernels are compiled for, and the folder above those in which they are kept, of those imported so far."""
+    _, cpu, _ = cpu_target.target_context.codegen().magic_tuple()
+    return cpu, os.path.commonpath(set().union(*_folders.values()))
 
 
 class _First(event.Listener):
@@ -358,12 +417,13 @@ class _First(event.Listener):
         if self._say is None or not isinstance(kept_in, _KernelCache):  # such as a user's own, not cached
             return
         say, self._say = self._say, None
+        some = kernels_compiled(kept_in.room)
         if not os.access(kept_in.cache_path, os.W_OK):
-            say(EVERY_TIME.format(folder=kept_in.cache_path))
+            say((MORE_EVERY_TIME if some else EVERY_TIME).format(folder=kept_in.cache_path))
         elif compiling.kind == _WAIT:
             say(WAITING)
         else:
-            say(MORE if kernels_compiled(kept_in.room) else FIRST)
+            say(MORE if some else FIRST)
 
     def on_end(self, _: event.Event) -> None:
         """Do nothing."""

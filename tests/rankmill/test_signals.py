@@ -41,6 +41,7 @@ COMMANDS = {
     "convert": "web -o {out}/web.onnx",
     "report": "web -o {out}/report",
     "doctor": "",
+    "warm": "",
     "data ingest": "judged.parquet -o {out}/dataset --split train=0.8,valid=0.1,test=0.1",
     "data bin": "{out}/unbinned",
     "data describe": "dataset",
