@@ -11,7 +11,7 @@ COMPILE = $(CLEAR_UV) $(BIN)/uv pip compile --no-config --quiet --universal --py
 	--generate-hashes --no-header --no-annotate $(UPGRADE)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup dev demo test test-slow lint format bench bench-all bench-letor docs dist lock clean
+.PHONY: help setup dev demo test test-slow lint format bench bench-all bench-letor docs dist wheel lock clean
 
 help: ## List the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -62,10 +62,20 @@ docs: $(VENV)/.docs ## Set up, then build the documentation into site/; warnings
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "open site/index.html; with search: $(BIN)/python -m http.server --directory site"
 
-dist: $(VENV)/.dev ## Build the sdist and the wheel in dist/ and check them as package indexes do.
+dist: $(VENV)/.dev ## Build the sdist, the wheel, and for Linux on x86-64 one with kernels, in dist/, and check them as package indexes do.
 	rm -rf dist
 	$(BIN)/python -m build
+	$(if $(filter Linux-x86_64,$(shell uname -s)-$(shell uname -m)),$(MAKE) wheel)
 	$(CLEAR_UV) $(BIN)/uvx twine check --strict dist/*
+	ls -l dist
+
+# The wheel has no shared library: its kernels call the C library by name alone, as any version since 2.17 answers.
+wheel: $(VENV)/.dev ## Add a wheel with compiled kernels for this version of Python to dist/, from the sdist there (minutes).
+	rm -rf build/wheel && mkdir -p build/wheel
+	tar -xzf dist/*.tar.gz -C build/wheel --strip-components=1
+	cd build/wheel && PYTHONPATH=. $(abspath $(BIN))/python -m rankmill.shipped_kernels
+	$(BIN)/python -m build --wheel --outdir dist -C=--build-option=--plat-name=manylinux_2_17_x86_64 \
+		-C=--build-option=--python-tag=$$($(BIN)/python -c 'import sys; print("cp%d%d" % sys.version_info[:2])') build/wheel
 
 lock: $(VENV)/.dev ## Resolve the locks again (UPGRADE=--upgrade for the newest versions).
 	$(COMPILE) pyproject.toml locks/build.in -o locks/runtime.txt

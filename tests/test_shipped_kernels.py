@@ -32,10 +32,8 @@ import json, os, sys
 from pathlib import Path
 import numba
 from numba.core import config, event
-from numba.core.registry import cpu_target
-import numba.core.compiler, numba.np.arrayobj, numba.np.npyimpl, numba.cpython.builtins, rankmill
+import rankmill
 
-cpu_target.typing_context.refresh()  # once, and not in each case
 PACKAGE = Path(rankmill.__path__[0])
 SOURCE = PACKAGE / "made" / "_kernels.py"
 CODES = sorted((PACKAGE / "compiled").rglob("*.twice.*"))
@@ -69,15 +67,9 @@ CASES = {
         2,
         True,
     ),
-    "config.BOUNDSCHECK = 1": (2, True),
     "numba.__version__ = '0.1.2'": (2, False),
-    "import llvmlite; llvmlite.__version__ = '0.1.2'": (2, False),
     "import numpy; numpy.__version__ = numpy.__version__.rpartition('.')[0] + '.77'": (0, False),
-    "import numpy; numpy.__version__ = '2.0.1'": (2, False),
-    "sys.version_info = (3, 99, 1)": (2, False),
     "[code.write_bytes(code.read_bytes()[:-9]) for code in CODES]": (1, True),
-    "[code.write_bytes(b'x' * 9999) for code in CODES]": (1, True),
-    "[code.unlink() for code in CODES]": (1, True),
     NATIVE: (0, True),  # those of this machine come first
     "SOURCE.write_text(SOURCE.read_text().replace('4 *', '8 *'))": (2, True),
 }
