@@ -6,11 +6,9 @@ import random
 import polars as pl
 import pytest
 
-from rankmill.foundation.errors import InputError
 from rankmill.pipeline.judgments.aggregate import one_judgment
-from rankmill.pipeline.options import AGGREGATES, WITH_LABEL, IngestOptions
+from rankmill.pipeline.options import AGGREGATES, WITH_LABEL
 from tests import naive_judgments
-from tests.refusals import refused
 
 
 def found_of(judgments, how):
@@ -78,9 +76,3 @@ def test_judges_who_agree_count_as_one():
 def test_no_judgments_give_no_documents():
     for how in (*AGGREGATES, None):
         assert found_of([], how) == {}
-
-
-def test_an_unknown_aggregate_is_answered_with_the_nearest():
-    with refused(InputError, "aggregate", "mediam", "median"):
-        IngestOptions(aggregate="mediam")
-    assert [IngestOptions(aggregate=how).aggregate for how in AGGREGATES] == list(AGGREGATES)

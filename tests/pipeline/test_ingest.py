@@ -239,23 +239,24 @@ def test_overwriting_swaps_the_manifest_and_keeps_the_former_shards_for_its_read
     assert sorted(file.name for file in tmp_path.iterdir()) == ["in.txt", "out"]
 
 
-@pytest.mark.parametrize("step", ["write_shards", "publish_dataset"])
+@pytest.mark.parametrize("step", ["write_shards", "join_pairs", "publish_dataset"])
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
 def test_a_failure_on_the_way_leaves_the_old_dataset_and_nothing_else(tmp_path, monkeypatch, step, error):
-    path, out = tmp_path / "in.txt", tmp_path / "out"
+    path, pairs, out = tmp_path / "in.txt", tmp_path / "pairs.txt", tmp_path / "out"
     path.write_text("".join(judgments(40, 1)))
     ingest([path], out)
     before = files_in(out)
-    path.write_text("".join(judgments(40, 2)))
+    path.write_text("1 qid:p 1:1 # docid = a\n0 qid:p 1:2 # docid = b\n")
+    pairs.write_text("p a b\n")
 
     def fail(*_, **__):
         raise error
 
     monkeypatch.setattr(running if step == "publish_dataset" else building, step, fail)
     with pytest.raises(type(error)):
-        ingest([path], out, options=IngestOptions(overwrite=True))
+        ingest([path], out, pairs=[pairs], options=IngestOptions(overwrite=True))
     assert files_in(out) == before
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["in.txt", "out"]
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["in.txt", "out", "pairs.txt"]
 
 
 @pytest.mark.slow

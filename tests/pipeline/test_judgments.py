@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from rankmill.foundation.errors import DataRejected, DatasetFormatError, InputError
+from rankmill.foundation.errors import DataRejected, InputError
 from rankmill.pipeline.cli import app
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
@@ -222,25 +222,6 @@ def test_unjudged_rows_are_candidates_in_the_order_of_the_dataset(tmp_path):
     ingest([tmp_path / "out" / "_unjudged"], again, qrels=[everything], options=IngestOptions(buckets=7))
     assert Dataset.open(again).manifest.rows == len(rows) - len(judged)
     assert [row["doc_id"] for row in unjudged_of(again)] == [None] * 3
-
-
-def test_a_damaged_or_lost_file_of_unjudged_rows_is_named(tmp_path):
-    rows = some_rows()
-    ingest(
-        [write_rows(tmp_path / "rows.csv", rows)],
-        tmp_path / "out",
-        qrels=[write_qrels(tmp_path / "q", [("q1", "d0", 1)])],
-    )
-    opened = Dataset.open(tmp_path / "out")
-    file = opened.unjudged_path(opened.manifest.unjudged[0])
-    data = bytearray(file.read_bytes())
-    data[len(data) // 2] ^= 1
-    file.write_bytes(data)
-    with refused(DatasetFormatError, "digest"):
-        Dataset.open(tmp_path / "out").verify()
-    file.unlink()
-    with refused(DatasetFormatError, "shard", "missing"):
-        Dataset.open(tmp_path / "out")
 
 
 def test_only_the_unjudged_rows_of_today_are_those_of_the_dataset(tmp_path):

@@ -14,7 +14,6 @@ from rankmill.foundation.errors import DataRejected, DatasetFormatError, InputEr
 from rankmill.pipeline.binning import bin_dataset
 from rankmill.pipeline.cli import app
 from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.ingest import dataset_builder as building
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.options import IngestOptions
 from rankmill.pipeline.statistics.describe_dataset import describe
@@ -327,36 +326,6 @@ def test_bins_stay_when_only_the_pairs_are_others(tmp_path, judged):
     assert Dataset.open(tmp_path / "out").pairs() is None
     assert Dataset.open(tmp_path / "out").manifest.bins == bins
     assert not (tmp_path / "out" / "_pair_rejects.parquet").exists()
-
-
-def test_a_damaged_file_of_pairs_is_named(tmp_path, judged):
-    path = write_pairs(tmp_path / "p.txt", preferences(judged, 30, 8))
-    ingest([judged], tmp_path / "out", pairs=[path], options=IngestOptions(buckets=1))
-    (file,) = (tmp_path / "out" / "_pairs").iterdir()
-    data = bytearray(file.read_bytes())
-    data[len(data) // 2] ^= 1
-    file.write_bytes(data)
-    for read in (Dataset.pairs, Dataset.verify):
-        with refused(DatasetFormatError, file, "digest", "ingest"):
-            read(Dataset.open(tmp_path / "out"))
-    file.write_bytes(data[:-1])
-    with refused(DatasetFormatError, "shard", "bytes"):
-        Dataset.open(tmp_path / "out")
-
-
-def test_a_failure_while_joining_leaves_the_old_dataset(tmp_path, judged, monkeypatch):
-    path = write_pairs(tmp_path / "p.txt", preferences(judged, 30, 8))
-    ingest([judged], tmp_path / "out")
-    before = (tmp_path / "out" / "_manifest.json").read_bytes()
-
-    def fail(*_, **__):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(building, "join_pairs", fail)
-    with pytest.raises(OSError, match="No space"):
-        ingest([judged], tmp_path / "out", pairs=[path], options=IngestOptions(overwrite=True))
-    assert (tmp_path / "out" / "_manifest.json").read_bytes() == before
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["out", "p.txt", "rows.csv"]
 
 
 # ---- the commands --------------------------------------------------------------------------------------------------

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from rankmill.foundation.errors import DatasetFormatError
 from rankmill.pipeline.binning import bin_dataset
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.options import IngestOptions, ReadOptions
 from rankmill.pipeline.sql import query_dataset
+from rankmill.pipeline.statistics.feature_statistics import statistics_of
 from tests.readers import READERS, rows_of
+from tests.refusals import refused
 
 WHOLE = ("pandas", "pyarrow.dataset", "pyarrow.parquet")  # those that look into the folders of a folder
 
@@ -68,3 +71,22 @@ def test_it_has_its_rows_alone_after_it_has_been_replaced(full, tmp_path):
         reader.verify()
         assert query_dataset(reader, "SELECT count(*) AS n FROM features").to_pydict() == {"n": [len(before)]}
     assert len(list((full / "_replaced").iterdir())) <= 3
+
+
+def test_each_file_that_is_damaged_cut_or_lost_is_named(full):
+    reads = {"features": Dataset.rows, "_pairs": Dataset.pairs, "_statistics": statistics_of}
+    for folder in ("features", "_queries", "_statistics", "_pairs", "_unjudged"):
+        path = min((full / folder).iterdir())
+        data = path.read_bytes()
+        path.write_bytes(data[: len(data) // 2] + bytes([data[len(data) // 2] ^ 1]) + data[len(data) // 2 + 1 :])
+        for read in (Dataset.verify, reads.get(folder, Dataset.verify)):
+            with refused(DatasetFormatError, path, "digest", "ingest"):
+                read(Dataset.open(full))
+        path.write_bytes(data[:-1])
+        with refused(DatasetFormatError, path.name, "shard", "bytes"):
+            Dataset.open(full)
+        path.unlink()
+        with refused(DatasetFormatError, path.name, "shard", "missing"):
+            Dataset.open(full)
+        path.write_bytes(data)
+    Dataset.open(full).verify()

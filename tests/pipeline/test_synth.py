@@ -109,35 +109,6 @@ def test_a_query_is_the_same_among_few_and_many_and_with_other_features():
     np.testing.assert_array_equal(narrow_grades, grades)
 
 
-def test_grades_have_the_promised_shares(sample):
-    _, grades, starts = sample
-    shares = np.bincount(grades, minlength=5) / len(grades)
-    np.testing.assert_allclose(shares, synth.SHARES, rtol=0.15, atol=0.01)
-    assert abs(np.diff(starts).mean() - 40) < 1
-    assert np.diff(starts).min() < 10
-    assert np.diff(starts).max() > 70
-
-
-def test_the_planted_features_are_as_documented(sample):
-    values, _, starts = sample
-    zeros = (values == 0).mean(axis=0)
-    np.testing.assert_allclose(zeros[[1, 2, 3]], [0.45, 0.70, 0.85], atol=0.02)
-    assert set(np.unique(values[:, 5])) == set(range(9))
-    assert set(np.unique(values[:, 7])) == set(range(1, 7))
-    for f in (7, 8, 15):  # terms, navigational, the filler of the query
-        assert all(len(np.unique(values[a:b, f])) == 1 for a, b in itertools.pairwise(starts))
-        assert len(np.unique(values[:, f])) >= 6
-    for f in (0, 4, 9):  # heavy tails: the mean lies far above the median
-        assert values[:, f].mean() > 1.3 * np.median(values[:, f])
-    assert zeros[12] == pytest.approx(0.9, abs=0.01)
-    assert set(np.unique(values[:, 13])) == {0.0, 1.0}
-    assert (values[:, 14] == 1).mean() == pytest.approx(0.2, abs=0.01)
-    assert np.corrcoef(values[:, 0], values[:, 10])[0, 1] > 0.8  # a noisy copy
-    np.testing.assert_array_equal(np.argsort(values[:, 0], kind="stable"), np.argsort(values[:, 16], kind="stable"))
-    assert np.isfinite(values).all()
-    assert (values >= 0).all()
-
-
 def test_ideal_scores_are_the_formula(sample):
     values = sample[0][:500]
     expected = [naive.hidden_relevance([0.0, *row]) for row in values[:, :10].astype(float).tolist()]
@@ -152,14 +123,6 @@ def test_grades_follow_the_hidden_relevance_and_the_ceiling_is_as_documented(sam
     single = max(ndcg_at_10(values[:, f], grades, starts) for f in range(30))
     assert 0.4 < single < 0.55
     assert np.all(np.diff([ideal_scores(values)[grades == g].mean() for g in range(5)]) > 0)
-
-
-def test_without_noise_only_the_offset_of_the_query_hides_the_grade():
-    values, grades, starts = everything(SynthParameters(queries=200, noise=0.0))
-    scores = ideal_scores(values)
-    for first, last in itertools.pairwise(starts):
-        by_score = grades[first:last][np.argsort(scores[first:last], kind="stable")]
-        assert np.all(np.diff(by_score) >= 0)
 
 
 def test_queries_of_one_document(tmp_path):
