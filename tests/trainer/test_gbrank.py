@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 import pytest
 
@@ -11,34 +9,19 @@ from rankmill import Ranker
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.scorer.predict import predict
 from rankmill.trainer.rows import RankedRows
+from tests.naive import leaf_value
 from tests.refusals import refused
 from tests.trainer import planted
-from tests.trainer.pair_case import build, case, derivatives
+from tests.trainer.pair_case import build, case, derivatives, expected
 
 
 def pairs_of(rows):
-    """(better, worse, weight) of all pairs."""
-    weights = np.ones(rows.n_rows) if rows.weights is None else rows.weights / rows.weights.mean()
-    of_query = np.ones(rows.n_queries) if rows.query_weights is None else rows.query_weights / rows.query_weights.mean()
+    """(better, worse, weight) of all pairs: a target below 1/2 turns a pair around, and 1/2 leaves nothing."""
     found = []
-    for q, (first, last) in enumerate(itertools.pairwise(rows.starts)):
-        if rows.pairs is None:
-            every = itertools.permutations(range(first, last), 2)
-            found += [
-                (i, j, of_query[q] * weights[i] * weights[j]) for i, j in every if rows.grades[i] > rows.grades[j]
-            ]
-            continue
-        p = rows.pairs
-        sums = {}
-        for k in range(p.starts[q], p.starts[q + 1]):
-            pair = (int(p.better[k]), int(p.worse[k]))
-            signed = p.weight[k] / p.weight.mean() * (2 * p.probability[k] - 1)
-            if pair[0] > pair[1]:
-                pair, signed = pair[::-1], -signed
-            sums[pair] = sums.get(pair, 0.0) + signed
-        for (i, j), signed in sums.items():
-            weight = abs(signed) * of_query[q] * weights[i] * weights[j]
-            found.append((i, j, weight) if signed > 0 else (j, i, weight))
+    for query in expected(rows, np.arange(rows.n_rows) / 7.0, "ranknet", {}):
+        for a, b, target, weight in query.pairs:
+            signed = weight * (2 * target - 1)
+            found.append((a, b, signed) if signed > 0 else (b, a, -signed))
     return found
 
 
@@ -54,9 +37,10 @@ def targets_of(rows, averaged, tau, kept=()):
     return targets, total, misranked
 
 
-@pytest.mark.parametrize("given", [False, True])
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("keep", [False, True])
+@pytest.mark.parametrize(
+    ("given", "weighted", "keep"),
+    [(False, False, True), (False, True, False), (True, False, False), (True, True, True)],
+)
 def test_steps_fit_the_targets_that_the_round_began_with(given, weighted, keep):
     rows, scores = case(1, given=given, weighted=weighted)
     eta = 0.5
@@ -160,14 +144,12 @@ def test_rounds_are_averaged_and_the_signal_is_found():
     forests = [planted.fit(data, watch=False, **(common | {"n_rounds": k})).forest for k in (1, 2)]
     rounds = [predict(forest, data[0][0]) for forest in forests]
     # h_2 = (2 h_1 + g_2) / 3, and g_2 comes from the trees of the second round alone
-    of_second = sum(tree_of(forests[1], t, data[0][0]) for t in range(5, 10))
+    of_second = sum(leaf_values(forests[1], t, data[0][0]) for t in range(5, 10))
     assert rounds[1] == pytest.approx((2 * rounds[0] + of_second) / 3, rel=1e-6, abs=1e-9)
 
 
-def tree_of(forest, t, x):
+def leaf_values(forest, t, x):
     """What tree ``t`` adds to each row before weights."""
-    from tests.naive import leaf_value
-
     return np.array([leaf_value(forest, t, row) for row in x]) / forest.tree_weights[t]
 
 

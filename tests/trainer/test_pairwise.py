@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from rankmill.foundation.errors import TrainingDataRejected
 from rankmill.pipeline.pairs.stored_pairs import PreferencePairs
 from rankmill.trainer.objectives.pairwise import _kernels
 from rankmill.trainer.rows import RankedRows
 from rankmill.trainer.workers import Team
+from tests.refusals import refused
 from tests.trainer.pair_case import CASES, build, case, derivatives, expected, merged
 
 
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("given", [False, True])
+@pytest.mark.parametrize(("given", "weighted"), [(False, True), (True, False)])
 @pytest.mark.parametrize(("objective", "parameters"), CASES)
 def test_gradients_losses_and_pair_hessians_agree_with_the_definition(objective, parameters, given, weighted):
     rows, scores = case(1, weighted=weighted, given=given)
@@ -31,69 +36,64 @@ def test_gradients_losses_and_pair_hessians_agree_with_the_definition(objective,
     assert len(set(keys)) == len(keys)
     listed = dict(zip(keys, pairs.hessian.tolist(), strict=True))
     assert listed == pytest.approx({key: c for key, c in expected_c.items() if c > 1e-16}, rel=1e-8, abs=1e-14)
-    # the rows of the Hessian sum to 0
-    around = np.bincount(pairs.first, pairs.hessian, len(scores))
-    around += np.bincount(pairs.second, pairs.hessian, len(scores))
-    assert around == pytest.approx(h, rel=1e-9, abs=1e-12)
-    for first, last in zip(rows.starts[:-1], rows.starts[1:], strict=True):
-        assert g[first:last].sum() == pytest.approx(0.0, abs=1e-11)
-    assert (h >= 0).all()
 
 
-@pytest.mark.parametrize("given", [False, True])
-@pytest.mark.parametrize(("objective", "parameters"), CASES)
-def test_derivatives_are_those_of_the_frozen_loss(objective, parameters, given):
-    rows, scores = case(2, weighted=True, given=given)
-    built = build(rows, objective, **parameters)
-    g, h = derivatives(built, scores)
-    found = expected(rows, scores, objective, parameters)
-    step = 1e-5
-    for i in range(len(scores)):
-        up, down = scores.copy(), scores.copy()
-        up[i], down[i] = up[i] + step, down[i] - step
-        above, below = (sum(pairs.loss(s) for pairs in found) for s in (up, down))
-        assert g[i] == pytest.approx((above - below) / (2 * step), rel=1e-6, abs=1e-7)
-        above, below = (merged(found, s)[0][i] for s in (up, down))
-        assert h[i] == pytest.approx((above - below) / (2 * step), rel=1e-6, abs=1e-7)
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {},
+        {"lambda_normalisation": True},
+        {"truncation": 2},
+        {"sigma": 2.5},
+        {"lambda_normalisation": True, "sigma": 2.0},
+    ],
+    ids=str,
+)
+def test_every_list_of_up_to_four_grades_agrees_with_the_definition(parameters):
+    lists = [each for n in (2, 3, 4) for each in itertools.product((0, 1, 3), repeat=n) if len(set(each)) > 1]
+    starts = np.concatenate(([0], np.cumsum([len(each) for each in lists])))
+    rng = np.random.default_rng(1)
+    scores = np.concatenate([rng.permutation(len(each)) + 0.5 * rng.random(len(each)) for each in lists])
+    rows = RankedRows(np.concatenate(lists).astype(np.int32), starts, ())
+    for k in (1, 2, 10):
+        given = {"metric": f"ndcg@{k}", "truncation": 10**6, "lambda_normalisation": False, **parameters}
+        g, h = derivatives(build(rows, "lambdamart", **given), scores)
+        expected_g, expected_h, _ = merged(expected(rows, scores, "lambdamart", given), scores)
+        assert g == pytest.approx(expected_g, rel=1e-9, abs=1e-14)
+        assert h == pytest.approx(expected_h, rel=1e-9, abs=1e-14)
 
 
-@pytest.mark.parametrize("given", [False, True])
-@pytest.mark.parametrize(("objective", "parameters"), CASES)
-def test_a_step_of_one_side_meets_the_exact_hessian_of_the_frozen_loss(objective, parameters, given):
-    """L(o_l, 0) and L(0, o_r), one side of random splits at a time; what splits by the loss are chosen for."""
-    rows, scores = case(9, weighted=True, given=given)
-    built = build(rows, objective, **parameters)
-    g, h = derivatives(built, scores)
-    pairs = built.pair_hessians(1, scores, 0.0, Team(1))
-    found = expected(rows, scores, objective, parameters)
-
-    def loss(side, step):
-        return sum(part.loss(scores + step * side) for part in found)
-
+@pytest.mark.parametrize(
+    "objective", ["ranknet", "ranknet(ties=true, normalise=query)", "rankboost", "lambdamart", "lambdaloss"]
+)
+def test_the_twin_s_derivatives_are_those_of_its_loss_of_single_steps_and_of_sides(objective):
+    """One side of random splits moves at a time: what splits by the loss are chosen for."""
+    rows, scores = case(2, weighted=True)
+    found = expected(rows, scores, objective, {})
+    g, h, c = merged(found, scores)
     rng, step = np.random.default_rng(9), 1e-3
-    for _ in range(4):
-        left = rng.random(len(scores)) < rng.random()
-        for side in (left, ~left):
-            above, here, below = (loss(side, o) for o in (step, 0.0, -step))
-            assert g[side].sum() == pytest.approx((above - below) / (2 * step), rel=1e-5, abs=1e-6)
-            exact = h[side].sum() - 2.0 * pairs.hessian[side[pairs.first] & side[pairs.second]].sum()
-            assert exact == pytest.approx((above - 2 * here + below) / step**2, rel=1e-4, abs=1e-6)
+    for side in [*np.eye(len(scores)), *(rng.random((4, len(scores))) < 0.5)]:
+        above, here, below = (sum(part.loss(scores + o * side) for part in found) for o in (step, 0.0, -step))
+        assert (g * side).sum() == pytest.approx((above - below) / (2 * step), rel=1e-5, abs=1e-6)
+        exact = (h * side).sum() - 2.0 * sum(value for (a, b), value in c.items() if side[a] and side[b])
+        assert exact == pytest.approx((above - 2 * here + below) / step**2, rel=1e-4, abs=1e-6)
 
 
-@pytest.mark.parametrize("objective", ["ranknet", "ranknet(ties=true, normalise=query)", "rankboost"])
-def test_a_loss_that_knows_no_ranks_is_differentiated_as_it_stands(objective):
-    rows, scores = case(3, weighted=True)
-    built = build(rows, objective)
-    g, h = derivatives(built, scores)
-    step = 1e-5
-    for i in range(len(scores)):
-        up, down = scores.copy(), scores.copy()
-        up[i], down[i] = up[i] + step, down[i] - step
-        assert g[i] == pytest.approx(
-            (built.losses(up).sum() - built.losses(down).sum()) / (2 * step), rel=1e-6, abs=1e-6
-        )
-        slope = (derivatives(built, up)[0] - derivatives(built, down)[0]) / (2 * step)
-        assert h[i] == pytest.approx(slope[i], rel=1e-6, abs=1e-7)
+@settings(max_examples=50, deadline=None)
+@given(
+    st.lists(st.sampled_from([0.0, 0.5, 1.0, -2.0, 3.25]), min_size=1, max_size=70),
+    st.integers(0, 2**63),
+    st.randoms(use_true_random=False),
+)
+def test_order_is_by_score_then_by_jitter(scores, key, random):
+    values = np.array([9.0, *scores, 9.0])  # rows before and after belong to other queries
+    n, key = len(scores), np.uint64(key)
+    rows = list(range(1, n + 1))
+    ordered = sorted(rows, key=lambda row: (-values[row], int(_kernels.random_bits(key, row))))
+    random.shuffle(rows)  # what the order held before must not matter
+    order, spare = np.array([0, *rows, n + 1], dtype=np.uint32), np.empty(n, dtype=np.uint32)
+    _kernels.order_by_score(values, key, 1, n + 1, order, spare)
+    assert order.tolist() == [0, *ordered, n + 1]
 
 
 def test_a_pair_that_contradicts_itself_is_pulled_to_the_middle():
@@ -131,16 +131,16 @@ def test_drawn_pairs_are_right_on_average_and_the_same_for_the_hessians(objectiv
     whole = derivatives(build(rows, objective.partition("(")[0], **p), scores)
     drawn = build(rows, objective, **p)
     mean = np.zeros((2, len(scores)))
-    for step in range(1, 1501):
+    for step in range(1, 801):
         g, h = derivatives(drawn, scores, step=step)
-        mean += np.array([g, h]) / 1500
+        mean += np.array([g, h]) / 800
         if step < 4:
             pairs = drawn.pair_hessians(step, scores, 0.0, Team(1))
             around = np.bincount(pairs.first, pairs.hessian, len(scores))
             around += np.bincount(pairs.second, pairs.hessian, len(scores))
             assert around == pytest.approx(h, rel=1e-9, abs=1e-14)
-    assert mean[0] == pytest.approx(whole[0], abs=0.15 * np.abs(whole[0]).max())
-    assert mean[1] == pytest.approx(whole[1], abs=0.15 * whole[1].max())
+    assert mean[0] == pytest.approx(whole[0], abs=0.2 * np.abs(whole[0]).max())
+    assert mean[1] == pytest.approx(whole[1], abs=0.2 * whole[1].max())
 
 
 def test_drawn_hessians_are_right_on_average_and_never_below_the_least():
@@ -167,9 +167,32 @@ def test_scores_far_apart_stay_finite():
         assert np.isfinite(built.losses(scores)).all()
         assert g == pytest.approx(found[0], rel=1e-8, abs=1e-12)
         assert h == pytest.approx(found[1], rel=1e-8, abs=1e-12)
+    # exponentials that count from the top of the list are all alike 600 below it
+    rows = RankedRows(np.array([0, 1, 3, 0, 2], np.int32), np.array([0, 5]), [])
+    scores = np.array([0.0, -700.0, -701.0, -705.0, -706.5])
+    for normalised in (False, True):
+        given = {"metric": "ndcg@5", "lambda_normalisation": normalised}
+        found = merged(expected(rows, scores, "lambdamart", given), scores)
+        for one, other in zip(derivatives(build(rows, "lambdamart", **given), scores), found, strict=False):
+            assert one == pytest.approx(other, rel=1e-9, abs=1e-200)
 
 
-def test_the_logarithm_of_one_plus_keeps_its_stated_error():
-    z = np.concatenate([np.logspace(-300, 0, 3000), [0.0]])
-    found = np.array([_kernels._log_one_plus(v) for v in z])
-    assert np.max(np.abs(found - np.log1p(z)) / np.maximum(np.log1p(z), 1e-320)) <= 5e-12
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [([1.0], "shape"), ([1.0, -1.0], ("row 1", "-1.0")), ([np.nan, 1.0], "row 0"), ([0.0, 0.0], ("weights", "0"))],
+)
+def test_weights_that_weigh_nothing_sensible_are_refused(weights, message):
+    with refused(TrainingDataRejected, message):
+        build(RankedRows(np.array([1, 0], np.int32), np.array([0, 2]), (), np.array(weights)), "lambdamart")
+
+
+def test_elementary_functions_of_pairs_keep_their_stated_errors():
+    x = np.concatenate([-np.logspace(-12, 2.8, 1000), [0.0, -1.0, -700.0]])
+    found = np.array([_kernels.exp_negative(v) for v in x])
+    assert np.max(np.abs(found / np.exp(x) - 1)) <= 1e-11
+    assert _kernels.exp_negative(-1e9) == _kernels.exp_negative(-700.0) > 0.0
+    y = np.concatenate([np.logspace(-300, 300, 1000), np.linspace(0.5, 4, 1000)])
+    off = np.abs(np.array([_kernels.log2_positive(v) for v in y]) - np.log2(y))
+    assert np.max(off) <= 1e-12 * 1000  # the sum with a large exponent rounds at 1e-13
+    assert np.max(off[(y > 0.5) & (y < 4)]) <= 1e-12
+    assert _kernels.log2_positive(8.0) == 3.0

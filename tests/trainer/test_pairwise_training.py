@@ -16,17 +16,15 @@ from tests.trainer.pair_case import build, case, derivatives
 @pytest.mark.parametrize(
     ("objective", "metric"),
     [
-        ("lambdamart", "ndcg@10"),
         ("lambdamart", "map"),
         ("lambdamart(normalise=query)", "ndcg@10"),
         ("lambdaloss", "ndcg@10"),
-        ("ranknet", "ndcg@10"),
         ("yetirank", "ndcg@10"),
     ],
 )
 def test_sigma_changes_no_tree(objective, metric):
     fixed = {
-        "objective": objective, "metric": metric, "lambda_normalisation": False, "n_rounds": 6,
+        "objective": objective, "metric": metric, "lambda_normalisation": False, "n_rounds": 4,
         "min_hessian_in_leaf": 0.0, "min_gain": 0.0, "early_stopping_rounds": 0,
     }  # fmt: skip
     one = planted.fit(planted.small_data(), watch=False, sigma=1.0, **fixed).forest
@@ -36,24 +34,14 @@ def test_sigma_changes_no_tree(objective, metric):
     assert four.node_value == pytest.approx(one.node_value / 4.0, rel=1e-6, abs=1e-9)
 
 
-@pytest.mark.parametrize(
-    ("objective", "metric", "least"),
-    [
-        ("lambdamart", "dcg", 0.89),
-        ("lambdamart", "err@10", 0.87),
-        ("lambdamart", "map", 0.82),
-        ("lambdamart", "mrr", 0.70),
-        ("lambdamart", "precision@5", 0.77),
-    ],
-)
-def test_a_planted_signal_is_found(objective, metric, least):
+@pytest.mark.parametrize(("metric", "least"), [("err@10", 0.87), ("map", 0.82)])
+def test_a_planted_signal_is_found(metric, least):
     result = planted.fit(
-        planted.small_data(), objective=objective, n_rounds=100, metric=metric, stop_metric="ndcg@10",
+        planted.small_data(), objective="lambdamart", n_rounds=100, metric=metric, stop_metric="ndcg@10",
         learning_rate=0.2, early_stopping_rounds=0, options={"eval_metrics": ["deviance"]},
     )  # fmt: skip
     assert max(record.metrics["valid"]["ndcg@10"] for record in result.history) > least
-    losses = [record.metrics["train"]["deviance"] for record in result.history]
-    assert losses[-1] < losses[0]
+    assert result.history[-1].metrics["train"]["deviance"] < result.history[0].metrics["train"]["deviance"]
 
 
 def test_what_cannot_be_learnt_from_is_refused():

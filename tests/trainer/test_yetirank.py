@@ -10,17 +10,15 @@ import pytest
 
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.scorer.metrics import Policy, parse_metric
-from rankmill.trainer.objectives.pairwise import _kernels
 from rankmill.trainer.objectives.registry import objective_of
 from rankmill.trainer.rows import RankedRows
 from rankmill.trainer.workers import Team
 from tests import naive_lists, naive_pairs
+from tests.naive_samples import bits_of, uniform_of
 from tests.refusals import refused
 from tests.trainer import planted
 from tests.trainer.fixed import fixed
 from tests.trainer.pair_case import case, derivatives
-
-METRICS = ["ndcg", "ndcg@3", "dcg", "mrr", "mrr@2", "map", "map@4", "err", "err@3", "precision@3", "rbp(0.8)", "wta"]
 
 
 def build(rows, options="", **parameters):
@@ -38,17 +36,15 @@ def change(rows, metric):
 
 
 def frozen(rows, scores, step, *, permutations=10, decay=0.85, gumbel=False, sigma=1.0, seed=7, metric=None):
-    """(row above, row below, weight) of all pairs, from noise written out by its definition."""
-    key, found = _kernels.random_bits(np.uint64(seed), step), []
-    gains = 2.0**rows.grades - 1
+    """All pairs and their weights, from noise written out by its definition."""
+    found, gains = [], 2.0**rows.grades - 1
     weights = np.ones(rows.n_rows) if rows.weights is None else rows.weights / rows.weights.mean()
     of_query = np.ones(rows.n_queries) if rows.query_weights is None else rows.query_weights / rows.query_weights.mean()
     for q, (first, last) in enumerate(itertools.pairwise(rows.starts)):
         for t in range(permutations):
-            shuffle = _kernels.random_bits(np.uint64(key), t + 1)
             noisy = {}
             for row in range(first, last):
-                u = ((int(_kernels.random_bits(np.uint64(shuffle), row)) >> 12) + 0.5) / 2**52
+                u = uniform_of(bits_of(bits_of(seed, step), t + 1, row))
                 noisy[row] = sigma * scores[row] + (-math.log(-math.log(u)) if gumbel else math.log(u / (1 - u)))
             order = sorted(noisy, key=lambda row: -noisy[row])
             for place, (a, b) in enumerate(itertools.pairwise(order)):
@@ -56,86 +52,57 @@ def frozen(rows, scores, step, *, permutations=10, decay=0.85, gumbel=False, sig
                 size = decay**place * (gains[high] - gains[low])
                 if metric is not None:
                     size = change(rows, metric)(order, place) if gains[high] > gains[low] else 0.0
-                weight = size / permutations
-                weight *= weights[a] * weights[b] * of_query[q]
+                weight = size / permutations * weights[a] * weights[b] * of_query[q]
                 if weight > 0:
-                    found.append((high, low, weight))
-    return found
+                    found.append((high, low, 1.0, weight))
+    return naive_pairs.FrozenPairs(found, sigma=sigma)
 
 
-def loss(pairs, scores, sigma=1.0):
-    return sum(w * math.log1p(math.exp(-sigma * (scores[a] - scores[b]))) for a, b, w in pairs)
-
-
-@pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize(
-    ("options", "written", "sigma"),
+    ("options", "written", "sigma", "weighted"),
     [
-        ({}, "", 1.0),
-        ({"permutations": 3, "decay": 0.5}, "(permutations=3, decay=0.5)", 2.0),
-        ({"gumbel": True}, "(noise=gumbel)", 1.0),
-        *(({"metric": metric}, "(mode=metric)", 1.0) for metric in METRICS),
-        ({"metric": "err", "gumbel": True, "permutations": 3}, "(permutations=3, noise=gumbel, mode=metric)", 2.0),
+        ({}, "", 1.0, False),
+        ({"permutations": 3, "decay": 0.5}, "(permutations=3, decay=0.5)", 2.0, True),
+        ({"gumbel": True}, "(noise=gumbel)", 1.0, True),
+        *(({"metric": metric}, "(mode=metric)", 1.0, True) for metric in ("ndcg@3", "dcg", "map", "precision@3", "rbp(0.8)", "wta")),
+        *(({"metric": metric}, "(mode=metric)", 1.0, False) for metric in ("mrr@2", "map@4", "err@3", "ndcg")),
+        ({"metric": "err", "gumbel": True, "permutations": 3}, "(permutations=3, noise=gumbel, mode=metric)", 2.0, True),
     ],
-)
+)  # fmt: skip
 def test_gradients_hessians_and_losses_agree_with_the_definition(options, written, sigma, weighted):
     rows, scores = case(1, weighted=weighted)
     built = build(rows, written, sigma=sigma, **({"metric": options["metric"]} if "metric" in options else {}))
     g, h = derivatives(built, scores, step=4)
-    pairs = frozen(rows, scores, 4, sigma=sigma, **options)
-    step = 1e-5
-    c = {}
-    for high, low, weight in pairs:
-        rho = 1 / (1 + math.exp(sigma * (scores[high] - scores[low])))
-        key = (min(high, low), max(high, low))
-        c[key] = c.get(key, 0.0) + weight * sigma**2 * rho * (1 - rho)
-    for i in range(len(scores)):
-        up, down = scores.copy(), scores.copy()
-        up[i], down[i] = up[i] + step, down[i] - step
-        assert g[i] == pytest.approx(
-            (loss(pairs, up, sigma) - loss(pairs, down, sigma)) / (2 * step), rel=1e-6, abs=1e-7
-        )
-        assert h[i] == pytest.approx(sum(v for key, v in c.items() if i in key), rel=1e-9, abs=1e-13)
+    expected_g, expected_h, c = frozen(rows, scores, 4, sigma=sigma, **options).derivatives(scores.tolist())
+    assert g == pytest.approx(expected_g, rel=1e-9, abs=1e-12)
+    assert h == pytest.approx(expected_h, rel=1e-9, abs=1e-13)
     listed = built.pair_hessians(4, scores, 0.0, Team(1))
     keys = list(zip(listed.first.tolist(), listed.second.tolist(), strict=True))
     assert dict(zip(keys, listed.hessian.tolist(), strict=True)) == pytest.approx(c, rel=1e-9)
     assert len(set(keys)) == len(keys)
     at_zero = frozen(rows, scores, 0, sigma=sigma, **options)
-    assert built.losses(scores).sum() == pytest.approx(loss(at_zero, scores, sigma), rel=1e-9)
-    for first, last in itertools.pairwise(rows.starts):
-        assert g[first:last].sum() == pytest.approx(0.0, abs=1e-12)
-
-
-def test_gumbel_noise_draws_from_the_plackett_luce_model():
-    scores = np.array([0.5, 0.0, -0.7])
-    expected = np.exp(scores) / np.exp(scores).sum()
-    firsts, n = np.zeros(3), 6000
-    for step in range(n):
-        key = _kernels.random_bits(np.uint64(1), step)
-        u = [((int(_kernels.random_bits(np.uint64(key), row)) >> 12) + 0.5) / 2**52 for row in range(3)]
-        firsts[np.argmax(scores - np.log(-np.log(u)))] += 1
-    assert firsts / n == pytest.approx(expected, abs=5 * math.sqrt(0.25 / n))
+    assert built.losses(scores).sum() == pytest.approx(at_zero.loss(scores), rel=1e-9)
 
 
 def test_drawn_hessians_are_right_on_average():
     rows, scores = case(3)
     built = build(rows)
     mean, sums = np.zeros(len(scores)), np.zeros(len(scores))
-    for step in range(1, 601):
-        sums += derivatives(built, scores, step=step)[1] / 600
+    for step in range(1, 401):
+        sums += derivatives(built, scores, step=step)[1] / 400
         pairs = built.pair_hessians(step, scores, 0.05, Team(1))
         assert (pairs.hessian >= 0.05).all()
         for rows_of_pair in (pairs.first, pairs.second):
-            mean += np.bincount(rows_of_pair, pairs.hessian, len(scores)) / 600
-    assert mean == pytest.approx(sums, rel=0.1, abs=1e-3)
+            mean += np.bincount(rows_of_pair, pairs.hessian, len(scores)) / 400
+    assert mean == pytest.approx(sums, rel=0.12, abs=1e-3)
 
 
-def on_average(built, scores, n=2000):
+def on_average(built, scores, n=1200):
     drawn = np.array([derivatives(built, scores, step=step)[0] for step in range(1, n + 1)])
     return drawn.mean(axis=0), drawn.std(axis=0) / math.sqrt(n)
 
 
-@pytest.mark.parametrize("metric", ["ndcg@2", "dcg", "mrr", "map", "map@3", "err", "err@2"])
+@pytest.mark.parametrize("metric", ["ndcg@2", "map@3", "err"])
 def test_gumbel_noise_gives_on_average_the_sum_over_all_orders(metric):
     rows = RankedRows(np.array([1, 0, 2, 0, 1], np.int32), np.array([0, 5]), [])
     scores, delta = np.array([0.4, 0.9, -0.2, 0.0, 0.6]), change(rows, metric)
@@ -151,7 +118,7 @@ def test_gumbel_noise_gives_on_average_the_sum_over_all_orders(metric):
     assert (np.abs(mean - expected) <= 4.5 * error + 1e-12).all()
 
 
-@pytest.mark.parametrize("metric", ["ndcg@5", "err", "map", "mrr@3"])
+@pytest.mark.parametrize("metric", ["err", "mrr@3"])
 def test_a_shift_changes_nothing_and_the_order_of_rows_nothing_on_average(metric):
     rows, scores = case(4)
     scores = np.round(scores * 64) / 64
@@ -163,7 +130,7 @@ def test_a_shift_changes_nothing_and_the_order_of_rows_nothing_on_average(metric
     rng = np.random.default_rng(4)
     shuffle = np.concatenate([first + rng.permutation(last - first) for first, last in itertools.pairwise(rows.starts)])
     other = build(RankedRows(rows.grades[shuffle], rows.starts, []), "(mode=metric)", metric=metric)
-    (mean, error), (moved, moved_error) = on_average(built, scores, 1500), on_average(other, scores[shuffle], 1500)
+    (mean, error), (moved, moved_error) = on_average(built, scores, 800), on_average(other, scores[shuffle], 800)
     assert (np.abs(moved - mean[shuffle]) <= 4.5 * np.hypot(moved_error, error[shuffle]) + 1e-12).all()
 
 
@@ -190,7 +157,7 @@ def test_metrics_without_a_change_for_neighbours_and_unknown_modes_are_refused()
         build(rows, "(mode=ndcg)")
 
 
-@pytest.mark.parametrize(("metric", "least"), [("ndcg@10", 0.8), ("map", 0.8), ("mrr", 0.7), ("err", 0.8)])
+@pytest.mark.parametrize(("metric", "least"), [("map", 0.8), ("mrr", 0.7)])
 def test_optimising_a_metric_finds_a_planted_signal(metric, least):
     best = {}
     for objective in ("yetirank", "yetirank(mode=metric)"):
