@@ -49,8 +49,8 @@ def one_list(seed, n, spread=1.0):
 
 
 def test_normal_quantiles():
-    tails = np.logspace(-16, -1, 400)
-    for u in [*tails, *np.linspace(0.01, 0.99, 501), *(1 - tails[tails > 1e-14])]:
+    tails = np.logspace(-16, -1, 100)
+    for u in [*tails, *np.linspace(0.01, 0.99, 99), *(1 - tails[tails > 1e-14])]:
         expected = NormalDist().inv_cdf(u)
         assert elementary.normal(u) == pytest.approx(expected, rel=1e-10, abs=1e-13)
 
@@ -68,8 +68,7 @@ def test_the_twin_s_orders_have_probabilities_that_sum_to_one_and_its_gradient_i
         assert gradient[i] == pytest.approx(naive.slope(value, scores, i), rel=1e-8, abs=1e-10)
 
 
-@pytest.mark.parametrize("k", [None, 1, 2, 4])
-@pytest.mark.parametrize("n", [2, 3, 4, 5, 6])
+@pytest.mark.parametrize(("n", "k"), [(2, 1), (3, None), (4, 2), (5, 4), (6, None)])
 def test_short_lists_have_the_expectation_over_all_orders(n, k):
     scores, grades = one_list(n, n)
     metric = "dcg" if k is None else f"dcg@{k}"
@@ -82,18 +81,6 @@ def test_short_lists_have_the_expectation_over_all_orders(n, k):
     of_ndcg = objective_for("apxdcg", grades, metric=metric.replace("dcg", "ndcg"))
     assert of_ndcg.losses(scores)[0] == pytest.approx(expected / ideal(grades, k), rel=1e-9)
     assert derivatives(of_ndcg, scores)[0] == pytest.approx(g / ideal(grades, k), rel=1e-12)
-
-
-def test_seven_documents_have_the_expectation_over_all_orders():
-    scores, grades = one_list(7, 7)
-    loss = objective_for("apxdcg", grades, metric="ndcg@5")
-    expected = 1 - naive.expected_dcg(scores, gains_of(grades), 5) / ideal(grades, 5)
-    assert loss.losses(scores)[0] == pytest.approx(expected, rel=1e-9)
-    g = derivatives(loss, scores)[0]
-    for i in range(7):
-        assert g[i] == pytest.approx(
-            naive.slope(lambda at: loss.losses(np.array(at))[0], scores, i), rel=1e-6, abs=1e-9
-        )
 
 
 def test_gradient_is_that_of_the_losses_with_weights():
@@ -114,13 +101,12 @@ def test_gradient_is_that_of_the_losses_with_weights():
     assert parts[3] == 0.0
 
 
-def mean_and_error(loss, scores, n=3000):
+def mean_and_error(loss, scores, n=1500):
     drawn = np.array([derivatives(loss, scores, step=step) for step in range(1, n + 1)])
     return drawn.mean(axis=0), drawn.std(axis=0) / math.sqrt(n)
 
 
-@pytest.mark.parametrize("metric", ["dcg", "dcg@1", "dcg@3"])
-@pytest.mark.parametrize("samples", [2, 5])
+@pytest.mark.parametrize(("metric", "samples"), [("dcg", 2), ("dcg@3", 5)])
 def test_drawn_orders_are_right_on_average(metric, samples):
     scores, grades = one_list(4, 6)
     exact = derivatives(objective_for("apxdcg", grades, metric=metric), scores)
@@ -132,7 +118,7 @@ def test_drawn_orders_are_right_on_average(metric, samples):
 def test_the_baseline_takes_variance_away():
     # the spread of the plain score function, DCG times d log P, against that of a sample here
     scores, grades = one_list(5, 6)
-    gains, rng, n = gains_of(grades), np.random.default_rng(0), 3000
+    gains, rng, n = gains_of(grades), np.random.default_rng(0), 1500
     plain = []
     for _ in range(n):
         order = np.argsort(-(scores + rng.gumbel(size=6)))
@@ -159,7 +145,7 @@ def smoothed(scores, gains, noise, k=None, cascade=False):
     A cascade counts an order only as far as the documents above i let the reader pass.
     """
     total, n = 0.0, len(scores)
-    grid = np.linspace(-9.0, 9.0, 1801)
+    grid = np.linspace(-9.0, 9.0, 601)
     for i in range(n):
         beaten = np.zeros((n, len(grid)))  # probability that so many others are above
         beaten[0] = 1.0
@@ -176,8 +162,7 @@ def smoothed(scores, gains, noise, k=None, cascade=False):
     return total
 
 
-@pytest.mark.parametrize("k", [None, 2])
-@pytest.mark.parametrize(("noise", "samples"), [(1.0, 1), (0.6, 3)])
+@pytest.mark.parametrize(("k", "noise", "samples"), [(None, 1.0, 1), (2, 0.6, 3)])
 def test_noisy_scores_are_right_on_average(k, noise, samples):
     scores, grades = one_list(8, 5)
     gains = gains_of(grades)
@@ -195,8 +180,8 @@ def test_noisy_scores_are_right_on_average(k, noise, samples):
     assert many.losses(scores)[0] == pytest.approx(expected, abs=5 * ideal(grades, k) / math.sqrt(20000))
 
 
-@pytest.mark.parametrize("metric", ["err", "err@2", "mrr", "mrr@1", "mrr@3", "dcg", "dcg@2"])
-@pytest.mark.parametrize("noise", [1.0, 0.4])
+@pytest.mark.parametrize("metric", ["err", "err@2", "mrr", "mrr@1", "dcg@2"])
+@pytest.mark.parametrize("noise", [0.4])
 def test_each_draw_of_noise_agrees_with_the_change_of_the_metric(metric, noise):
     name, _, k = metric.partition("@")
     k = int(k) if k else None
@@ -220,7 +205,7 @@ def test_each_draw_of_noise_agrees_with_the_change_of_the_metric(metric, noise):
         assert h == pytest.approx(sizes, rel=1e-8, abs=1e-11)
 
 
-@pytest.mark.parametrize("metric", ["err", "err@2", "mrr", "mrr@2"])
+@pytest.mark.parametrize("metric", ["err@2", "mrr"])
 def test_noisy_cascades_are_right_on_average(metric):
     name, _, k = metric.partition("@")
     k = int(k) if k else None
@@ -233,17 +218,6 @@ def test_noisy_cascades_are_right_on_average(metric):
     many = objective_for("stochasticrank(noise=0.8, samples=20000)", grades, metric=metric)
     expected = best(name, grades, k) - smoothed(scores, chances, 0.8, k, cascade=True)
     assert many.losses(scores)[0] == pytest.approx(expected, abs=5 / math.sqrt(20000))
-
-
-@pytest.mark.parametrize("metric", ["err", "mrr@3"])
-def test_without_noise_to_speak_of_the_loss_of_a_cascade_is_that_of_the_metric(metric):
-    name, _, k = metric.partition("@")
-    k = int(k) if k else None
-    scores, grades = one_list(9, 6)
-    chances, order = chances_of(name, grades), np.argsort(-scores).tolist()
-    loss = objective_for("stochasticrank(noise=0.000001)", grades, metric=metric)
-    assert loss.losses(scores)[0] == pytest.approx(best(name, grades, k) - naive.cascade(order, chances, k), abs=1e-12)
-    assert loss.losses(np.array(grades) + scores / 100)[0] == pytest.approx(0.0, abs=1e-12)
 
 
 def test_max_grade_is_the_scale_of_err():
@@ -278,14 +252,12 @@ def test_two_documents_with_noise_have_a_closed_form():
         assert h == pytest.approx([slope / 0.5] * 2, rel=0.03)  # |jump| phi / noise^2
 
 
-@pytest.mark.parametrize(
-    ("objective", "metric"), [*((name, "ndcg@10") for name in SAMPLED), (SAMPLED[1], "err@5"), (SAMPLED[1], "mrr")]
-)
+@pytest.mark.parametrize(("objective", "metric"), [(SAMPLED[0], "ndcg@10"), (SAMPLED[2], "err@5")])
 def test_row_order_does_not_matter_on_average_where_orders_are_drawn(objective, metric):
     scores, grades = one_list(6, 8)
     shuffle = np.random.default_rng(6).permutation(8)
-    mean, error = mean_and_error(objective_for(objective, grades, metric=metric), scores, 1500)
-    other, other_error = mean_and_error(objective_for(objective, grades[shuffle], metric=metric), scores[shuffle], 1500)
+    mean, error = mean_and_error(objective_for(objective, grades, metric=metric), scores, 800)
+    other, other_error = mean_and_error(objective_for(objective, grades[shuffle], metric=metric), scores[shuffle], 800)
     assert (np.abs(other - mean[:, shuffle]) <= 4.5 * np.hypot(other_error, error[:, shuffle])).all()
 
 
@@ -308,28 +280,13 @@ def test_what_cannot_be_learnt_from_is_refused(name):
         objective_for("apxdcg", [1, 0], metric="err")
 
 
-@pytest.mark.parametrize(
-    ("objective", "message"),
-    [
-        ("apxdcg(samples=1)", ("apxdcg(samples)", "2 .. 100000", "1")),
-        ("apxdcg(exact=13)", ("apxdcg(exact)", "0 .. 12", "13")),
-        ("stochasticrank(noise=0)", ("stochasticrank(noise)", "0")),
-        ("stochasticrank(samples=0)", ("stochasticrank(samples)", "1 .. 100000")),
-        ("stochasticrank(max_grade=53)", ("stochasticrank(max_grade)", "0 .. 52")),
-    ],
-)
-def test_options_out_of_bounds_are_refused(objective, message):
-    with refused(InvalidParameter, message):
-        objective_for(objective, [0, 1])
-
-
 @pytest.mark.parametrize(("metric", "relevant"), [("err", None), ("mrr", 3)])
 def test_optimising_a_cascade_finds_a_planted_signal(metric, relevant):
     train, valid, bins = small_data()
     if relevant is not None:  # few relevant documents, or the first is found without learning much
         train, valid = ((x, (grades >= relevant).astype(np.int32), starts) for x, grades, starts in (train, valid))
     result = fit(
-        (train, valid, bins), objective="stochasticrank", metric=metric, n_rounds=40, learning_rate=0.2,
+        (train, valid, bins), objective="stochasticrank", metric=metric, n_rounds=25, learning_rate=0.3,
         early_stopping_rounds=0, options={"eval_metrics": ["deviance", metric]},
     )  # fmt: skip
     first, last = result.history[0].metrics, result.history[-1].metrics

@@ -10,7 +10,6 @@ import pytest
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.foundation.kernels import elementary
 from rankmill.trainer.objectives.pointwise import _kernels as _point_kernels
-from rankmill.trainer.workers import Team
 from tests.naive_points import least, quantile_range, term
 from tests.refusals import refused
 from tests.trainer.point_cases import (
@@ -60,13 +59,19 @@ def loss_of(written, rows, scores, delta=1.0, sigma=1.0):
     )
 
 
+def delta_of(rows, g):
+    """Huber's delta: the greatest slope of a document of weight 1; it is frozen with the gradients."""
+    weights = np.ones(len(g)) if rows.weights is None else rows.weights / rows.weights.mean()
+    return max(abs(slope) / weight for slope, weight in zip(g, weights, strict=True) if weight > 0)
+
+
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("written", [*ALL, "logistic2(balanced=true)"])
 def test_losses_are_those_of_the_definition_and_g_differentiates_them(written, weighted):
     rows, scores = case(written, weighted=weighted)
     objective = objective_on(written, rows, sigma=0.7)
-    derivatives(objective, scores)  # huber's delta is frozen here
-    delta = getattr(objective, "_delta", None)
+    g, _ = derivatives(objective, scores)
+    delta = delta_of(rows, g) if written.startswith("huber") else None
     assert objective.losses(scores).sum() == pytest.approx(loss_of(written, rows, scores, delta, 0.7), rel=1e-10)
     kinks = 0.0 if delta is None else delta
     assert gradient_error(objective, scores, np.abs(np.abs(rows.labels - scores) - kinks) > 1e-3) < 1e-6
@@ -86,11 +91,10 @@ def test_losses_with_flat_parts_write_the_weight_as_hessian_and_permit_se_alone(
     assert objective.criteria == ("se",)
 
 
-@pytest.mark.parametrize("offsets", [False, True])
-@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize(("weighted", "offsets"), [(False, False), (True, True)])
 @pytest.mark.parametrize("written", [w for w in ALL if not w.startswith("huber")] + ["logistic2(balanced=true)"])
 def test_no_constant_is_better_than_the_start(written, weighted, offsets):
-    for seed in range(5):
+    for seed in range(2):
         rows, _ = case(written, seed, weighted=weighted, offsets=offsets)
         base = rows.offsets if offsets else np.zeros(rows.n_rows)
         start = objective_on(written, rows).start()
@@ -109,19 +113,14 @@ def test_the_start_with_far_offsets_is_where_the_force_vanishes(far):
     assert abs(g.sum()) < 1e-9 * h.sum()
 
 
-def test_hubers_start_is_the_median():
-    rows, _ = case("huber", offsets=True)
-    low, high = quantile_range(list(rows.labels - rows.offsets), list(rows.weights), 0.5)
-    assert low <= objective_on("huber", rows).start() <= high
-
-
 @pytest.mark.parametrize("alpha", [0.05, 0.5, 0.9])
 def test_hubers_delta_is_the_quantile_of_the_sizes_of_the_residuals(alpha):
     rows, scores = case("huber")
     objective = objective_on(f"huber(alpha={alpha})", rows)
-    derivatives(objective, scores)
     low, high = quantile_range(list(np.abs(rows.labels - scores)), list(rows.weights), alpha)
-    assert low <= objective._delta <= high
+    assert low <= delta_of(rows, derivatives(objective, scores)[0]) <= high
+    low, high = quantile_range(list(rows.labels), list(rows.weights), 0.5)
+    assert low <= objective_on("huber", rows).start() <= high  # the median
 
 
 def test_hubers_deviance_depends_on_the_scores_alone():
@@ -141,7 +140,7 @@ LEAVES = [np.array([5, 0, 3]), np.array([1]), np.array([11, 2, 4, 7, 10, 6])]
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("written", ["l2", "laplace", "quantile(alpha=0.7)", "quantile(alpha=0.25)", "poisson"])
 def test_no_step_of_a_leaf_is_better_than_its_own(written, weighted):
-    for seed in range(5):
+    for seed in range(2):
         rows, scores = case(written, seed, weighted=weighted)
         scores += 0.5  # so that no leaf of counts is empty of them and at the limit
         steps = steps_of(objective_on(written, rows), scores, LEAVES)
@@ -164,7 +163,7 @@ def test_no_step_of_a_leaf_is_better_than_its_own(written, weighted):
 def test_hubers_leaf_is_the_median_and_one_clipped_mean():
     rows, scores = case("huber")
     objective = objective_on("huber(alpha=0.8)", rows)
-    steps = steps_of(objective, scores, LEAVES)
+    steps, delta = steps_of(objective, scores, LEAVES), delta_of(rows, derivatives(objective, scores)[0])
     for leaf, step in zip(LEAVES, steps, strict=True):
         r, w = (rows.labels - scores)[leaf], rows.weights[leaf]
         if w.sum() == 0:
@@ -172,7 +171,7 @@ def test_hubers_leaf_is_the_median_and_one_clipped_mean():
             continue
         low, high = quantile_range(list(r), list(w), 0.5)
         median = (low + high) / 2
-        clipped = np.clip(r - median, -objective._delta, objective._delta)
+        clipped = np.clip(r - median, -delta, delta)
         assert step == pytest.approx(median + (w * clipped).sum() / w.sum(), rel=1e-12)
 
 
@@ -222,7 +221,7 @@ def test_a_leaf_without_weight_stays_where_it_is():
         assert steps_of(objective_on(written, rows), np.full(3, 0.5), [np.array([0, 1]), np.array([2])])[0] == 0.0
 
 
-@pytest.mark.parametrize("n", [1, 2, 15, 16, 17, 100, 1000])
+@pytest.mark.parametrize("n", [1, 2, 16, 17, 300])
 def test_values_are_sorted_whatever_their_order_was(n):
     rng = np.random.default_rng(n)
     values, mass = rng.integers(0, 20, size=n + 4).astype(float), rng.integers(0, 3, size=n + 4).astype(float)
@@ -252,19 +251,6 @@ def test_a_weight_of_two_is_a_row_that_comes_twice(written):
     )
 
 
-@pytest.mark.parametrize("written", ALL)
-def test_query_weights_multiply_those_of_documents(written):
-    rows, scores = case(written)
-    split = rows_with(labels=rows.labels, weights=rows.weights, sizes=[5, 7], query_weights=[2.0, 0.5])
-    plain = rows_with(labels=rows.labels, weights=rows.weights * np.repeat([2.0, 0.5], [5, 7]))
-    for a, b in zip(
-        derivatives(objective_on(written, split), scores),
-        derivatives(objective_on(written, plain), scores),
-        strict=True,
-    ):
-        np.testing.assert_allclose(a, b, rtol=1e-12)
-
-
 @pytest.mark.parametrize("written", ["laplace", "quantile(alpha=0.3)", "huber"])
 def test_quantiles_have_the_same_bits_for_any_order_of_rows(written):
     rng = np.random.default_rng(8)
@@ -277,7 +263,7 @@ def test_quantiles_have_the_same_bits_for_any_order_of_rows(written):
     assert steps_of(one, scores, leaf).tobytes() == steps_of(one, scores, [order]).tobytes()
 
 
-@pytest.mark.parametrize("sigma", [0.3, 0.5, 2.0])
+@pytest.mark.parametrize("sigma", [0.3, 2.0])
 def test_logistic2_is_bernoulli_with_the_logit_two_sigma_f(sigma):
     rows, scores = case("bernoulli", offsets=True)
     times = 2 * sigma
@@ -344,21 +330,20 @@ def test_counts_are_none_below_zero_and_not_all_zero():
         objective_on("poisson", rows_with(labels=[0.0, -1.0]))
     with refused(TrainingDataRejected, "label", "0"):
         objective_on("poisson", rows_with(labels=[0.0, 2.0], weights=[1.0, 0.0])).start()
-
-
-@pytest.mark.parametrize(
-    "written", ["quantile(alpha=0)", "quantile(alpha=1)", "huber(alpha=1.5)", "quantile(alpha=nan)"]
-)
-def test_alpha_lies_between_zero_and_one(written):
-    with pytest.raises(InvalidParameter, match="alpha"):
-        objective_on(written, rows_with(labels=[0.0, 1.0]))
+    for written in ("quantile(alpha=0)", "quantile(alpha=1)", "huber(alpha=1.5)", "quantile(alpha=nan)"):
+        with refused(InvalidParameter, "alpha"):
+            objective_on(written, rows_with(labels=[0.0, 1.0]))
 
 
 def test_elementary_functions_against_the_library():
-    for x in [*np.linspace(-690, 690, 401), 0.0, 1e-300, -1e-9]:
+    for x in [*np.linspace(-690, 690, 101), 0.0, 1e-300, -1e-9]:
         assert elementary.exp_clipped(x) == pytest.approx(math.exp(x), rel=1e-11)
         assert elementary.softplus(x) == pytest.approx(max(x, 0) + math.log1p(math.exp(-abs(x))), abs=1e-12)
         assert elementary.sigmoid(x) == pytest.approx(math.exp(min(x, 0)) / (1 + math.exp(-abs(x))), rel=1e-11)
-    for x in np.geomspace(1e-300, 1e300, 301):
+    for x in np.geomspace(1e-300, 1e300, 101):
         assert elementary.log_positive(x) == pytest.approx(math.log(x), rel=1e-11, abs=1e-12)
-    assert Team(1).size == 1
+
+
+def test_squared_error_checks_its_weights():
+    with refused(TrainingDataRejected, "shape"):
+        objective_on("l2", rows_with(labels=[0.0, 1.0, 2.0], weights=[1.0, 1.0]))
