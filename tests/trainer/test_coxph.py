@@ -25,8 +25,7 @@ def relative(rows):
     return np.ones(rows.n_rows) if rows.weights is None else rows.weights / rows.weights.mean()
 
 
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(("seed", "weighted"), [(0, False), (2, True)])
 def test_losses_are_the_partial_likelihood_and_g_and_h_differentiate_them(seed, weighted):
     rows, scores = case(seed, weighted=weighted)
     objective = objective_on("coxph", rows)
@@ -37,27 +36,6 @@ def test_losses_are_the_partial_likelihood_and_g_and_h_differentiate_them(seed, 
     assert hessian_error(objective, scores) < 1e-6
 
 
-def test_the_corrected_gradient_of_the_guide_term_by_term():
-    """gbm guide 4.6 with I(t_i >= t_j), f(x_j) in the exponents and w_j in p_i (METHODS 9)."""
-    rows, scores = case(2, weighted=True)
-    t, d, w = rows.labels, rows.events, relative(rows)
-    n = len(t)
-    e = w * np.exp(scores)
-    risk = np.array([e[t >= t[i]].sum() for i in range(n)])
-    expected = [w[i] * d[i] - sum(w[j] * d[j] * e[i] / risk[j] for j in range(n) if t[i] >= t[j]) for i in range(n)]
-    np.testing.assert_allclose(-derivatives(objective_on("coxph", rows), scores)[0], expected, rtol=1e-9, atol=1e-12)
-
-
-def test_deviance_is_that_of_the_guide_over_the_sum_of_weights():
-    rows, scores = case(1, weighted=True)
-    t, d, w = rows.labels, rows.events, rows.weights
-    expected = 0.0
-    for i in range(len(t)):
-        if d[i] and w[i]:
-            expected -= 2 * w[i] * (scores[i] - np.log((w * np.exp(scores))[t >= t[i]].sum() / w[i]))
-    assert objective_on("coxph", rows).deviance(scores) == pytest.approx(expected / w.sum(), rel=1e-10)
-
-
 def test_derivatives_sum_to_zero_and_ignore_a_constant():
     rows, scores = case(3, weighted=True)
     objective = objective_on("coxph", rows)
@@ -65,13 +43,9 @@ def test_derivatives_sum_to_zero_and_ignore_a_constant():
     assert g.sum() == pytest.approx(0, abs=1e-12)
     np.testing.assert_allclose(derivatives(objective, scores + 100), (g, h), rtol=1e-9, atol=1e-12)
     assert objective.start() == 0.0
-
-
-def test_all_times_are_events_where_nothing_else_is_said():
-    labels = [3.0, 1.0, 2.0]
-    scores = np.array([0.1, -0.5, 1.0])
-    one, other = (objective_on("coxph", rows_with(labels=labels, events=events)) for events in (None, [1, 1, 1]))
-    assert derivatives(one, scores)[0].tolist() == derivatives(other, scores)[0].tolist()
+    all_events = rows_with(labels=rows.labels, events=np.ones(rows.n_rows), weights=rows.weights)
+    unsaid = rows_with(labels=rows.labels, weights=rows.weights)
+    assert np.array_equal(*(derivatives(objective_on("coxph", each), scores)[0] for each in (all_events, unsaid)))
 
 
 # ---- leaves ------------------------------------------------------------------------------------------------------
@@ -83,8 +57,7 @@ LEAVES = [
 ]  # not every row: the others are out of bag
 
 
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("seed", "weighted"), [(0, False), (2, True)])
 def test_leaves_are_one_joint_newton_step_over_the_rows_of_the_tree(seed, weighted):
     rows, scores = case(seed, weighted=weighted)
     bag = np.concatenate(LEAVES)
@@ -161,7 +134,7 @@ def test_training_finds_the_planted_hazard():
     edges = [np.arange(1.5, 8, dtype=np.float32)] * 3
     result = boost_rows(
         rows, None, edges, ["a", "b", "c"],
-        fixed(objective="coxph", n_rounds=60, max_leaves=6, stop_metric="deviance", row_fraction=0.7),
+        fixed(objective="coxph", n_rounds=40, max_leaves=6, stop_metric="deviance", row_fraction=0.7),
         max_grade=1, n_threads=1,
     )  # fmt: skip
     deviances = [record.metrics["train"]["deviance"] for record in result.history]

@@ -78,13 +78,13 @@ def test_what_a_class_says_of_itself_fits_together(name):
 # spellings and parameters of all objectives that are computed in different ways
 CASES = [
     *((name, {}) for name in NAMES),
-    *(("lambdamart", {"metric": metric}) for metric in ("err", "map@3", "mrr", "precision@4", "concordance")),
+    *(("lambdamart", {"metric": metric}) for metric in ("err", "map@3", "concordance")),
     ("lambdamart", {"lambda_normalisation": False, "truncation": 3}),
     *((f"{name}(normalise=query)", {}) for name in ("lambdamart", "lambdaloss", "ranknet", "rankboost")),
     *((f"logistrank(leaf={leaf})", {}) for leaf in ("paper", "newton")),
     *((f"{name}(target=exp_grade)", {}) for name in ("softmax", "listnet")),
-    *(("stochasticrank(samples=3)", {"metric": metric}) for metric in ("dcg@3", "err", "err@3", "mrr")),
-    *(("yetirank(mode=metric)", {"metric": metric}) for metric in ("ndcg@5", "err", "map", "mrr@3")),
+    *(("stochasticrank(samples=3)", {"metric": metric}) for metric in ("dcg@3", "err@3")),
+    *(("yetirank(mode=metric)", {"metric": metric}) for metric in ("ndcg@5", "mrr@3")),
     *(
         (name, {})
         for name in (
@@ -155,7 +155,7 @@ def test_a_team_changes_no_bit_and_hessians_are_no_less_than_zero(spelling, para
     alone = all_of(spelling, parameters, rows, scores.round(0))  # with ties
     assert all(np.isfinite(value).all() for value in alone.values())
     assert (alone["h"] >= 0.0).all()
-    for size in (2, 3):
+    for size in (3,):
         together = with_team(size, lambda team: all_of(spelling, parameters, rows, scores.round(0), team))
         assert not differing(alone, together)
 
@@ -239,9 +239,9 @@ def test_models_have_the_same_bytes_for_any_threads_and_after_a_resume(name, sha
     }  # fmt: skip
     whole, shared, half = (
         fit(small_data(), n_rounds=n_rounds, options={"n_threads": n}, **way)
-        for n_rounds, n in ((6, 1), (6, 3), (3, 1))
+        for n_rounds, n in ((4, 1), (4, 3), (2, 1))
     )
-    resumed = fit(small_data(), n_rounds=6, options={"resume": half.forest}, **way)
+    resumed = fit(small_data(), n_rounds=4, options={"resume": half.forest}, **way)
     for other in (shared, resumed):
         assert other.forest.to_bytes() == whole.forest.to_bytes()
         assert other.history == whole.history
@@ -270,10 +270,12 @@ def larger_data():
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in NOT_FOR_GRADES])
-def test_a_hundred_trees_come_near_the_planted_signal(name):
+def test_trees_come_near_the_planted_signal(name):
     data, known = larger_data()
     watched = {} if name in NO_DEVIANCE else {"eval_metrics": ["deviance"]}
-    result = fit(data, objective=name, n_rounds=100, max_leaves=12, early_stopping_rounds=0, options=watched)
+    result = fit(
+        data, objective=name, n_rounds=50, learning_rate=0.2, max_leaves=12, early_stopping_rounds=0, options=watched
+    )
     first, last = result.history[0].metrics, result.history[-1].metrics
     assert last["valid"]["ndcg@10"] > known - FURTHER_OFF.get(name, 0.05)
     assert not watched or last["train"]["deviance"] < first["train"]["deviance"]
@@ -287,7 +289,7 @@ def test_a_criterion_works_or_is_refused_with_a_reason(name, criterion):
     parameters = fixed(objective=name, criterion=criterion)
     if criterion in objective.criteria:
         assert criterion_of(objective, parameters) in {criterion, "rwse"}
-        forest = fit(data, objective=name, criterion=criterion, n_rounds=2, watch=False).forest
+        forest = fit(data, objective=name, criterion=criterion, n_rounds=1, watch=False).forest
         assert np.isfinite(forest.node_value).all()
         assert (forest.node_gain >= 0.0).all()
     else:

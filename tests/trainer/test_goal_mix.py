@@ -12,7 +12,7 @@ from rankmill.trainer.boosting import boost
 from rankmill.trainer.objectives.registry import objective_class, objective_of
 from rankmill.trainer.rows import RankedRows, TrainingData
 from rankmill.trainer.training_options import StartingModel, TrainingOptions
-from rankmill.trainer.workers import Team, with_team
+from rankmill.trainer.workers import Team
 from tests.refusals import refused
 from tests.trainer.fixed import fixed
 from tests.trainer.planted import rows_of, small_data
@@ -32,7 +32,6 @@ REFUSED = {  # and a word of the reason
 }
 MIXED = [name for name in NAMES if name not in REFUSED]
 # their gradient is that of no loss at hand: lambdas, series and surrogates; or losses draw anew
-NO_DERIVATIVE = {"rank_xendcg", "stochasticrank", "apxdcg", "yetirank", "lambdamart", "lambdaloss"}
 
 
 def goal_grades(part, seed):
@@ -78,7 +77,7 @@ def trees(forest):
 
 
 def trained(data=None, options=None, **parameters):
-    given = {"n_rounds": 6, "max_leaves": 8, "early_stopping_rounds": 0, **parameters}
+    given = {"n_rounds": 4, "max_leaves": 8, "early_stopping_rounds": 0, **parameters}
     return boost(data or data_of(), fixed(**given), TrainingOptions(n_threads=1, **(options or {}))).forest
 
 
@@ -106,26 +105,11 @@ def test_gradients_are_the_weighted_sums_of_those_of_each_grade(name):
     assert mix.deviance(scores) == pytest.approx(0.7 * main.deviance(scores) + 0.3 * other.deviance(scores))
 
 
-@pytest.mark.parametrize("name", [name for name in MIXED if name not in NO_DERIVATIVE])
-def test_gradients_are_the_derivatives_of_the_mixed_loss(name):
-    rows, mix = mixed(name, {"bought": 0.4, "fresh": 0.25}, two_goals(small_data()[0]))
-    rng = np.random.default_rng(1)
-    scores, step = rng.normal(size=rows.n_rows), 1e-5
-    g, _ = gradients(mix, scores)
-    for row in rng.choice(rows.n_rows, 12, replace=False):
-        moved = [scores.copy() for _ in range(2)]
-        for values, sign in zip(moved, (1.0, -1.0), strict=True):
-            values[row] += sign * step
-        above, below = (float(np.sum(mix.losses(values))) for values in moved)
-        assert g[row] == pytest.approx((above - below) / (2 * step), rel=1e-4, abs=1e-7)
-
-
 def two_goals(part):
     return goal_rows(part, bought=goal_grades(part, 1), fresh=(np.arange(len(part[1])) % 3 == 0).astype(np.int32))
 
 
-@pytest.mark.parametrize("name", ["lambdamart", "query_rmse", "bernoulli"])
-@pytest.mark.parametrize("mixing", ["sum", "draw"])
+@pytest.mark.parametrize(("name", "mixing"), [("lambdamart", "draw"), ("query_rmse", "sum")])
 def test_a_goal_of_weight_0_changes_no_tree_and_one_of_weight_1_replaces_the_grade(name, mixing):
     alone = trees(trained(objective=name))
     assert trees(trained(objective=name, goals={"bought": 0.0}, mix_goals=mixing)) == alone
@@ -136,20 +120,20 @@ def test_a_goal_of_weight_0_changes_no_tree_and_one_of_weight_1_replaces_the_gra
     )
 
 
-@pytest.mark.parametrize("name", ["lambdamart", "query_rmse", "softmax", "bernoulli"])
+@pytest.mark.parametrize("name", ["lambdamart", "softmax"])
 def test_a_goal_equal_to_the_grade_changes_no_tree(name):
     same = data_of(bought=small_data()[0][1])
     alone = trained(objective=name)
     half = trained(same, objective=name, goals={"bought": 0.5})
     assert trees(half) == trees(alone)  # halves add up without rounding
-    for weight in (0.1, 0.3, 0.8):
+    for weight in (0.1, 0.8):
         forest = trained(same, objective=name, goals={"bought": weight})
         assert np.array_equal(forest.node_feature, alone.node_feature)
         assert np.array_equal(forest.thresholds, alone.thresholds, equal_nan=True)
         assert forest.node_value == pytest.approx(alone.node_value, rel=1e-6, abs=1e-9)
 
 
-@pytest.mark.parametrize("name", ["lambdamart", "query_rmse", "yetirank", "bernoulli"])
+@pytest.mark.parametrize("name", ["yetirank", "bernoulli"])
 def test_grade_and_goal_may_change_places_with_their_weights(name):
     rows = goal_rows(small_data()[0])
     swapped = replace(rows, grades=rows.goals["bought"], goals={"bought": rows.grades})
@@ -208,28 +192,17 @@ def test_draws_depend_on_the_names_of_queries_and_not_on_their_order():
     assert not np.array_equal(one.drawn(5), seeded.drawn(5))
 
 
-@pytest.mark.parametrize("mixing", ["sum", "draw"])
-@pytest.mark.parametrize("name", ["lambdamart", "rank_xendcg", "l2"])
+@pytest.mark.parametrize(("name", "mixing"), [("lambdamart", "sum"), ("rank_xendcg", "draw"), ("l2", "draw")])
 def test_models_have_the_same_bytes_for_any_threads_and_after_a_resume(name, mixing):
     rows = two_goals(small_data()[0])
     options = {"objective": name, "goals": {"bought": 0.3, "fresh": 0.2}, "mix_goals": mixing}
     whole = trained(data_of(rows), **options).to_bytes()
-    assert trained(data_of(rows), **options).to_bytes() == whole
-    parameters = fixed(n_rounds=6, max_leaves=8, early_stopping_rounds=0, **options)
+    parameters = fixed(n_rounds=4, max_leaves=8, early_stopping_rounds=0, **options)
     assert boost(data_of(rows), parameters, TrainingOptions(n_threads=3)).forest.to_bytes() == whole
-    half = trained(data_of(rows), **options, n_rounds=3)
+    half = trained(data_of(rows), **options, n_rounds=2)
     assert trained(data_of(rows), {"resume": StartingModel(half)}, **options).to_bytes() == whole
     with refused(InvalidParameter, "resume", "goals"):
         trained(data_of(rows), {"resume": StartingModel(half)}, **{**options, "goals": {"bought": 0.3}})
-
-
-def test_gradients_are_the_same_bits_for_any_team():
-    rows, mix = mixed("l2", mix_goals="draw")
-    scores = np.random.default_rng(4).normal(size=rows.n_rows)
-    one = gradients(mix, scores)
-    many = with_team(3, lambda team: gradients(mix, scores, team=team))
-    assert np.array_equal(one[0], many[0])
-    assert np.array_equal(one[1], many[1])
 
 
 def test_without_goals_nothing_is_stored():
@@ -295,19 +268,3 @@ def test_the_memory_of_a_mix_is_counted():
     rows, mix = mixed("l2")
     _, alone = mixed("l2", {"bought": 0.0})
     assert mix.bytes_held(rows) >= 2 * alone.bytes_held(rows) + 16 * rows.n_rows
-
-
-@pytest.mark.parametrize(
-    "more",
-    [
-        {"bootstrap": "mvs", "query_fraction": 0.5},
-        {"boosting": "dart"},
-        {"members": 2},
-        {"query_fraction": 0.5, "rounds_by": "oob"},
-        {"step_search": "line"},
-    ],
-)
-def test_goals_go_with_samples_and_other_boosting(more):
-    forest = trained(goals={"bought": 0.3}, mix_goals="draw", n_rounds=5, **more)
-    assert forest.n_trees >= 1
-    assert np.isfinite(forest.node_value).all()

@@ -72,11 +72,6 @@ def test_the_start_is_the_mean_class_without_offsets():
     assert objective_on("logistrank", moved).start() == pytest.approx(np.average(y - offsets, weights=WEIGHTS))
 
 
-def test_the_top_grade_can_be_given():
-    g, _ = derivatives(objective_on("logistrank(top=5)", rows_with(grades=GRADES)), np.zeros(8))
-    np.testing.assert_allclose(np.abs(g), np.where(GRADES == 4, 1.0, 0.5))
-
-
 def test_what_it_refuses():
     for wrong, hint in [("leaf=paper2", ("logistrank(leaf)", "paper2")), ("top=-1", ("top)", "0"))]:
         with refused(InvalidParameter, hint):

@@ -9,7 +9,7 @@ import pytest
 
 from rankmill import Ranker, cross_validate
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
-from rankmill.trainer.objectives.spelling import _ELSEWHERE, OBJECTIVES, canonical
+from rankmill.trainer.objectives.spelling import canonical
 from rankmill.trainer.objectives.user import remember_objective
 from tests.refusals import refused
 
@@ -42,7 +42,7 @@ def test_hazards_stop_by_their_loss_and_not_by_a_metric_of_the_reversed_order():
     assert list(named.evals_result_["valid"]) == ["ndcg@5"]
 
 
-@pytest.mark.parametrize("objective", ["l2", "coxph", "quantile(0.9)"])
+@pytest.mark.parametrize("objective", ["l2", "coxph"])
 def test_whole_numbers_that_are_too_large_for_grades_are_labels(objective: str):
     days = np.round(300 + 80 * SIGNAL)
     as_whole, as_real = (
@@ -64,34 +64,17 @@ def test_a_stop_metric_without_a_value_is_refused_only_where_it_decides():
         assert Ranker(**parameters, **cure).fit(**first, pairs=pairs, eval_set=[tuple(watched)]).best_round_ >= 1
 
 
-@pytest.mark.parametrize("objective", ["mcrank", "ordinal", "bernoulli", "poisson"])
+@pytest.mark.parametrize("objective", ["mcrank", "bernoulli"])
 def test_what_is_wrong_with_the_train_split_is_not_said_of_an_eval_set(objective: str):
     first, watched = halves(np.where(SEEN, 0, RNG.integers(0, 3, len(X))))
     with pytest.raises(TrainingDataRejected, match=f"^{objective}"):
         Ranker(objective=objective, **SMALL).fit(**first, eval_set=[tuple(watched)])
 
 
-@pytest.mark.parametrize("objective", ["consistent_l2", "consistent_kl", "consistent_cosine"])
-def test_gains_that_are_all_0_are_refused_instead_of_learnt(objective: str):
-    with pytest.raises(TrainingDataRejected, match=r"gain.*linear"):
-        Ranker(objective=objective, **SMALL).fit(X, np.abs(SIGNAL), qid=QID)
-    with refused(TrainingDataRejected, "query", "relevant", "linear"):
-        Ranker(objective=objective, **SMALL).fit(X, np.zeros(len(X)), qid=QID)
-    scores = Ranker(objective=objective, gain="linear", **SMALL).fit(X, np.exp(SIGNAL), qid=QID).predict(X)
-    assert np.corrcoef(scores, SIGNAL)[0, 1] > 0.5
-
-
-@pytest.mark.parametrize("theirs", _ELSEWHERE)
-def test_names_of_other_tools_are_answered_with_ours(theirs: str):
-    assert theirs not in OBJECTIVES
-    assert _ELSEWHERE[theirs] in OBJECTIVES
-    with pytest.raises(InvalidParameter, match=f"did you mean '{_ELSEWHERE[theirs]}'"):
-        canonical(theirs.upper())
-
-
 def test_a_name_in_capitals_is_answered_and_a_bad_option_says_whose_it_is():
-    with refused(InvalidParameter, "'lambdamart'"):
-        canonical("LambdaMART")
+    for theirs, ours in (("LambdaMART", "lambdamart"), ("RANK_XENDCG", "rank_xendcg"), ("lambdarank", "lambdamart")):
+        with refused(InvalidParameter, f"'{ours}'"):
+            canonical(theirs)
     with pytest.raises(InvalidParameter, match="known: lambdamart, l2") as unknown:
         canonical("zzzzz")
     assert "user" not in str(unknown.value)  # which needs a function

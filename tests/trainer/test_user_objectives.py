@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
-
 import numba
 import numpy as np
 import pytest
 
 from rankmill.foundation.errors import InvalidParameter
 from rankmill.ranker import Ranker
-from rankmill.scorer.metrics import Metric, Policy
-from rankmill.scorer.metrics.per_query import PreparedQueries
 from rankmill.trainer.objectives.pairwise import pair_loss as pairwise
 from rankmill.trainer.objectives.user import check_lambdas, remember_delta, remember_objective, spelled
 from rankmill.trainer.workers import with_team
@@ -75,21 +71,6 @@ def test_rankers_take_functions():
     assert (
         spelled("lambdamart(normalise=query)", reciprocal_gain) == "lambdamart(normalise=query, delta=reciprocal_gain)"
     )
-
-
-def test_a_planted_signal_is_found_by_a_function():
-    x, y, qid = data()
-    starts = np.arange(0, 401, 10)
-
-    def softmax(scores, targets, starts, g, h):
-        for first, last in itertools.pairwise(starts):
-            e = np.exp(scores[first:last] - scores[first:last].max())
-            p, t = e / e.sum(), targets[first:last] / max(targets[first:last].sum(), 1.0)
-            g[first:last], h[first:last] = p * t.sum() - t, p * (1 - p) + 1e-3
-
-    ranker = Ranker(objective=softmax, n_rounds=100, learning_rate=0.2, n_threads=1).fit(x, y, qid=qid)
-    queries = PreparedQueries(y.astype(np.int32), starts, Policy())
-    assert queries.means([Metric("ndcg", 10)], ranker.predict(x))[Metric("ndcg", 10)] > 0.93
 
 
 def test_lambdas_of_every_built_in_loss_are_symmetric_at_a_fixed_order():
