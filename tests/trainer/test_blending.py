@@ -36,7 +36,7 @@ def rankers(seed, k=3, n_queries=60):
     return scores, grades, starts
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_a_blend_is_never_worse_than_its_best_part(seed):
     scores, grades, starts = rankers(seed)
     found = weights_of(scores, grades, starts, NDCG, POLICY)
@@ -79,31 +79,28 @@ def invoke(*arguments):
     return CliRunner().invoke(app, [str(each) for each in arguments])
 
 
-def test_the_command_registers_a_blend_that_ranks_and_is_compared(tmp_path):
-    dataset = small_dataset(tmp_path)
-    common = ["--registry", tmp_path / "r"]
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A dataset, and where ``web@1`` and ``web@2`` are, which know its train split alone."""
+    folder = tmp_path_factory.mktemp("blends")
+    dataset = small_dataset(folder)
     for objective in ("l2", "lambdamart"):
-        done = invoke(
-            "train",
-            dataset.path,
-            "--name",
-            "web",
-            "--objective",
-            objective,
-            "--n-rounds",
-            4,
-            "--refit",
-            "none",
-            *common,
-        )
+        options = ["--objective", objective, "--n-rounds", 4, "--refit", "none", "--registry", folder / "r"]
+        done = invoke("train", dataset.path, "--name", "web", *options)
         assert done.exit_code == 0, done.output
+    return dataset, folder / "r"
+
+
+def test_the_command_registers_a_blend_that_ranks_and_is_compared(trained, tmp_path):
+    dataset, registry = trained
+    common = ["--registry", registry]
     arguments = ["models", "blend", "web@1", "web@2", "--on", dataset.path, "--name", "both", *common, "--json"]
     done = invoke(*arguments)
     assert done.exit_code == 0, done.output
     report = json.loads(done.stdout)
     assert (report["model"], report["new"], report["split"]) == ("both@1", True, "valid")
     assert report["together"] >= max(part["alone"] for part in report["parts"])
-    blend = model_of(Registry(tmp_path / "r").resolve("both@1", bare="latest"))
+    blend = model_of(Registry(registry).resolve("both@1", bare="latest"))
     assert isinstance(blend, Blend)
     assert blend.weights.tolist() == [part["weight"] for part in report["parts"]]
     again = json.loads(invoke(*arguments).stdout)
@@ -125,61 +122,56 @@ def test_the_command_registers_a_blend_that_ranks_and_is_compared(tmp_path):
     assert "itself" in f"{nested.output}{nested.exception}"
 
 
-def test_a_split_that_a_model_learnt_from_is_refused(tmp_path):
-    dataset = small_dataset(tmp_path)
-    common = ["--registry", tmp_path / "r"]
-    for seed in (1, 2):
-        invoke("train", dataset.path, "--name", "web", "--seed", seed, "--n-rounds", 3, "--refit", "all", *common)
-    for split in ("train", "valid"):
-        done = invoke(
-            "models", "blend", "web@1", "web@2", "--on", dataset.path, "--split", split, "--name", "b", *common
-        )
-        assert done.exit_code
-        assert f"learnt from the {split} split" in f"{done.output}{done.exception}"
-
-
-def test_a_split_that_the_base_model_learnt_from_is_refused_and_said(tmp_path):
-    dataset = small_dataset(tmp_path)
-    common = ["--registry", tmp_path / "r"]
+def test_a_split_that_a_model_or_its_base_learnt_from_is_refused_and_said(trained):
+    dataset, registry = trained
+    common = ["--registry", registry]
+    blend = ["models", "blend", "--on", dataset.path, "--name", "b", *common]
+    done = invoke(*blend, "web@1", "web@2", "--split", "train")
+    assert "learnt from the train split" in f"{done.output}{done.exception}"
     train = ["train", dataset.path, "--n-rounds", 3]
     for more in (
         ["--name", "base", "--refit", "all"],
-        ["--name", "web", "--refit", "none", "--base-model", "base@1"],
-        ["--name", "other", "--refit", "none"],
+        ["--name", "joined", "--refit", "none", "--base-model", "base@1"],
     ):
         done = invoke(*train, *more, *common)
         assert done.exit_code == 0, done.output
-    done = invoke("models", "blend", "web@1", "other@1", "--on", dataset.path, "--name", "b", *common)
-    assert done.exit_code
-    assert "web@1 learnt from the valid split" in f"{done.output}{done.exception}"
+    for model in ("base@1", "joined@1"):
+        done = invoke(*blend, model, "web@1")
+        assert done.exit_code
+        assert f"{model} learnt from the valid split" in f"{done.output}{done.exception}"
+    said = invoke("evaluate", dataset.path, "--model", "joined@1", "--split", "valid", *common)
+    assert "joined@1 was trained on valid: SEEN IN TRAINING" in said.output
     said = invoke("evaluate", dataset.path, "--model", "web@1", "--split", "valid", *common)
-    assert "web@1 was trained on valid: SEEN IN TRAINING" in said.output
-    assert (
-        "other@1 was trained"
-        not in invoke("evaluate", dataset.path, "--model", "other@1", "--split", "valid", *common).output
-    )
-    assert invoke("evaluate", dataset.path, "--model", "web@1", *common).exit_code in {0, 2}
+    assert "web@1 was trained" not in said.output
 
 
-@pytest.mark.parametrize("weights", ["0,0", "nan,1", "inf,1", "1e308,1e308"])
-def test_weights_that_mix_nothing_are_refused(tmp_path, weights):
-    dataset = small_dataset(tmp_path)
-    common = ["--registry", tmp_path / "r"]
-    for seed in (1, 2):
-        invoke("train", dataset.path, "--name", "web", "--seed", seed, "--n-rounds", 2, "--refit", "none", *common)
-    arguments = ["models", "blend", "web@1", "web@2", "--on", dataset.path, "--name", "b", *common, "--weights"]
-    done = invoke(*arguments, weights)
-    assert done.exit_code
-    assert "must be finite numbers, not all 0" in f"{done.output}{done.exception}"
+def test_weights_that_mix_nothing_are_refused(trained):
+    dataset, registry = trained
+    arguments = [
+        "models",
+        "blend",
+        "web@1",
+        "web@2",
+        "--on",
+        dataset.path,
+        "--name",
+        "b",
+        "--registry",
+        registry,
+        "--weights",
+    ]
+    for weights in ("0,0", "nan,1", "inf,1", "1e308,1e308"):
+        done = invoke(*arguments, weights)
+        assert done.exit_code
+        assert "must be finite numbers, not all 0" in f"{done.output}{done.exception}"
     given = json.loads(invoke(*arguments, "3,1", "--json").stdout)
     assert [part["share"] for part in given["parts"]] == [0.75, 0.25]
     assert given["remarks"][0] == "not seen in training"
 
 
-def test_a_feature_of_two_kinds_is_refused_in_one_line(tmp_path):
-    dataset = small_dataset(tmp_path)
-    invoke("train", dataset.path, "--name", "web", "--n-rounds", 2, "--refit", "none", "--registry", tmp_path / "r")
-    forest = model_of(Registry(tmp_path / "r").resolve("web@1", bare="latest"))
+def test_a_feature_of_two_kinds_is_refused_in_one_line(trained):
+    dataset, registry = trained
+    forest = model_of(Registry(registry).resolve("web@1", bare="latest"))
     names = (*forest.feature_names, "unused")
     starts = np.append(forest.cut_starts, forest.cut_starts[-1])
     models = [replace(forest, feature_names=names, cut_starts=starts, categories=kind) for kind in ({}, {"unused": []})]

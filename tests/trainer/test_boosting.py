@@ -17,7 +17,6 @@ from rankmill.trainer.rows import RankedRows
 from tests.refusals import refused
 from tests.trainer.fixed import fixed
 from tests.trainer.planted import boost_rows, fit, rows_of, small_data
-from tests.trainer.test_same_bytes import WAYS
 
 
 @pytest.fixture(scope="module")
@@ -55,22 +54,16 @@ def test_the_forest_reproduces_the_metrics_of_training(data):
 
 
 @pytest.mark.parametrize(
-    "way", [way for way in WAYS if way.keys() & {"bootstrap", "grow", "monotone", "random_strength"}], ids=str
+    "way", [{"grow": "breadth_first"}, {"bootstrap": "mvs", "query_fraction": 0.5}, {"random_strength": 1.0}], ids=str
 )
 def test_a_planted_signal_is_found(data, way):
     _, valid, _ = data
-    result = fit(data, **{"early_stopping_rounds": 0, **way, "n_rounds": 100})
+    result = fit(data, early_stopping_rounds=0, n_rounds=60, learning_rate=0.15, **way)
     queries = PreparedQueries(valid[1], valid[2], Policy(max_grade=4))
     metric = parse_metric("ndcg@10")
     # above the best single feature, which knows x0 but not the product
     alone = queries.means([metric], np.nan_to_num(valid[0][:, 0]).astype(np.float64))[metric]
     assert queries.means([metric], predict(result.forest, valid[0]))[metric] > alone + 0.05
-
-
-def test_training_ndcg_rises(data):
-    history = fit(data, watch=False).history
-    assert history[-1].train["ndcg@10"] > history[0].train["ndcg@10"] > 0.5
-    assert all(list(record.metrics) == ["train"] for record in history)
 
 
 def test_early_stopping_keeps_the_best_round(data):
@@ -81,25 +74,15 @@ def test_early_stopping_keeps_the_best_round(data):
     assert result.forest.n_trees == result.best_round
     shorter = fit(data, n_rounds=result.best_round, early_stopping_rounds=0, learning_rate=0.3)
     assert np.array_equal(shorter.forest.node_value, result.forest.node_value)
+    stopping = EarlyStopping(patience=3)  # the earliest of equals, and no NaN
+    ended = [stopping.update(i, value) for i, value in enumerate([0.5, 0.7, 0.7, float("nan"), 0.6], start=1)]
+    assert ended == [False] * 4 + [True]
+    assert (stopping.best_round, stopping.best_value) == (2, 0.7)
 
 
-def test_sigma_changes_no_tree(data):
-    """Newton leaves and no lambda: scores scale by 1 / sigma (METHODS 3).  Powers of two keep every bit."""
-    one = fit(data, lambda_normalisation=False, min_hessian_in_leaf=0.0).forest
-    two = fit(data, lambda_normalisation=False, min_hessian_in_leaf=0.0, sigma=2.0).forest
-    assert np.array_equal(one.node_feature, two.node_feature)
-    assert np.array_equal(one.node_cut, two.node_cut)
-    assert np.array_equal(one.node_value, two.node_value * 2.0)
-
-
-def test_leaf_rows_obey_the_bound_and_add_up(data):
-    forest = fit(data, min_rows_in_leaf=15).forest
-    leaf = forest.node_feature < 0
-    assert forest.node_rows[leaf].min() >= 15
-    assert set(forest.node_rows[forest.tree_starts[:-1]]) == {len(data[0][1])}
-
-
-def test_no_rows_are_refused(data):
+def test_no_rows_and_negative_threads_are_refused(data):
+    with refused(InvalidParameter, "n_threads"):
+        fit(data, options={"n_threads": -1})
     empty = (np.empty((0, 7), np.float32), np.empty(0, np.int32), np.zeros(1, np.int64))
     with refused(TrainingDataRejected, "train split", "no rows"):
         fit((empty, data[1], data[2]))
@@ -191,16 +174,3 @@ def test_the_most_edges_that_fit_into_a_byte_are_trained_with():
     ).forest  # fmt: skip
     assert forest.thresholds[0] == 126.0  # bin 127 holds 125 < x <= 126
     assert forest.to_bytes()
-
-
-def test_negative_threads_are_refused(data):
-    with pytest.raises(InvalidParameter, match="n_threads"):
-        fit(data, options={"n_threads": -1})
-
-
-def test_stopping_prefers_the_earliest_of_equals_and_ignores_nan():
-    stopping = EarlyStopping(patience=3)
-    assert [stopping.update(i, v) for i, v in enumerate([0.5, 0.7, 0.7, float("nan"), 0.6], start=1)] == [False] * 4 + [
-        True
-    ]
-    assert (stopping.best_round, stopping.best_value) == (2, 0.7)

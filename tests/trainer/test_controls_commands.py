@@ -62,6 +62,9 @@ def test_cv_says_what_a_training_is_worth(dataset, capsys):
     assert not unnamed(out, f"{found['best_round']} of 6", "ndcg@10")
     assert f"{found['best']['ndcg@10']['mean']:.4f} +- {found['best']['ndcg@10']['deviation']:.4f}" in out
     assert not Path("registry-data").exists()
+    for option in (["--rounds-by", "oob"], ["--holdout-fraction", "0.5"]):  # which would say nothing to it
+        assert execute(["cv", dataset, *SMALL, *option]) == 2
+        assert "unknown option" in capsys.readouterr().err
 
 
 def test_folds_of_a_dataset_go_by_the_ids_of_queries_whatever_its_buckets(dataset, capsys):
@@ -96,8 +99,11 @@ def test_train_says_what_decided(dataset, capsys, options, word):
         assert found["rounds"] == int(np.argmax(np.cumsum(curves["oob_improvement"]))) + 1
     if options[1] == "cv":
         assert found["cross_validation"]["best_round"] == found["rounds"]
+    assert shown["manifest"]["parameters"]["criterion"] == ""  # left to the objective
     assert execute(["train", dataset, "--name", "web", *SMALL, *options]) == 0
     assert f"{word} ndcg@10" in capsys.readouterr().out
+    assert execute(["train", dataset, "--name", "x", *SMALL, "--metric", "deviance"]) == 2
+    assert "set stop_metric to deviance" in capsys.readouterr().err  # it is watched and not optimised
 
 
 def test_memory_for_the_copy_is_in_the_plan(dataset):
@@ -190,36 +196,3 @@ def test_pairs_of_a_dataset_are_learnt_as_those_of_arrays(columns, capsys):
     assert np.corrcoef(ranker.predict(x), x[:, 1])[0, 1] > 0.5  # pairs, not grades
     found = cross_validate(dataset, fixed(**own, folds=3), TrainingOptions(n_threads=1))
     assert len(found.histories) == 3
-
-
-@pytest.mark.parametrize("option", [["--rounds-by", "oob"], ["--holdout-fraction", "0.5"]])
-def test_cv_has_no_options_that_would_say_nothing_to_it(dataset, option, capsys):
-    assert execute(["cv", dataset, *SMALL, *option]) == 2
-    assert "unknown option" in capsys.readouterr().err
-
-
-def test_deviance_is_watched_and_not_optimised(dataset, capsys):
-    assert execute(["train", dataset, "--name", "x", *SMALL, "--metric", "deviance"]) == 2
-    assert "set stop_metric to deviance" in capsys.readouterr().err
-
-
-def test_show_tells_of_what_was_left_to_the_objective(dataset, capsys):
-    assert execute(["train", dataset, "--name", "shown", *SMALL]) == 0
-    capsys.readouterr()
-    assert execute(["models", "show", "shown", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["manifest"]["parameters"]["criterion"] == ""
-
-
-@pytest.mark.parametrize("objective", ["l2", "mcrank", "quantile(0.9)", "listnet", "query_rmse"])
-def test_a_dataset_and_arrays_of_the_same_rows_teach_the_same(dataset, objective):
-    opened = Dataset.open(Path(dataset))
-    by_place = {name: opened.rows("train", [name]).column(0).to_numpy() for name in opened.feature_names}
-    X = np.column_stack(list(by_place.values()))
-    y, sizes = opened.rows("train", ["grade"]).column(0).to_numpy(), np.diff(opened.queries("train").starts)
-    shuffled = np.random.default_rng(0).permutation(len(y))
-    parameters = fixed(objective=objective, n_rounds=5, max_leaves=4, min_rows_in_leaf=5)
-    ours = train(opened, parameters, TrainingOptions(n_threads=1)).forest
-    ranker = Ranker(**FIXED, objective=objective, n_rounds=5, max_leaves=4, min_rows_in_leaf=5, max_bin=31, n_threads=1)
-    qid = np.repeat(np.arange(len(sizes)), sizes)
-    theirs = ranker.fit(X[shuffled], y[shuffled], qid=qid[shuffled]).predict(X)
-    assert np.allclose(predict(ours, X.astype(np.float32), n_threads=1), theirs, atol=1e-9)

@@ -6,11 +6,8 @@ import numpy as np
 import pytest
 
 from rankmill.foundation.errors import TrainingDataRejected
-from rankmill.trainer.rows import RankedRows
 from tests.naive_points import cox_loss
 from tests.refusals import refused
-from tests.trainer.fixed import fixed
-from tests.trainer.planted import boost_rows
 from tests.trainer.point_cases import derivatives, gradient_error, hessian_error, objective_on, rows_with, steps_of
 
 
@@ -118,26 +115,3 @@ def test_gradients_and_likelihood_are_those_of_xgboost():
     np.testing.assert_allclose(moved[sure], -g[sure] / h[sure], rtol=2e-3, atol=2e-5)
     said = float(xgboost.train(settings, data, 0).eval(data).split(":")[-1])
     assert objective.losses(scores).sum() / rows.events.sum() == pytest.approx(said, rel=1e-5)
-
-
-def test_training_finds_the_planted_hazard():
-    rng = np.random.default_rng(5)
-    n = 800
-    bins = rng.integers(1, 9, size=(n, 3), dtype=np.uint8)
-    risk = (bins[:, 0] - 4.5) / 2 + np.where(bins[:, 1] > 4, 1.0, -1.0)
-    times = rng.exponential(np.exp(-risk))
-    limits = rng.exponential(2.0, size=n)
-    rows = RankedRows(
-        np.zeros(n, np.int32), np.array([0, n]), [bins], labels=np.minimum(times, limits),
-        events=(times <= limits).astype(np.uint8),
-    )  # fmt: skip
-    edges = [np.arange(1.5, 8, dtype=np.float32)] * 3
-    result = boost_rows(
-        rows, None, edges, ["a", "b", "c"],
-        fixed(objective="coxph", n_rounds=40, max_leaves=6, stop_metric="deviance", row_fraction=0.7),
-        max_grade=1, n_threads=1,
-    )  # fmt: skip
-    deviances = [record.metrics["train"]["deviance"] for record in result.history]
-    planted = objective_on("coxph", rows).deviance(risk)
-    assert deviances[-1] < deviances[0]
-    assert deviances[-1] < planted + 0.02 * abs(planted)

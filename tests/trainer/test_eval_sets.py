@@ -133,10 +133,3 @@ def test_weights_of_documents_reach_the_loss():
     assert np.array_equal(fit(data, weights=np.full(n, 2.0)).forest.node_value, fit(data).forest.node_value)
     with refused(TrainingDataRejected, "row 3", "weight", "nan"):
         fit(data, weights=np.where(np.arange(n) == 3, np.nan, 1.0))
-
-
-def test_squared_error_is_an_objective_too():
-    data = small_data()
-    forest = fit(data, objective="l2", watch=False).forest
-    assert forest.objective == "l2"
-    assert forest.base_score == pytest.approx(data[0][1].mean())

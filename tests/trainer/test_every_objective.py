@@ -160,16 +160,6 @@ def test_a_team_changes_no_bit_and_hessians_are_no_less_than_zero(spelling, para
         assert not differing(alone, together)
 
 
-@pytest.mark.parametrize(
-    ("spelling", "parameters"), [each for each in CASES if first_word(each[0]) in BY_ROW_NUMBER - {"listmle"}], ids=str
-)
-def test_steps_and_seeds_draw_anew(spelling, parameters):
-    rows, scores = lists(spelling)
-    for other in ({"step": 4}, {"parameters": {**parameters, "seed": 8}}):
-        changed = all_of(**{"spelling": spelling, "parameters": parameters, "rows": rows, "scores": scores} | other)
-        assert "g" in differing(all_of(spelling, parameters, rows, scores), changed)
-
-
 @every_case
 def test_only_ratios_of_weights_matter(spelling, parameters):
     rows, scores = lists(spelling)
@@ -327,6 +317,7 @@ def test_pair_hessians_add_up_to_the_change_of_the_gradient(name):
     drawn = objective.pair_hessians(3, scores, float(np.median(pairs.hessian)), Team(1)).copy()
     assert len(drawn.first) < len(pairs.first)
     assert drawn.hessian.sum() == pytest.approx(pairs.hessian.sum(), rel=0.1)
+    assert drawn.hessian.min() >= float(np.median(pairs.hessian))
     again = objective.pair_hessians(3, scores, float(np.median(pairs.hessian)), Team(1)).first
     assert np.array_equal(again, drawn.first)
 

@@ -16,9 +16,7 @@ from rankmill.trainer.objectives.listwise.list_loss import DRAWS, key_of
 from tests import naive_lists as naive
 from tests.refusals import refused
 from tests.trainer.list_case import SIZES, derivatives, objective_for, random_lists
-from tests.trainer.planted import fit, small_data
 
-BOTH = ["apxdcg", "apxdcg(samples=4, exact=0)", "stochasticrank(samples=3)"]
 SAMPLED = ["apxdcg(samples=3, exact=0)", "stochasticrank(samples=1)", "stochasticrank(noise=0.4, samples=2)"]
 
 
@@ -35,12 +33,6 @@ def chances_of(metric, grades):
     if metric.startswith("mrr"):
         return [float(grade >= 1) for grade in grades]
     return [(2.0**grade - 1) / 2.0 ** max(grades) for grade in grades]
-
-
-def best(metric, grades, k=None):
-    return max(
-        naive.cascade(order, chances_of(metric, grades), k) for order in itertools.permutations(range(len(grades)))
-    )
 
 
 def one_list(seed, n, spread=1.0):
@@ -115,23 +107,6 @@ def test_drawn_orders_are_right_on_average(metric, samples):
     assert (np.abs(mean - exact) <= 4.5 * error + 1e-9).all()
 
 
-def test_the_baseline_takes_variance_away():
-    # the spread of the plain score function, DCG times d log P, against that of a sample here
-    scores, grades = one_list(5, 6)
-    gains, rng, n = gains_of(grades), np.random.default_rng(0), 1500
-    plain = []
-    for _ in range(n):
-        order = np.argsort(-(scores + rng.gumbel(size=6)))
-        slopes = np.zeros(6)
-        for place, i in enumerate(order):
-            slopes[i] += 1
-            slopes[order[place:]] -= naive.softmax(scores[order[place:]])
-        plain.append(naive.dcg(order, gains) * slopes)
-    loss = objective_for("apxdcg(samples=4, exact=0)", grades, metric="dcg")
-    drawn = [derivatives(loss, scores, step=step)[0] for step in range(1, n + 1)]
-    assert 4 * np.var(drawn, axis=0).sum() < 0.7 * np.var(plain, axis=0).sum()
-
-
 def test_losses_of_long_lists_are_estimated_by_many_orders():
     scores, grades = one_list(6, 6)
     exact = objective_for("apxdcg", grades).losses(scores)[0]
@@ -139,11 +114,8 @@ def test_losses_of_long_lists_are_estimated_by_many_orders():
     assert found == pytest.approx(exact, abs=5 * 0.3 / math.sqrt(20000))
 
 
-def smoothed(scores, gains, noise, k=None, cascade=False):
-    """Mean of DCG@k, or ERR@k, of scores + noise z: given its own score, i is beaten by the others independently.
-
-    A cascade counts an order only as far as the documents above i let the reader pass.
-    """
+def smoothed(scores, gains, noise, k=None):
+    """Mean of DCG@k of scores + noise z: given its own score, i is beaten by the others independently."""
     total, n = 0.0, len(scores)
     grid = np.linspace(-9.0, 9.0, 601)
     for i in range(n):
@@ -153,11 +125,10 @@ def smoothed(scores, gains, noise, k=None, cascade=False):
             if j != i:
                 at = (scores[i] - scores[j]) / noise + grid
                 above = np.array([0.5 * math.erfc(x / math.sqrt(2)) for x in at])
-                passing = above * (1 - gains[j] if cascade else 1.0)
-                beaten[1:] = beaten[1:] * (1 - above) + beaten[:-1] * passing
+                beaten[1:] = beaten[1:] * (1 - above) + beaten[:-1] * above
                 beaten[0] *= 1 - above
         density = np.exp(-(grid**2) / 2) / math.sqrt(2 * math.pi) * (grid[1] - grid[0])
-        worth = [1 / (r + 1) if cascade else 1 / math.log2(r + 2) for r in range(min(n, k or n))]
+        worth = [1 / math.log2(r + 2) for r in range(min(n, k or n))]
         total += gains[i] * sum((beaten[r] * density).sum() * worth[r] for r in range(len(worth)))
     return total
 
@@ -205,21 +176,6 @@ def test_each_draw_of_noise_agrees_with_the_change_of_the_metric(metric, noise):
         assert h == pytest.approx(sizes, rel=1e-8, abs=1e-11)
 
 
-@pytest.mark.parametrize("metric", ["err@2", "mrr"])
-def test_noisy_cascades_are_right_on_average(metric):
-    name, _, k = metric.partition("@")
-    k = int(k) if k else None
-    scores, grades = one_list(8, 5)
-    chances = chances_of(name, grades)
-    mean, error = mean_and_error(objective_for("stochasticrank(noise=0.8, samples=2)", grades, metric=metric), scores)
-    for i in range(5):
-        expected = -naive.slope(lambda at: smoothed(at, chances, 0.8, k, cascade=True), scores, i)
-        assert mean[0][i] == pytest.approx(expected, abs=4.5 * error[0][i])
-    many = objective_for("stochasticrank(noise=0.8, samples=20000)", grades, metric=metric)
-    expected = best(name, grades, k) - smoothed(scores, chances, 0.8, k, cascade=True)
-    assert many.losses(scores)[0] == pytest.approx(expected, abs=5 / math.sqrt(20000))
-
-
 def test_max_grade_is_the_scale_of_err():
     scores, grades = random_lists(5)
     built = [objective_for(f"stochasticrank(max_grade={top})", grades, SIZES, metric="err") for top in (0, 3, 4)]
@@ -228,28 +184,6 @@ def test_max_grade_is_the_scale_of_err():
     assert not np.array_equal(of_data, higher)
     with refused(InputError, "grade 3", "max_grade 2"):
         objective_for("stochasticrank(max_grade=2)", grades, SIZES, metric="err")
-
-
-def test_a_list_whose_orders_are_all_worth_the_same_counts_nothing():
-    loss = objective_for("stochasticrank", [1, 2, 3, 0, 1, 0], [3, 3], metric="mrr")
-    g, h = derivatives(loss, np.arange(6.0))
-    assert not g[:3].any()
-    assert not h[:3].any()
-    assert (h[3:] > 0).all()
-    assert loss.weights.tolist() == [0.0, 1.0]
-    with refused(TrainingDataRejected, "nothing to learn"):
-        objective_for("stochasticrank", [1, 2, 3], metric="mrr")
-
-
-def test_two_documents_with_noise_have_a_closed_form():
-    loss = objective_for("stochasticrank(noise=0.5, samples=20000)", [0, 1], metric="dcg")
-    for difference in (0.0, 0.3, -1.0):
-        g, h = derivatives(loss, [0.0, difference])
-        width = 0.5 * math.sqrt(2)
-        density = math.exp(-((difference / width) ** 2) / 2) / math.sqrt(2 * math.pi) / width
-        slope = (1 - 1 / math.log2(3)) * density
-        assert g == pytest.approx([slope, -slope], rel=0.03)
-        assert h == pytest.approx([slope / 0.5] * 2, rel=0.03)  # |jump| phi / noise^2
 
 
 @pytest.mark.parametrize(("objective", "metric"), [(SAMPLED[0], "ndcg@10"), (SAMPLED[2], "err@5")])
@@ -261,15 +195,6 @@ def test_row_order_does_not_matter_on_average_where_orders_are_drawn(objective, 
     assert (np.abs(other - mean[:, shuffle]) <= 4.5 * np.hypot(other_error, error[:, shuffle])).all()
 
 
-@pytest.mark.parametrize("objective", BOTH)
-def test_a_list_of_one_grade_does_not_count(objective):
-    loss = objective_for(objective, [2, 2, 2, 0, 1, 2, 1], [3, 4])
-    g, h = derivatives(loss, np.arange(7.0))
-    assert not g[:3].any()
-    assert not h[:3].any()
-    assert loss.losses(np.arange(7.0))[0] == 0.0
-
-
 @pytest.mark.parametrize("name", ["apxdcg", "stochasticrank"])
 def test_what_cannot_be_learnt_from_is_refused(name):
     with refused(TrainingDataRejected, "different grades"):
@@ -278,17 +203,3 @@ def test_what_cannot_be_learnt_from_is_refused(name):
         objective_for(name, [1, 0], metric="map")
     with refused(InvalidParameter, "metric 'err'", "apxdcg"):
         objective_for("apxdcg", [1, 0], metric="err")
-
-
-@pytest.mark.parametrize(("metric", "relevant"), [("err", None), ("mrr", 3)])
-def test_optimising_a_cascade_finds_a_planted_signal(metric, relevant):
-    train, valid, bins = small_data()
-    if relevant is not None:  # few relevant documents, or the first is found without learning much
-        train, valid = ((x, (grades >= relevant).astype(np.int32), starts) for x, grades, starts in (train, valid))
-    result = fit(
-        (train, valid, bins), objective="stochasticrank", metric=metric, n_rounds=25, learning_rate=0.3,
-        early_stopping_rounds=0, options={"eval_metrics": ["deviance", metric]},
-    )  # fmt: skip
-    first, last = result.history[0].metrics, result.history[-1].metrics
-    assert last["train"]["deviance"] < 0.6 * first["train"]["deviance"]
-    assert last["valid"][metric] > first["valid"][metric] + 0.05, (first, last)

@@ -84,9 +84,6 @@ def test_offsets_are_part_of_the_order_and_not_of_the_fit():
     assert g == pytest.approx(total * offsets - targets, rel=1e-9, abs=1e-12)
 
 
-ETAS = (0.05, 0.25, 1.0, 3.0)
-
-
 def written_out(rows, tau, eta, shrunk, n_rounds):
     """h_k = (k h_(k-1) + eta g_k) / (k + 1), where g_k is ``shrunk`` times the mean target of every row."""
     h = np.zeros(rows.n_rows)
@@ -96,8 +93,7 @@ def written_out(rows, tau, eta, shrunk, n_rounds):
     return h
 
 
-@pytest.mark.parametrize("eta", ETAS[:3])  # a greater one leaves rows without a target
-@pytest.mark.parametrize("trees", [1, 4])
+@pytest.mark.parametrize(("eta", "trees"), [(0.05, 4), (1.0, 1)])  # a greater eta leaves rows without a target
 def test_each_round_is_fitted_at_the_learning_rate_and_added_times_eta(eta, trees):
     """Where every row has a leaf of its own, a forest of n trees at rate r comes to 1 - (1 - r)^n of its targets."""
     rng = np.random.default_rng(6)
@@ -112,22 +108,6 @@ def test_each_round_is_fitted_at_the_learning_rate_and_added_times_eta(eta, tree
     rows = RankedRows(grades.astype(np.int32), np.concatenate(([0], np.cumsum(sizes))), [])
     expected = written_out(rows, 9.0, eta, 1 - (1 - rate) ** trees, 4)
     assert ranker.predict(x) == pytest.approx(expected, rel=1e-5, abs=1e-5)
-
-
-def test_the_first_round_has_the_same_trees_for_every_eta_and_no_eta_diverges():
-    data = planted.small_data()
-    common = {"watch": False, "learning_rate": 0.3, "n_rounds": 1}
-    first = [planted.fit(data, objective=f"gbrank(eta={eta})", **common).forest for eta in ETAS]
-    for eta, forest in zip(ETAS, first, strict=True):
-        assert forest.node_value.tobytes() == first[0].node_value.tobytes()
-        assert forest.tree_weights == pytest.approx(eta / 2)
-    for eta in (0.05, 0.1):  # far below half the learning rate
-        result = planted.fit(
-            data, objective=f"gbrank(trees=10, eta={eta})", n_rounds=20, learning_rate=0.3, stop_metric="ndcg@10",
-            early_stopping_rounds=0,
-        )  # fmt: skip
-        assert np.abs(predict(result.forest, data[0][0])).max() < 0.1  # tau
-        assert result.history[-1].metrics["valid"]["ndcg@10"] > 0.8
 
 
 def test_rounds_are_averaged_and_the_signal_is_found():

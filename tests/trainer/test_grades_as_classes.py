@@ -6,10 +6,8 @@ import numpy as np
 import pytest
 
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
-from rankmill.scorer.links import apply_link
 from tests.naive_points import softmax
 from tests.refusals import refused
-from tests.trainer.planted import fit, small_data
 from tests.trainer.point_cases import (
     derivatives,
     gradient_error,
@@ -94,25 +92,3 @@ def test_what_it_refuses():
     # what is only watched may have other grades than what is learnt
     higher = rows_with(grades=[0, 5, 1])
     assert np.isfinite(objective_on("mcrank", higher).deviance(np.zeros((3, 3))))
-
-
-@pytest.mark.parametrize(("written", "score"), [("mcrank", "gain"), ("ordinal", "grade")])
-def test_training_ranks_the_planted_signal_and_lowers_the_deviance(written, score):
-    data = small_data()
-    result = fit(
-        data, objective=f"{written}(score={score})", n_rounds=25, metric="ndcg@5", options={"eval_metrics": ["deviance"]}
-    )  # fmt: skip
-    first, last = result.history[0].metrics, result.history[-1].metrics
-    assert last["train"]["deviance"] < 0.75 * first["train"]["deviance"]
-    assert last["valid"]["deviance"] < first["valid"]["deviance"]
-    stump = fit(data, objective="l2", n_rounds=1, max_depth=1, metric="ndcg@5").history[0].metrics
-    assert last["valid"]["ndcg@5"] > stump["valid"]["ndcg@5"] + 0.1
-    assert result.forest.link == f"{'softmax' if written == 'mcrank' else 'ordinal'}_{score}"
-
-
-def test_the_score_of_a_forest_is_the_expected_grade():
-    outputs = np.random.default_rng(2).normal(size=(4, 9))
-    p = np.array([softmax(list(column)) for column in outputs.T])
-    np.testing.assert_allclose(p.sum(axis=1), 1)
-    np.testing.assert_allclose(apply_link("softmax_grade", outputs), p @ np.arange(4), rtol=1e-9)
-    np.testing.assert_allclose(apply_link("softmax_gain", outputs), p @ (2.0 ** np.arange(4) - 1), rtol=1e-9)

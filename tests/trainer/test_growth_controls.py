@@ -14,7 +14,6 @@ from tests.refusals import refused
 from tests.trainer.fixed import fixed
 from tests.trainer.planted import fit, small_data
 
-NAMES = ["number", "colour", "shop", "other"]
 GROUPS = [["number", "colour"], ["colour", "shop"]]  # other is in none
 
 

@@ -123,8 +123,9 @@ def gradients(objective, scores):
     return g, h
 
 
-@pytest.mark.parametrize("objective", ["ranknet", "rankboost", "lambdamart", "lambdaloss"])
-@pytest.mark.parametrize("weight", [0.25, 1.0, 3.0])
+@pytest.mark.parametrize(
+    ("objective", "weight"), [("ranknet", 0.25), ("rankboost", 3.0), ("lambdamart", 1.0), ("lambdaloss", 3.0)]
+)
 def test_both_is_the_sum_of_the_losses(objective, weight):
     rows, scores = case(3, given=True)
     parameters = {"lambda_normalisation": False, "truncation": 2**31}

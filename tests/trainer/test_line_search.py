@@ -15,7 +15,7 @@ from tests.trainer.fixed import fixed
 from tests.trainer.planted import fit, rows_of, small_data
 
 
-@pytest.mark.parametrize("at", [0.0, 0.01, 0.5, 1.0, 3.3, 9.99, 10.0, 50.0])
+@pytest.mark.parametrize("at", [0.0, 0.5, 3.3, 10.0, 50.0])
 def test_the_minimum_of_a_parabola_is_found(at):
     tried = []
 
@@ -45,7 +45,7 @@ def losses_by_round(forest, objective, x):
     return [float(objective.losses(predict(forest, x, n_rounds=n)).sum()) for n in range(forest.n_rounds + 1)]
 
 
-@pytest.mark.parametrize("objective", ["l2", "bernoulli", "poisson"])
+@pytest.mark.parametrize("objective", ["l2", "bernoulli"])
 def test_every_round_takes_the_step_that_lowers_its_loss_most(objective):
     data = small_data()
     (x, _, _), _, binspec = data

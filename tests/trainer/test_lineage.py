@@ -203,11 +203,6 @@ def test_the_normal_interval_is_the_bootstrap_s_of_many_queries(weighted: bool) 
     assert (more[1] - more[0]) * np.sqrt(2.0) == pytest.approx(spread, rel=0.12)
 
 
-def test_too_few_queries_have_no_interval() -> None:
-    assert interval_of_mean(np.array([0.5, np.nan])) is None
-    assert interval_of_mean(np.empty(0)) is None
-
-
 def test_a_base_model_s_queries_count_as_trained_on(dataset: Dataset, result: TrainingResult) -> None:
     test = dataset.queries("test").qid
     attached = attachments_of(dataset, base=StartingModel(result.forest, queries=QuerySketch.of([test])))

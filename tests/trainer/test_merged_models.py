@@ -16,7 +16,6 @@ from rankmill.scorer.predict import ForestPredictor, predict
 from rankmill.trainer.combined_forests import average, merged
 from tests.refusals import refused
 from tests.trainer.planted import fit, planted, small_data
-from tests.trainer.small_dataset import small_dataset
 
 
 @pytest.fixture(scope="module")
@@ -32,8 +31,9 @@ def renamed(forest, *names):
     return replace(forest, feature_names=names)
 
 
-@pytest.mark.parametrize("weights", [None, (1.0, 2.0, 0.5), (3.0, -1.0, 1e-3)], ids=str)
-@pytest.mark.parametrize("mean", [True, False])
+@pytest.mark.parametrize(
+    ("weights", "mean"), [(None, True), ((1.0, 2.0, 0.5), True), ((3.0, -1.0, 1e-3), False)], ids=str
+)
 def test_the_score_is_the_weighted_sum_of_the_scores(forests, weights, mean):
     x = planted(8)[0]
     factors = np.array(weights or (1.0, 1.0, 1.0))
@@ -98,8 +98,7 @@ def test_what_cannot_be_merged_is_refused(forests):
         fit(small_data(), n_rounds=9, options={"resume": merged([forests[0], forests[0]])})
 
 
-def test_the_command_registers_the_sum(tmp_path):
-    dataset = small_dataset(tmp_path)
+def test_the_command_registers_the_sum(dataset, tmp_path):
     common, run = ["--registry", str(tmp_path / "r"), "--json"], CliRunner()
     for objective in ("l2", "lambdamart"):
         done = run.invoke(

@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankmill.foundation.errors import TrainingDataRejected
-from rankmill.pipeline.pairs.stored_pairs import PreferencePairs
 from rankmill.trainer.objectives.pairwise import _kernels
 from rankmill.trainer.rows import RankedRows
 from rankmill.trainer.workers import Team
@@ -94,21 +93,6 @@ def test_order_is_by_score_then_by_jitter(scores, key, random):
     order, spare = np.array([0, *rows, n + 1], dtype=np.uint32), np.empty(n, dtype=np.uint32)
     _kernels.order_by_score(values, key, 1, n + 1, order, spare)
     assert order.tolist() == [0, *ordered, n + 1]
-
-
-def test_a_pair_that_contradicts_itself_is_pulled_to_the_middle():
-    pairs = PreferencePairs(
-        np.array([0, 1, 1], np.int32), np.array([1, 0, 2], np.int32), np.array([1.0, 1.0, 1.0]), np.ones(3),
-        np.array([0, 3]),
-    )  # fmt: skip
-    rows = RankedRows(np.zeros(3, np.int32), np.array([0, 3]), [], pairs=pairs)
-    for objective in ("ranknet", "rankboost"):
-        built = build(rows, objective)
-        g, h = derivatives(built, np.array([0.0, 0.0, -5.0]))
-        assert abs(g[0]) <= 1e-15
-        assert h[0] > 0
-        g, _ = derivatives(built, np.array([1.0, 0.0, -5.0]))
-        assert g[0] > 0  # the one above is pulled down
 
 
 def test_ties_of_scores_are_broken_anew_each_step_and_not_by_row():

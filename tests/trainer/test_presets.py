@@ -10,7 +10,7 @@ import pytest
 from rankmill import Ranker
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.foundation.training_facts import DEFAULTS
-from rankmill.trainer.parameters import AUTO, NAMES, OLDEST, TrainParameters, options_for
+from rankmill.trainer.parameters import AUTO, NAMES, TrainParameters, options_for
 from rankmill.trainer.presets import FEW_QUERIES, DataShape, with_preset
 from tests.refusals import refused
 
@@ -29,15 +29,6 @@ def judgments(n_queries=40, n_documents=15, n_features=4):
 def test_every_option_has_a_value_once_the_preset_has_chosen(shape):
     found = with_preset(TrainParameters(preset=AUTO), shape)
     assert [each.name for each in fields(found) if getattr(found, each.name) is None] == []
-
-
-def test_the_oldest_preset_needs_no_data():
-    assert with_preset(TrainParameters(preset=DEFAULTS), SMALL) == TrainParameters(preset=DEFAULTS) == OLDEST
-
-
-def test_the_default_is_the_preset_that_looks_at_the_data():
-    assert TrainParameters() == TrainParameters(preset=AUTO)
-    assert Ranker().preset == AUTO
 
 
 @pytest.mark.parametrize(
@@ -64,11 +55,6 @@ def test_the_preset_keeps_to_what_the_given_options_allow(given):
     assert found.grow != "oblivious" or "criterion" in given
 
 
-def test_choosing_twice_changes_nothing():
-    once = with_preset(TrainParameters(preset=AUTO), SMALL)
-    assert with_preset(once, LARGE) == once
-
-
 def test_an_unknown_preset_is_refused():
     with pytest.raises(InvalidParameter, match="auto-1"):
         TrainParameters(preset="auto1")
@@ -93,13 +79,6 @@ def test_the_model_records_the_preset_and_its_choices_which_give_the_same_trees_
     again = Ranker.from_model(auto.forest_)
     assert again.preset == AUTO
     assert again.fit(x, grades, qid=qid, eval_set=eval_set).forest_.to_bytes() == auto.forest_.to_bytes()
-
-
-def test_models_of_the_oldest_preset_keep_its_stored_name():
-    x, grades, qid = judgments(10)
-    ranker = Ranker(preset=DEFAULTS, n_rounds=2).fit(x, grades, qid=qid)
-    assert ranker.forest_.parameters["preset"] == "defaults@1"
-    assert Ranker.from_model(ranker.forest_).fit(x, grades, qid=qid).forest_.to_bytes() == ranker.forest_.to_bytes()
 
 
 def test_a_training_with_a_preset_resumes():

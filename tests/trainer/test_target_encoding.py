@@ -27,7 +27,6 @@ from tests import naive
 from tests.refusals import refused
 from tests.trainer.fixed import FIXED, fixed
 
-GROWTHS = ("best_first", "breadth_first", "depth_first", "oblivious")
 ENCODE = {"encode_above": 10, "early_stopping_rounds": 0}
 
 
@@ -64,8 +63,7 @@ def training(seed=0, n_queries=60, order=None, k=400):
     return data, (x, grades, starts), watched
 
 
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("smoothing", [0.5, 5.0])
+@pytest.mark.parametrize(("seed", "smoothing"), [(0, 0.5), (1, 5.0)])
 def test_values_are_those_of_the_definition(seed, smoothing):
     data, (x, grades, starts), _ = training(seed, n_queries=20)
     asked = fixed(**ENCODE, encoding_smoothing=smoothing)
@@ -78,7 +76,7 @@ def test_values_are_those_of_the_definition(seed, smoothing):
         assert value == pytest.approx((own.sum() + smoothing * grades.mean()) / (len(own) + smoothing), rel=1e-6)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_no_row_sees_a_target_of_its_own_query_or_of_a_later_one(seed):
     data, (_, grades, starts), _ = training(seed, n_queries=20)
     asked = fixed(**ENCODE)
@@ -100,7 +98,7 @@ def test_no_row_sees_a_target_of_its_own_query_or_of_a_later_one(seed):
     assert not np.array_equal(changed, grades)
 
 
-@pytest.mark.parametrize("grow_by", GROWTHS)
+@pytest.mark.parametrize("grow_by", ["best_first", "oblivious"])
 def test_the_model_scores_raw_values_as_training_measured_them(grow_by):
     data, _, (x, grades, _) = training()
     asked = fixed(n_rounds=12, grow=grow_by, learning_rate=0.3, objective="l2", **ENCODE)
@@ -112,8 +110,9 @@ def test_the_model_scores_raw_values_as_training_measured_them(grow_by):
     assert measured == pytest.approx(np.mean((grades - scores) ** 2), rel=1e-12)
 
 
-@pytest.mark.parametrize("grow_by", GROWTHS)
-@pytest.mark.parametrize("other", [{}, {"feature_fraction": 0.5, "members": 2}])
+@pytest.mark.parametrize(
+    ("grow_by", "other"), [("best_first", {"feature_fraction": 0.5, "members": 2}), ("oblivious", {})]
+)
 def test_same_bytes_for_threads_the_order_of_rows_and_resume(grow_by, other):
     given = {"grow": grow_by, "objective": "l2", **ENCODE, **other}
     whole = boost(training()[0], fixed(n_rounds=8, **given)).forest
@@ -139,21 +138,13 @@ def test_more_categories_than_a_model_can_hold_are_refused_before_the_first_roun
         Ranker(n_rounds=2, categorical=[1], verbose=0).fit(x, y, group=[100] * 700)
 
 
-def test_infinite_categories_have_no_mean_of_their_own():
-    data, (x, _, _), _ = training()
-    x[::9, 1] = np.inf
-    data = replace(data, train=replace(data.train, codes={"shop": x[:, 1].copy()}))
-    forest = boost(data, fixed(n_rounds=5, **ENCODE)).forest
-    assert np.isfinite(forest.cuts).all()
-
-
 @pytest.mark.parametrize("k", [400, 100])
 def test_many_categories_are_encoded_by_default_and_few_are_left_alone(k):
     x, y, starts = table(0, 400, k)
     test_x, test_y, test_starts = table(5, 100, k)
 
     def learnt(**given):
-        ranker = Ranker(n_rounds=100, categorical=[1], verbose=0, **given).fit(x, y, group=np.diff(starts))
+        ranker = Ranker(n_rounds=40, categorical=[1], verbose=0, **given).fit(x, y, group=np.diff(starts))
         return ranker.score(test_x, test_y, group=np.diff(test_starts)), ranker.forest_
 
     (ndcg, forest), (without, plain) = learnt(), learnt(encode_above=0)

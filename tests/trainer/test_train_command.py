@@ -11,6 +11,7 @@ import pytest
 
 from rankmill.cli import execute
 from rankmill.foundation.training_facts import Circumstances
+from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.options import SynthParameters
 from rankmill.pipeline.synth import write_synthetic
 from rankmill.scorer.forest import Forest
@@ -21,16 +22,58 @@ from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.training_result import PHASES
 from tests.refusals import unnamed
 
+MISTAKES = [
+    (["--monotone", "f1"], "monotone: expected NAME:1 or NAME:-1, found 'f1'"),
+    (
+        ["--monotone", "f1:1,f2:-1"],
+        "monotone: expected one NAME:1 or NAME:-1, found several in 'f1:1,f2:-1'; repeat --monotone",
+    ),
+    (["--monotone", "f1:1", "--monotone", "f1:-1"], "monotone: the feature 'f1' is given twice"),
+    (["--monotone", "f99:1"], "monotone: unknown feature 'f99'"),
+    (["--interaction-constraints", "f1,f99"], "--interaction-constraints: unknown feature 'f99'"),
+    (["--feature-weights", "f1"], "--feature-weights: expected NAME:NUMBER, such as bm25:0.5, found 'f1'"),
+    (
+        ["--feature-weights", "f1:1", "--feature-weights", "f1:2"],
+        "--feature-weights: the feature 'f1' is given twice",
+    ),
+    (["--feature-fraction-by-node", "0.5", "--grow", "oblivious"], "--feature-fraction-by-level"),
+    (["--grow", "best"], "unknown value of --grow 'best'"),
+    (["--eval-metric", "nddg"], "unknown metric 'nddg'"),
+    (["--histogram-memory", "much"], "--histogram-memory: expected a size such as 2GB or 512MiB, found 'much'"),
+    (["--resume", "none@1"], "none"),
+    (["--resume", "none.rankmill"], "none.rankmill: no such model file"),
+]
 SMALL = ["--n-rounds", "3", "--max-leaves", "3", "--n-threads", "1"]
 
 
+def made(folder: Path, queries: int, *split: str) -> Path:
+    text, path = str(folder / "j.txt"), str(folder / "d")
+    write_synthetic(Path(text), SynthParameters(queries=queries, documents_per_query=8, features=10, seed=1))
+    assert execute(["data", "ingest", text, "-o", path, "--buckets", "2", *split]) == 0
+    assert execute(["data", "bin", path, "--max-bin", "31"]) == 0
+    return folder / "d"
+
+
+@pytest.fixture(scope="module")
+def without_valid(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return made(tmp_path_factory.mktemp("alone"), 30)
+
+
+@pytest.fixture(scope="module")
+def with_valid(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return made(tmp_path_factory.mktemp("split"), 50, "--split", "train=0.6,valid=0.4")
+
+
 @pytest.fixture
-def dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def dataset(without_valid: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.chdir(tmp_path)
-    write_synthetic(Path("j.txt"), SynthParameters(queries=30, documents_per_query=8, features=10, seed=1))
-    assert execute(["data", "ingest", "j.txt", "-o", "d", "--buckets", "2"]) == 0
-    assert execute(["data", "bin", "d", "--max-bin", "31"]) == 0
-    return "d"
+    return str(without_valid)
+
+
+@pytest.fixture
+def split_dataset(with_valid: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.chdir(tmp_path)
+    return str(with_valid)
 
 
 def test_it_says_what_it_trains_on_and_what_is_new(dataset: str, capsys) -> None:
@@ -50,9 +93,9 @@ def test_the_values_that_a_preset_chose_are_printed(dataset: str, capsys) -> Non
     for words in (
         ["train", dataset, "--name", "web"],
         ["cv", dataset, "--folds", "2"],
-        ["tune", dataset, "-o", "t", "--trials", "1"],
+        ["tune", dataset, "-o", "t", "--trials", "1", "--folds", "2", "--repeat", "0", "--workers", "1"],
     ):
-        assert execute([*words, "--n-rounds", "3"]) == 0
+        assert execute([*words, "--n-rounds", "2"]) == 0
         (line,) = [line for line in capsys.readouterr().err.splitlines() if "preset" in line]
         assert line.startswith("preset auto-1: ")
         assert not unnamed(line, "learning_rate")
@@ -65,18 +108,17 @@ def test_the_values_that_a_preset_chose_are_printed(dataset: str, capsys) -> Non
     assert "defaults@1" not in table
 
 
-def test_few_queries_of_the_valid_split_are_noted(dataset: str, capsys) -> None:
-    assert execute(["data", "ingest", "j.txt", "-o", "v", "--split", "train=0.7,valid=0.3"]) == 0
-    assert execute(["data", "bin", "v"]) == 0
+def test_few_queries_of_the_valid_split_are_noted(dataset: str, split_dataset: str, capsys) -> None:
+    few = len(Dataset.open(Path(split_dataset)).queries("valid"))
+    search = ["--trials", "1", "--repeat", "0", "--vary", "max_leaves=3,4", "--compare-by", "valid", "--workers", "1"]
     for words in (
-        ["train", "v", "--name", "web"],
-        ["tune", "v", "-o", "t", "--trials", "2", "--vary", "max_leaves=3,4", "--compare-by", "valid"],
+        ["train", split_dataset, "--name", "web", *SMALL],
+        ["tune", split_dataset, "-o", "t", *search, *SMALL[:2]],
     ):
         capsys.readouterr()
-        assert execute([*words, *(SMALL if words[0] == "train" else SMALL[:2])]) == 0
+        assert execute(words) == 0
         err = capsys.readouterr().err
-        assert not unnamed(err, "valid split", "9 queries", "rankmill cv"), err
-    capsys.readouterr()
+        assert not unnamed(err, "valid split", f"{few} queries", "rankmill cv"), err
     assert execute(["train", dataset, "--name", "web", *SMALL]) == 0  # which has no valid split
     assert "uncertain" not in capsys.readouterr().err
 
@@ -100,15 +142,6 @@ def test_the_model_knows_how_the_judgments_were_read(tmp_path: Path, monkeypatch
     assert execute(["data", "bin", "d"]) == 0
     assert execute(["train", "d", "--name", "web", *SMALL]) == 0
     assert execute(["rerank", "zero.txt", "--model", "web@latest", "-o", "ranked"]) == 0, capsys.readouterr().err
-
-
-@pytest.fixture
-def split_dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.chdir(tmp_path)
-    write_synthetic(Path("j.txt"), SynthParameters(queries=50, documents_per_query=8, features=10, seed=1))
-    assert execute(["data", "ingest", "j.txt", "-o", "s", "--buckets", "2", "--split", "train=0.6,valid=0.4"]) == 0
-    assert execute(["data", "bin", "s", "--max-bin", "31"]) == 0
-    return "s"
 
 
 def facts(capsys, *arguments: str) -> dict:
@@ -138,15 +171,7 @@ def test_every_training_parameter_is_an_option_with_the_same_default() -> None:
 def test_options_reach_the_model(dataset: str, capsys) -> None:
     options = ["--grow", "depth_first", "--monotone", "f1:1", "--monotone", "f2:-1", "--feature-fraction", "0.5"]
     options += ["--query-fraction", "0.9", "--row-fraction", "0.8", "--objective", "l2", "--max-depth", "4"]
-    assert facts(capsys, "train", dataset, "--name", "web", *SMALL, *options)["new"]
-    forest = Forest.from_bytes(Path(facts(capsys, "models", "show", "web")["model_path"]).read_bytes())
-    expected = {"grow": "depth_first", "monotone": {"f1": 1, "f2": -1}, "feature_fraction": 0.5, "max_depth": 4}
-    expected |= {"query_fraction": 0.9, "row_fraction": 0.8, "objective": "l2"}
-    assert {name: forest.parameters[name] for name in expected} == expected
-
-
-def test_controls_of_features_reach_the_model(dataset: str, capsys) -> None:
-    options = [
+    options += [
         "--interaction-constraints",
         "f1,f2",
         "--interaction-constraints",
@@ -154,83 +179,42 @@ def test_controls_of_features_reach_the_model(dataset: str, capsys) -> None:
         "--feature-weights",
         "f1:0.5",
     ]
-    options += [
-        "--feature-weights",
-        "f3:1e-2",
-        "--feature-fraction-by-node",
-        "0.5",
-        "--extra-trees",
-    ]
+    options += ["--feature-weights", "f3:1e-2", "--feature-fraction-by-node", "0.5", "--extra-trees"]
     assert facts(capsys, "train", dataset, "--name", "web", *SMALL, *options)["new"]
     forest = Forest.from_bytes(Path(facts(capsys, "models", "show", "web")["model_path"]).read_bytes())
-    expected = {"interaction_constraints": [["f1", "f2"], ["f2", "f3"]], "feature_weights": {"f1": 0.5, "f3": 0.01}}
+    expected = {"grow": "depth_first", "monotone": {"f1": 1, "f2": -1}, "feature_fraction": 0.5, "max_depth": 4}
+    expected |= {"query_fraction": 0.9, "row_fraction": 0.8, "objective": "l2"}
+    expected |= {"interaction_constraints": [["f1", "f2"], ["f2", "f3"]], "feature_weights": {"f1": 0.5, "f3": 0.01}}
     expected |= {"feature_fraction_by_node": 0.5, "extra_trees": True}
     assert {name: forest.parameters[name] for name in expected} == expected
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--monotone", "f1"], "monotone: expected NAME:1 or NAME:-1, found 'f1'"),
-        (
-            ["--monotone", "f1:1,f2:-1"],
-            "monotone: expected one NAME:1 or NAME:-1, found several in 'f1:1,f2:-1'; repeat --monotone",
-        ),
-        (["--monotone", "f1:1", "--monotone", "f1:-1"], "monotone: the feature 'f1' is given twice"),
-        (["--monotone", "f99:1"], "monotone: unknown feature 'f99'"),
-        (["--interaction-constraints", "f1,f99"], "--interaction-constraints: unknown feature 'f99'"),
-        (["--feature-weights", "f1"], "--feature-weights: expected NAME:NUMBER, such as bm25:0.5, found 'f1'"),
-        (
-            ["--feature-weights", "f1:1", "--feature-weights", "f1:2"],
-            "--feature-weights: the feature 'f1' is given twice",
-        ),
-        (["--feature-fraction-by-node", "0.5", "--grow", "oblivious"], "--feature-fraction-by-level"),
-        (["--grow", "best"], "unknown value of --grow 'best'"),
-        (["--eval-metric", "nddg"], "unknown metric 'nddg'"),
-        (["--histogram-memory", "much"], "--histogram-memory: expected a size such as 2GB or 512MiB, found 'much'"),
-        (["--resume", "none@1"], "none"),
-        (["--resume", "none.rankmill"], "none.rankmill: no such model file"),
-    ],
-    ids=str,
-)
-def test_mistakes_in_options_are_one_line(dataset: str, capsys, options: list[str], message: str) -> None:
-    assert message in refusal(capsys, dataset, "--name", "web", *SMALL, *options)
+def test_mistakes_in_options_are_one_line(dataset: str, capsys) -> None:
+    for options, message in MISTAKES:
+        assert message in refusal(capsys, dataset, "--name", "web", *SMALL, *options)
 
 
-@pytest.mark.parametrize("patience", ["0", "4", "50"])
-def test_resuming_registers_the_model_of_one_go(split_dataset: str, capsys, patience: str) -> None:
-    options = [
-        "train",
-        split_dataset,
-        "--max-leaves",
-        "4",
-        "--learning-rate",
-        "0.5",
-        "--early-stopping-rounds",
-        patience,
-    ]
-    half = facts(capsys, *options, "--name", "web", "--n-rounds", "6", "--n-threads", "1")
-    resumed = facts(capsys, *options, "--name", "web", "--n-rounds", "20", "--resume", "web@1", "--n-threads", "2")
-    whole = facts(capsys, *options, "--name", "web", "--n-rounds", "20")
+def test_resuming_registers_the_model_of_one_go(split_dataset: str, capsys) -> None:
+    options = ["train", split_dataset, "--max-leaves", "4", "--learning-rate", "0.5", "--early-stopping-rounds", "4"]
+    half = facts(capsys, *options, "--name", "web", "--n-rounds", "4", "--n-threads", "1")
+    resumed = facts(capsys, *options, "--name", "web", "--n-rounds", "9", "--resume", "web@1", "--n-threads", "2")
+    whole = facts(capsys, *options, "--name", "web", "--n-rounds", "9")
     assert resumed["sha256"] == whole["sha256"]
     assert not whole["new"]
     assert resumed["rounds_resumed"] == half["rounds"]
     path = Path(facts(capsys, "models", "show", "web@1")["model_path"])
     Path("half.rankmill").write_bytes(path.read_bytes())
-    from_file = facts(capsys, *options, "--name", "web", "--n-rounds", "20", "--resume", "half.rankmill")
+    from_file = facts(capsys, *options, "--name", "web", "--n-rounds", "9", "--resume", "half.rankmill")
     assert from_file["sha256"] == whole["sha256"]
-    assert execute([*options, "--name", "web", "--n-rounds", "20", "--resume", "web@1"]) == 0
+    assert execute([*options, "--name", "web", "--n-rounds", "9", "--resume", "web@1"]) == 0
     assert f"({half['rounds']} of them before)" in capsys.readouterr().out
 
 
-def test_resuming_with_other_options_or_data_is_refused(dataset: str, capsys) -> None:
+def test_resuming_with_other_options_or_data_is_refused(dataset: str, split_dataset: str, capsys) -> None:
     assert execute(["train", dataset, "--name", "web", *SMALL]) == 0
     message = refusal(capsys, dataset, "--name", "web", *SMALL, "--resume", "web@1", "--sigma", "2")
     assert "resume: sigma was 1.0 and is now 2.0" in message
-    write_synthetic(Path("k.txt"), SynthParameters(queries=30, documents_per_query=8, features=10, seed=2))
-    assert execute(["data", "ingest", "k.txt", "-o", "e", "--buckets", "2"]) == 0
-    assert execute(["data", "bin", "e", "--max-bin", "31"]) == 0
-    message = refusal(capsys, "e", "--name", "web", *SMALL, "--resume", "web@1")
+    message = refusal(capsys, split_dataset, "--name", "web", *SMALL, "--resume", "web@1")
     assert "resume: the model was trained on other data: its dataset_digest is" in message
 
 
@@ -312,20 +296,18 @@ def test_several_seeds_are_trained_and_told(split_dataset: str, capsys) -> None:
     assert "seeds 1, 2, 3: their average" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("asked", "message"),
-    [
-        (["--seeds", "1,two"], "seeds: expected whole numbers separated by commas, such as 1,2,3, found '1,two'"),
-        (["--seeds", "1,2", "--choose", "mean"], "unknown value of --choose 'mean'; known: best, average"),
-        (["--seeds", "1,2"], "choose: the best of several seeds is chosen on the valid split"),
-        (["--seeds", "1,2", "--choose", "average", "--resume", "web@latest"], "resume: only one seed can be resumed"),
-    ],
-)
-def test_seeds_that_cannot_be_are_refused(dataset: str, capsys, asked: list[str], message: str) -> None:
+BAD_SEEDS = [
+    (["--seeds", "1,two"], "seeds: expected whole numbers separated by commas, such as 1,2,3, found '1,two'"),
+    (["--seeds", "1,2", "--choose", "mean"], "unknown value of --choose 'mean'; known: best, average"),
+    (["--seeds", "1,2"], "choose: the best of several seeds is chosen on the valid split"),
+    (["--seeds", "1,2", "--choose", "average", "--resume", "web@latest"], "resume: only one seed can be resumed"),
+]
+
+
+def test_seeds_that_cannot_be_are_refused(dataset: str, capsys) -> None:
     assert execute(["train", dataset, "--name", "web", *SMALL]) == 0
-    capsys.readouterr()
-    assert execute(["train", dataset, "--name", "web", *SMALL, *asked]) == 2
-    assert message in capsys.readouterr().err
+    for asked, message in BAD_SEEDS:
+        assert message in refusal(capsys, dataset, "--name", "web", *SMALL, *asked)
 
 
 def test_a_refit_says_what_it_learnt_from_and_an_average_what_it_costs(split_dataset: str, capsys) -> None:
@@ -359,25 +341,20 @@ def test_parameters_of_a_file_train_as_options_do_and_give_way_to_them(dataset: 
     assert models[0] == models[1]  # the same model is registered once
 
 
-@pytest.mark.parametrize(
-    ("content", "facts"),
-    [
-        (None, ("p.toml", "file")),
-        ("[train]\nmax_leaves = = 3", ("p.toml:2:",)),
-        ("max_leaves = 3", ("p.toml", "[train]")),
-        ("[train]\nmax_leafs = 3", ("p.toml", "'max_leafs'", "'max_leaves'")),
-        ("[train]\nmax_leaves = 1", ("p.toml", "max-leaves", "2")),
-        ('[train]\nname = "web"', ("p.toml", "'name'")),
-    ],
-)
-def test_a_file_without_parameters_is_refused(
-    dataset: str, capsys, content: str | None, facts: tuple[str, ...]
-) -> None:
-    Path("p.toml").unlink(missing_ok=True)
-    if content is not None:
-        Path("p.toml").write_text(content)
-    capsys.readouterr()
-    assert execute(["train", dataset, "--name", "never", "--params", "p.toml"]) == 2
-    err = capsys.readouterr().err
-    assert not unnamed(err, *facts), err
+NO_PARAMETERS = [
+    (None, ("p.toml", "file")),
+    ("[train]\nmax_leaves = = 3", ("p.toml:2:",)),
+    ("max_leaves = 3", ("p.toml", "[train]")),
+    ("[train]\nmax_leafs = 3", ("p.toml", "'max_leafs'", "'max_leaves'")),
+    ("[train]\nmax_leaves = 1", ("p.toml", "max-leaves", "2")),
+    ('[train]\nname = "web"', ("p.toml", "'name'")),
+]
+
+
+def test_a_file_without_parameters_is_refused(dataset: str, capsys) -> None:
+    for content, facts in NO_PARAMETERS:
+        if content is not None:
+            Path("p.toml").write_text(content)
+        err = refusal(capsys, dataset, "--name", "never", "--params", "p.toml")
+        assert not unnamed(err, *facts), err
     assert execute(["models", "show", "never@latest"]) != 0

@@ -89,7 +89,7 @@ def steps_of(dataset: Dataset, worker: str) -> int:
 
 
 @pytest.mark.parametrize("worker", ["a", "b"])
-@pytest.mark.parametrize("every", [29, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("every", [67, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_worker_is_lost_before_and_after_every_exchange(
     every: int, worker: str, dataset: Dataset, expected: TrainingResult
 ) -> None:

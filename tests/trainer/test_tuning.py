@@ -37,12 +37,12 @@ from rankmill.trainer.tuning.space import space_of
 from rankmill.trainer.tuning.table import Row, Table
 from rankmill.trainer.tuning.trials import Outcome
 from tests.refusals import refused, unnamed
-from tests.trainer.small_dataset import SMALL, small_dataset
+from tests.trainer.small_dataset import SMALL
 from tests.waiting import LIMIT, until
 from tests.written import files_in
 
 ROOT = Path(__file__).resolve().parents[2]
-BASE = replace(SMALL, n_rounds=30, early_stopping_rounds=0)
+BASE = replace(SMALL, n_rounds=12, early_stopping_rounds=0)
 SPACE = space_of({"learning_rate": "0.05..0.8:log", "max_leaves": "2..8", "objective": "lambdamart,l2"}, "test")
 USUAL = TuneOptions(trials=6, repeat=1, best=2, workers=1, compare_by="valid")
 
@@ -85,13 +85,6 @@ def test_the_best_trials_and_the_options_as_given_are_repeated(done: tuple[Path,
     told = table.to_dict()["trials"][0]["over_seeds"]
     assert told["mean"] == table.rows[0].mean
     assert told["least"] == min(table.rows[0].scores)
-
-
-def test_options_that_are_alone_are_not_repeated(dataset: Dataset, tmp_path: Path) -> None:
-    options = TuneOptions(minutes=1.0, workers=1, compare_by="valid")
-    plan = plan_tuning(dataset, replace(BASE, n_rounds=3), SPACE, options)
-    (row,) = tune(plan, tmp_path / "t", clock=Clock(25.0)).rows
-    assert (row.trial, row.repeats) == (0, {})
 
 
 def test_the_winner_is_the_best_trial_only_if_it_gains_on_other_queries(done: tuple[Path, Table]) -> None:
@@ -182,14 +175,6 @@ def test_a_trial_that_fails_is_told_and_ends_nothing(dataset: Dataset, tmp_path:
     assert json.loads(table.to_json())["trials"][-1]["error"] == failed[-1].outcome.error
 
 
-def test_values_that_do_not_go_together_are_a_failure_of_their_trial(dataset: Dataset, tmp_path: Path) -> None:
-    space = space_of({"grow": "oblivious,best_first", "max_depth": "11..14"}, "t")
-    plan = plan_tuning(dataset, replace(BASE, n_rounds=2), space, TuneOptions(trials=6, repeat=0, workers=1))
-    failed = [row.values for row in tune(plan, tmp_path / "t").rows if row.outcome.error]
-    drawn = [space.draw(BASE.seed, number) for number in range(1, 7)]
-    assert failed == [each for each in drawn if each["grow"] == "oblivious" and each["max_depth"] > 12] != []
-
-
 @pytest.mark.parametrize("error", [OSError(5, "i/o"), MemoryError(), DatasetFormatError("damaged")], ids=str)
 def test_what_may_be_otherwise_next_time_is_not_recorded(dataset: Dataset, tmp_path: Path, monkeypatch, error) -> None:
     options = TuneOptions(trials=1, repeat=0, workers=1, compare_by="valid")
@@ -212,24 +197,9 @@ def test_where_all_fail_the_first_says_why(dataset: Dataset, tmp_path: Path) -> 
         tune(plan, tmp_path / "t")
 
 
-def test_without_a_valid_split_folds_compare_the_trials(tmp_path: Path) -> None:
-    alone = small_dataset(tmp_path, {"train": 1.0}, queries=40)
-    base = replace(BASE, n_rounds=20, folds=3)
-    options = TuneOptions(trials=3, repeat=0, workers=1)
-    plan = plan_tuning(alone, base, space_of({"max_leaves": "2..8"}, "t"), options)
-    assert "3 folds of the train split" in plan.render()
-    table = tune(plan, tmp_path / "t")
-    best = table.winner
-    found = cross_validate(alone, replace(base, **best.values), TrainingOptions(n_threads=1), by_query=True)
-    assert best.outcome.score == mean_of(found.by_query)
-    assert table.section()["n_rounds"] == found.best_round
-    with refused(InvalidParameter, "valid split", "compare_by"):
-        plan_tuning(alone, base, SPACE, replace(options, compare_by="valid"))
-
-
 def test_few_queries_are_compared_by_folds_of_all_that_the_model_learns_from(dataset: Dataset, tmp_path: Path) -> None:
     options = TuneOptions(trials=2, repeat=2, best=1, workers=1)
-    plan = plan_tuning(dataset, replace(BASE, n_rounds=20, folds=3, refit="all"), SPACE, options)
+    plan = plan_tuning(dataset, replace(BASE, n_rounds=8, folds=3, refit="all"), SPACE, options)
     assert "3 folds of the train and valid splits" in plan.render()
     table = tune(plan, tmp_path / "t")
     rounds = []
@@ -308,8 +278,7 @@ class Late:
         return time.monotonic() + self.ahead
 
 
-@pytest.mark.parametrize("compare_by", ["valid", "folds"])
-@pytest.mark.parametrize("model", ["trees", "net"])
+@pytest.mark.parametrize(("model", "compare_by"), [("trees", "valid"), ("net", "folds")])
 def test_what_is_not_done_in_time_stops_after_its_round_and_goes_on_later(dataset, tmp_path, model, compare_by) -> None:
     options = TuneOptions(minutes=1.0, trials=1, repeat=1, workers=1, compare_by=compare_by)
     varied = space_of({"learning_rate": [0.01, 0.02]}, "space", model)
@@ -356,7 +325,7 @@ def test_the_winner_can_be_pasted_and_trains_what_it_says(dataset: Dataset, done
 
 
 def test_trials_train_one_of_the_models_that_the_preset_averages(dataset: Dataset, tmp_path: Path) -> None:
-    options, few = TuneOptions(trials=1, repeat=0, workers=1), TrainParameters(n_rounds=8)
+    options, few = TuneOptions(trials=1, repeat=0, workers=1), TrainParameters(n_rounds=4)
     space = space_of({"max_depth": "2..5"}, "test")
     members = with_preset(few, shape_of_dataset(dataset)).members
     assert members > 1
@@ -368,16 +337,12 @@ def test_trials_train_one_of_the_models_that_the_preset_averages(dataset: Datase
     assert [each.section().get("members", 1) for each in (table, alone, given)] == [members, 1, members]
 
 
-@pytest.mark.parametrize("given", [{"monotone": {"f1": 1}}, {"max_leaves": 5}, {"criterion": "ole"}], ids=str)
-def test_the_default_space_keeps_to_what_the_given_options_allow(dataset: Dataset, given) -> None:
-    plan = plan_tuning(dataset, TrainParameters(n_rounds=5, **given), None, TuneOptions(trials=2), fixed=[*given])
-    assert "grow" not in plan.space.parts
-    assert not plan.space.parts.keys() & given.keys()
-
-
-def test_a_given_lambda_keeps_its_unit(dataset: Dataset) -> None:
+def test_the_default_space_keeps_to_what_the_given_options_allow(dataset: Dataset) -> None:
+    for given in ({"monotone": {"f1": 1}}, {"max_leaves": 5}, {"criterion": "ole"}):
+        plan = plan_tuning(dataset, TrainParameters(n_rounds=5, **given), None, TuneOptions(trials=2), fixed=[*given])
+        assert not plan.space.parts.keys() & {"grow", *given}
     plan = plan_tuning(dataset, TrainParameters(lambda_l2=3.0), None, TuneOptions(trials=2), fixed=["lambda_l2"])
-    assert not plan.space.parts.keys() & {"lambda_l2", "l2_scale"}
+    assert not plan.space.parts.keys() & {"lambda_l2", "l2_scale"}  # which keeps its unit
 
 
 def test_a_folder_of_another_search_is_refused_or_let_go_of(dataset: Dataset, tmp_path: Path) -> None:
@@ -405,16 +370,17 @@ def test_a_folder_of_another_search_is_refused_or_let_go_of(dataset: Dataset, tm
         ({"compare_by": "test"}, {}, ("compare_by", "'test'", "valid, folds")),
         ({"trials": -1}, {}, ("trials", "0")),
         ({"minutes": -1}, {}, ("minutes", "0")),
+        ({"compare_by": "valid"}, {"objective": "l2,lambdamart"}, "objectives"),  # their losses are not compared
     ],
 )
 def test_what_cannot_be_searched_is_refused(dataset: Dataset, options, space, message: str) -> None:
     with refused(InvalidParameter, message):
-        plan_tuning(dataset, BASE, space_of(space or {"sigma": "1..2"}, "t"), TuneOptions(**options))
-
-
-def test_losses_of_different_objectives_are_not_compared(dataset: Dataset) -> None:
-    with refused(InvalidParameter, "objectives"):
-        plan_tuning(dataset, replace(BASE, stop_metric="deviance"), SPACE, TuneOptions())
+        plan_tuning(
+            dataset,
+            replace(BASE, stop_metric="deviance"),
+            space_of(space or {"sigma": "1..2"}, "t"),
+            TuneOptions(**options),
+        )
 
 
 def test_the_command(dataset: Dataset, tmp_path: Path, capsys) -> None:
@@ -427,7 +393,7 @@ def test_the_command(dataset: Dataset, tmp_path: Path, capsys) -> None:
         "--trials",
         "2",
         "--n-rounds",
-        "4",
+        "2",
         "--workers",
         "1",
         "--repeat",
@@ -451,19 +417,8 @@ def test_the_command(dataset: Dataset, tmp_path: Path, capsys) -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_killed_command_leaves_no_worker_and_goes_on(dataset: Dataset, tmp_path: Path, number: int) -> None:
     def command(out: str, *more: str) -> list[str]:
-        options = [
-            "--trials",
-            "6",
-            "--n-rounds",
-            "400",
-            "--early-stopping-rounds",
-            "0",
-            "--repeat",
-            "1",
-            "--compare-by",
-            "valid",
-            *more,
-        ]
+        options = ["--trials", "6", "--n-rounds", "400", "--early-stopping-rounds", "0", "--repeat", "1", *more]
+        options += ["--compare-by", "valid"]
         return [sys.executable, "-m", "rankmill", "tune", str(dataset.path), "-o", str(tmp_path / out), *options]
 
     running = subprocess.Popen(command("killed", "--workers", "2"), cwd=ROOT, start_new_session=True)

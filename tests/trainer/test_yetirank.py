@@ -16,7 +16,6 @@ from rankmill.trainer.workers import Team
 from tests import naive_lists, naive_pairs
 from tests.naive_samples import bits_of, uniform_of
 from tests.refusals import refused
-from tests.trainer import planted
 from tests.trainer.fixed import fixed
 from tests.trainer.pair_case import case, derivatives
 
@@ -84,19 +83,6 @@ def test_gradients_hessians_and_losses_agree_with_the_definition(options, writte
     assert built.losses(scores).sum() == pytest.approx(at_zero.loss(scores), rel=1e-9)
 
 
-def test_drawn_hessians_are_right_on_average():
-    rows, scores = case(3)
-    built = build(rows)
-    mean, sums = np.zeros(len(scores)), np.zeros(len(scores))
-    for step in range(1, 401):
-        sums += derivatives(built, scores, step=step)[1] / 400
-        pairs = built.pair_hessians(step, scores, 0.05, Team(1))
-        assert (pairs.hessian >= 0.05).all()
-        for rows_of_pair in (pairs.first, pairs.second):
-            mean += np.bincount(rows_of_pair, pairs.hessian, len(scores)) / 400
-    assert mean == pytest.approx(sums, rel=0.12, abs=1e-3)
-
-
 def on_average(built, scores, n=1200):
     drawn = np.array([derivatives(built, scores, step=step)[0] for step in range(1, n + 1)])
     return drawn.mean(axis=0), drawn.std(axis=0) / math.sqrt(n)
@@ -155,16 +141,3 @@ def test_metrics_without_a_change_for_neighbours_and_unknown_modes_are_refused()
         build(rows, metric=metric)  # which only stops training
     with refused(InvalidParameter, "yetirank(mode)", "'ndcg'", "classic, metric"):
         build(rows, "(mode=ndcg)")
-
-
-@pytest.mark.parametrize(("metric", "least"), [("map", 0.8), ("mrr", 0.7)])
-def test_optimising_a_metric_finds_a_planted_signal(metric, least):
-    best = {}
-    for objective in ("yetirank", "yetirank(mode=metric)"):
-        result = planted.fit(
-            planted.small_data(), objective=objective, n_rounds=60, metric=metric, learning_rate=0.2,
-            min_hessian_in_leaf=0.0, early_stopping_rounds=0, options={"eval_metrics": ["ndcg@10", metric]},
-        )  # fmt: skip
-        best[objective] = {m: max(r.metrics["valid"][m] for r in result.history) for m in ("ndcg@10", metric)}
-    assert best["yetirank(mode=metric)"]["ndcg@10"] > least
-    assert best["yetirank(mode=metric)"][metric] > best["yetirank"][metric] - 0.02

@@ -17,8 +17,7 @@ from rankmill.scorer.model_service import model_of
 from rankmill.scorer.nets.net import Net
 from rankmill.trainer.nets.cross_validating import cross_validate_net_on
 from rankmill.trainer.nets.options import ModelOptions, NetOptions
-from rankmill.trainer.nets.train_on_dataset import train_net_on
-from rankmill.trainer.options import CheckpointOptions, MachineOptions, TuneOptions
+from rankmill.trainer.options import MachineOptions, TuneOptions
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.tuning import searched
 from rankmill.trainer.tuning.search import plan_tuning, tune
@@ -50,18 +49,6 @@ def test_a_trial_is_the_cross_validation_that_it_says(dataset, by_folds):
     rounds = [each.best_round for each in table.winner.sound]
     assert section["epochs"] == round(np.mean(rounds))
     assert (section["model"], section["early_stopping_epochs"]) == ("net", 0)
-
-
-def test_a_trial_on_the_valid_split_is_the_training_that_it_says(dataset, tmp_path):
-    options = replace(USUAL, compare_by="valid", trials=2, repeat=0)
-    table = tune(plan_tuning(dataset, BASE, SPACE, options), tmp_path / "t")
-    for row in table.rows:
-        result = train_net_on(dataset, replace(BASE, **row.values), CheckpointOptions(n_threads=1)).result
-        assert row.outcome.metrics == dict(result.history[result.best_epoch - 1].metrics["valid"])
-        values = [np.nan if value is None else value for value in row.outcome.by_query]
-        assert mean_of(np.array(values)) == pytest.approx(row.outcome.score, abs=1e-6)
-    section = table.section()
-    assert (section.get("epochs"), section.get("early_stopping_epochs")) == (4, None)
 
 
 @pytest.mark.slow
