@@ -23,7 +23,7 @@ from rankmill.trainer.rows import RankedRows
 from tests.naive_pairs import frozen_pairs, swap_delta
 from tests.scorer.exchange_cases import peer
 from tests.trainer.fixed import FIXED
-from tests.trainer.pair_case import build, derivatives, merged
+from tests.trainer.loss_cases import build, derivatives, merged
 from tests.trainer.small_dataset import small_dataset
 
 DOCS = Path(__file__).parents[1] / "docs"

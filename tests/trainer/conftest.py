@@ -8,7 +8,7 @@ from rankmill.pipeline.dataset import Dataset
 from tests.trainer.small_dataset import small_dataset
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
-    """A small dataset of its own for each file of tests."""
+    """A small dataset that all tests read and none writes."""
     return small_dataset(tmp_path_factory.mktemp("dataset"))

@@ -15,7 +15,7 @@ from rankmill.foundation.errors import InvalidParameter
 from rankmill.pipeline.options import SynthParameters
 from rankmill.pipeline.synth import write_synthetic
 from rankmill.scorer.exchange.conversion import CONVERTED_FROM
-from rankmill.scorer.forest import COVER, Forest
+from rankmill.scorer.forest import Forest
 from rankmill.scorer.predict import predict
 from rankmill.trainer.combined_forests import BaseModel, after_base
 from tests.rankmill.small_ranker import planted_arrays, small
@@ -45,15 +45,6 @@ def test_the_correction_is_that_of_offsets_and_the_result_is_the_sum(arrays, bas
     assert np.allclose(joined.predict(X), scores + offsets.predict(X), atol=1e-12)
     assert joined.forest_.n_trees == base.forest_.n_trees + offsets.forest_.n_trees
     assert np.allclose(joined.predict(X, n_rounds=base.forest_.n_rounds), scores + offsets.forest_.base_score)
-
-
-def test_offsets_beside_a_base_add_up(arrays, base):
-    X, y, qid = arrays
-    more = np.linspace(0.0, 1.0, len(X))
-    both = small(objective="l2").fit(X, y, qid=qid, base_model=base, offset=more)
-    one = small(objective="l2").fit(X, y, qid=qid, offset=base.predict(X) + more)
-    assert both.history_ == one.history_
-    assert np.allclose(both.predict(X), base.predict(X) + one.predict(X))  # without the offsets that were given
 
 
 @pytest.mark.parametrize(
@@ -95,15 +86,6 @@ def test_joining_and_parting_are_each_others_reverse(arrays, base):
     for name in ("node_feature", "node_cut", "cuts", "cut_starts", "tree_starts", "node_value", "node_left"):
         assert np.array_equal(getattr(parted, name), getattr(after, name)), name
     assert predict(parted, X).tolist() == predict(after, X).tolist()
-
-
-def test_what_rows_of_the_base_are_stays_known(arrays, base):
-    X, y, qid = arrays
-    after = small().fit(X, y, qid=qid).forest_
-    foreign = BaseModel(replace(base.forest_, info={COVER: "sum_hessian"}), after.feature_names)
-    joined = foreign.joined(after)
-    assert joined.info[COVER] == "sum_hessian"
-    assert COVER not in after_base(joined, foreign).info
 
 
 def test_what_another_tool_has_trained_is_a_base_and_does_not_go_on(arrays, base):

@@ -20,7 +20,6 @@ from rankmill.scorer.train_test_overlap import TrainedModel
 from rankmill.trainer.blending import blended, weights_of
 from rankmill.trainer.options import BlendOptions
 from tests.refusals import refused
-from tests.trainer.small_dataset import small_dataset
 
 NDCG, POLICY = parse_metric("ndcg@10"), Policy(max_grade=3)
 
@@ -80,10 +79,9 @@ def invoke(*arguments):
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory):
+def trained(dataset, tmp_path_factory):
     """A dataset, and where ``web@1`` and ``web@2`` are, which know its train split alone."""
     folder = tmp_path_factory.mktemp("blends")
-    dataset = small_dataset(folder)
     for objective in ("l2", "lambdamart"):
         options = ["--objective", objective, "--n-rounds", 4, "--refit", "none", "--registry", folder / "r"]
         done = invoke("train", dataset.path, "--name", "web", *options)

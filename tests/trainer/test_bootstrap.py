@@ -7,13 +7,11 @@ import itertools
 import numpy as np
 import pytest
 
-from rankmill.foundation.errors import InvalidParameter
 from rankmill.trainer.growing.grower import LeafRules
 from rankmill.trainer.sampling import BootstrapWeights, RoundSample, Sampler, chances_of
 from rankmill.trainer.workers import Team
 from tests.naive_growth import nodes_of
 from tests.naive_samples import bayesian_weight, bits_of, chances, one_sided
-from tests.refusals import refused
 from tests.trainer.fixed import fixed
 from tests.trainer.grown import grower_of, small_case
 from tests.trainer.planted import fit, small_data
@@ -201,26 +199,3 @@ def test_leaf_values_of_all_rows_are_those_of_all_that_reach_the_leaf(grow, draw
 
 
 # -- refusals --------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("parameters", "facts"),
-    [
-        ({"bootstrap": "mvs", "row_fraction": 0.5}, ("mvs", "query", "row_fraction")),
-        (
-            {"bootstrap": "mvs", "bootstrap_by": "document", "query_fraction": 0.5},
-            ("mvs", "document", "query_fraction"),
-        ),
-        ({"bootstrap": "mvs", "query_fraction": 0.5, "rounds_by": "oob"}, ("mvs", "rounds_by", "oob")),
-        ({"bootstrap": "bayesian", "criterion": "ole"}, ("bootstrap", "ole")),
-        ({"bootstrap": "bayesian", "leaf": "exact", "objective": "ranknet"}, ("bootstrap", "leaf", "exact")),
-        ({"bootstrap": "goss", "row_fraction": 0.5}, ("goss", "query", "row_fraction")),
-        ({"bootstrap": "goss", "query_fraction": 0.5}, ("goss", "query", "query_fraction")),
-        ({"bootstrap": "goss", "top_rate": 0.7, "other_rate": 0.4}, ("top_rate", "other_rate", "0.7", "0.4")),
-        ({"bootstrap": "goss", "rounds_by": "oob"}, ("goss", "rounds_by", "oob")),
-        ({"bootstrap": "poisson"}, ("bootstrap", "poisson")),
-    ],
-)
-def test_what_does_not_go_together_is_refused(parameters, facts):
-    with refused(InvalidParameter, *facts):
-        fit(small_data(), **parameters)

@@ -14,7 +14,7 @@ from rankmill.trainer.objectives.pointwise.consistent import normalised_gains
 from tests.naive_points import cosine_loss, least, term
 from tests.refusals import refused
 from tests.trainer.fixed import fixed
-from tests.trainer.point_cases import (
+from tests.trainer.loss_cases import (
     derivatives,
     differences,
     gradient_error,

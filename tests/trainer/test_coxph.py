@@ -8,7 +8,7 @@ import pytest
 from rankmill.foundation.errors import TrainingDataRejected
 from tests.naive_points import cox_loss
 from tests.refusals import refused
-from tests.trainer.point_cases import derivatives, gradient_error, hessian_error, objective_on, rows_with, steps_of
+from tests.trainer.loss_cases import derivatives, gradient_error, hessian_error, objective_on, rows_with, steps_of
 
 
 def case(seed=0, n=14, weighted=False, ties=True):

@@ -136,26 +136,6 @@ def test_what_is_out_of_the_bag_has_the_mean_of_the_trees_that_did_not_see_it():
     assert result.best_round == 1 + int(np.argmin(curve[1:]))
 
 
-@pytest.mark.parametrize(
-    ("parameters", "facts"),
-    [
-        ({"boosting": "dart", "rounds_by": "oob", "query_fraction": 0.5}, ("dart", "rounds_by", "oob")),
-        ({"boosting": "dart", "step_search": "line", "objective": "l2"}, ("dart", "step_search")),
-        ({"boosting": "dart", "objective": "gbrank"}, ("boosting", "gbrank")),
-        ({**FOREST, "step_search": "line", "objective": "l2"}, ("rf", "step_search")),
-        ({**FOREST, "members": 3}, ("rf", "members")),
-        ({**FOREST, "objective": "gbrank"}, ("boosting", "gbrank")),
-        ({"boosting": "rf"}, ("rf", "query_fraction", "same")),
-        ({"boosting": "rf", "bootstrap": "mvs"}, ("rf", "query_fraction", "same")),
-        ({"boosting": "forest"}, ("boosting", "forest")),
-        ({"boosting": "rf", "rounds_by": "oob", "bootstrap": "bayesian"}, ("oob", "query_fraction")),
-    ],
-)  # fmt: skip
-def test_what_does_not_go_together_is_refused(parameters, facts):
-    with refused(InvalidParameter, *facts):
-        fit(small_data(), **parameters)
-
-
 @pytest.mark.parametrize("way", [DART, FOREST], ids=str)
 def test_another_boosting_is_no_start(way):
     short = fit(small_data(), **{**way, "n_rounds": 5}).forest

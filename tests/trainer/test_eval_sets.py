@@ -85,8 +85,6 @@ def test_unusable_sets_and_metrics_are_refused():
         fit(data, eval_sets=[("a", (x, grades * 0, data[1][2]))])
     with refused(InputError, "'map'"):
         fit(data, options={"eval_metrics": ["mop"]})
-    with refused(InvalidParameter, "monotone", "feature", "'f22'", "'f2'"):
-        fit(data, monotone={"f22": 1})
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from rankmill.trainer.rows import RankedRows
 from rankmill.trainer.workers import Team, with_team
 from tests.refusals import refused
 from tests.trainer.fixed import fixed
-from tests.trainer.pair_case import case
+from tests.trainer.loss_cases import case, derivatives
 from tests.trainer.planted import fit, planted, rows_of, small_data
 
 NAMES = list(dict.fromkeys({where: name for name, where in reversed(OBJECTIVES.items())}.values()))
@@ -46,12 +46,6 @@ def made(name, weights=None, **parameters):
 def shaped(objective, rows, seed=1):
     shape = (rows.n_rows,) if objective.n_outputs == 1 else (objective.n_outputs, rows.n_rows)
     return np.random.default_rng(seed).normal(size=shape)
-
-
-def gradients(objective, scores, team=None, step=3):
-    g, h = np.full_like(scores, np.nan), np.full_like(scores, np.nan)
-    objective.gradients(step, scores, g, h, team or Team(1))
-    return g, h
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -117,7 +111,7 @@ def all_of(spelling, parameters, rows, scores, team=None, step=3):
     if objective.n_outputs > 1:
         scores = np.stack([scores * factor for factor in np.linspace(1.0, -1.0, objective.n_outputs)])
     team = team or Team(1)
-    g, h = gradients(objective, scores, team, step)
+    g, h = derivatives(objective, scores, step=step, team=team)
     found = {"start": objective.start(), "g": g, "h": h}
     if spelling not in NO_DEVIANCE:
         found |= {"losses": objective.losses(scores), "deviance": objective.deviance(scores)}
@@ -294,7 +288,7 @@ def test_pair_hessians_add_up_to_the_change_of_the_gradient(name):
     if objective.additive:
         return
     scores = shaped(objective, rows)
-    _, h = gradients(objective, scores)
+    _, h = derivatives(objective, scores, step=3)
     pairs = objective.pair_hessians(3, scores, 0.0, Team(1)).copy()
     assert (pairs.first < pairs.second).all()
     summed = np.zeros(rows.n_rows)
@@ -358,7 +352,7 @@ def test_the_objective_of_the_guide_works(monkeypatch):
     rows, objective = made(name)
     scores = shaped(objective, rows)
     above, below = (objective.losses(scores + step).sum() for step in (1e-4, -1e-4))
-    assert gradients(objective, scores)[0].sum() == pytest.approx((above - below) / 2e-4, rel=1e-6)
+    assert derivatives(objective, scores, step=3)[0].sum() == pytest.approx((above - below) / 2e-4, rel=1e-6)
     class_named.cache_clear()
 
 

@@ -15,7 +15,7 @@ from rankmill.foundation.kernels.randoms import random_bits, uniform
 from rankmill.trainer.objectives.listwise.list_loss import DRAWS, key_of
 from tests import naive_lists as naive
 from tests.refusals import refused
-from tests.trainer.list_case import SIZES, derivatives, objective_for, random_lists
+from tests.trainer.loss_cases import SIZES, derivatives, objective_for, random_lists
 
 SAMPLED = ["apxdcg(samples=3, exact=0)", "stochasticrank(samples=1)", "stochasticrank(noise=0.4, samples=2)"]
 

@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 from rankmill import Ranker
-from rankmill.foundation.errors import InputError, InvalidParameter
+from rankmill.foundation.errors import InputError
 from rankmill.scorer.predict import predict
 from tests.refusals import refused
-from tests.trainer.fixed import fixed
 from tests.trainer.planted import fit, small_data
 
 OBJECTIVES = (
@@ -60,15 +59,6 @@ def test_early_stopping_and_score_measure_by_the_table():
     )
     usual = Ranker(n_rounds=5, preset="defaults-1", verbose=0).fit(train[0], train[1], qid=qid)
     assert ranker.score(x, grades, qid=qid_of) == usual.score(x, grades, qid=qid_of)
-
-
-@pytest.mark.parametrize(
-    ("gain", "facts"),
-    [("expo", ("gain", "'exp'")), ("table(1,2)", ("gain", "start at 0")), ("table(0,2,1)", ("gain", "not fall")), ("table(a)", ("gain", "numbers"))],
-)  # fmt: skip
-def test_what_is_no_gain_is_refused(gain, facts):
-    with refused(InvalidParameter, *facts):
-        fixed(gain=gain)
 
 
 def test_a_table_that_ends_below_a_grade_is_refused():

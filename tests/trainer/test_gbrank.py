@@ -12,7 +12,7 @@ from rankmill.trainer.rows import RankedRows
 from tests.naive import leaf_value
 from tests.refusals import refused
 from tests.trainer import planted
-from tests.trainer.pair_case import build, case, derivatives, expected
+from tests.trainer.loss_cases import build, case, derivatives, expected
 
 
 def pairs_of(rows):

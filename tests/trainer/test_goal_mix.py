@@ -12,9 +12,9 @@ from rankmill.trainer.boosting import boost
 from rankmill.trainer.objectives.registry import objective_class, objective_of
 from rankmill.trainer.rows import RankedRows, TrainingData
 from rankmill.trainer.training_options import StartingModel, TrainingOptions
-from rankmill.trainer.workers import Team
 from tests.refusals import refused
 from tests.trainer.fixed import fixed
+from tests.trainer.loss_cases import derivatives
 from tests.trainer.planted import rows_of, small_data
 from tests.trainer.test_every_objective import NAMES
 
@@ -86,19 +86,15 @@ def mixed(name="l2", goals=None, rows=None, **more):
     return rows, objective_of(rows, fixed(objective=name, goals=goals or {"bought": 0.3}, **more))
 
 
-def gradients(objective, scores, step=3, team=None):
-    g, h = np.full_like(scores, np.nan), np.full_like(scores, np.nan)
-    objective.gradients(step, scores, g, h, team or Team(1))
-    return g, h
-
-
 @pytest.mark.parametrize("name", MIXED)
 def test_gradients_are_the_weighted_sums_of_those_of_each_grade(name):
     rows, mix = mixed(name, {"bought": 0.3})
     scores = np.random.default_rng(0).normal(size=rows.n_rows)
     main = objective_of(rows, fixed(objective=name))
     other = objective_of(replace(rows, grades=rows.goals["bought"], goals={}), fixed(objective=name))
-    for found, one, two in zip(gradients(mix, scores), gradients(main, scores), gradients(other, scores), strict=True):
+    for found, one, two in zip(
+        derivatives(mix, scores), derivatives(main, scores), derivatives(other, scores), strict=True
+    ):
         assert found == pytest.approx(0.7 * one + 0.3 * two, rel=1e-12, abs=1e-15)
     assert mix.starting_score == pytest.approx(0.7 * main.starting_score + 0.3 * other.starting_score)
     assert mix.name == main.name
@@ -162,19 +158,21 @@ def test_drawn_gradients_are_those_of_one_grade_and_on_average_those_of_the_sum(
     steps = 400
     parts = np.array([drawn.drawn(step) for step in range(1, steps + 1)])  # (steps, n_queries)
     for step in (1, 2, 7):
-        g, h = gradients(drawn, scores, step)
+        g, h = derivatives(drawn, scores, step=step)
         of_row = np.repeat(drawn.drawn(step), np.diff(rows.starts))
-        for found, a, b in zip((g, h), gradients(one, scores, step), gradients(other, scores, step), strict=True):
+        for found, a, b in zip(
+            (g, h), derivatives(one, scores, step=step), derivatives(other, scores, step=step), strict=True
+        ):
             assert np.array_equal(found, np.where(of_row == 0, a, b))
     share = parts.mean(axis=0)
     error = np.sqrt(0.3 * 0.7 / steps)
     assert np.abs(share - 0.3).max() < 4.5 * error
     assert abs(parts.mean() - 0.3) < 4 * error / np.sqrt(parts.shape[1])
     # the expected gradient
-    first, second = gradients(one, scores)[0], gradients(other, scores)[0]
+    first, second = derivatives(one, scores)[0], derivatives(other, scores)[0]
     of_row = np.repeat(share, np.diff(rows.starts))
     mean = (1 - of_row) * first + of_row * second
-    assert (np.abs(mean - gradients(summed, scores)[0]) <= 4.5 * error * np.abs(first - second) + 1e-12).all()
+    assert (np.abs(mean - derivatives(summed, scores)[0]) <= 4.5 * error * np.abs(first - second) + 1e-12).all()
     # rounds and neighbouring queries are drawn independently
     centred = parts - parts.mean(axis=0)
     assert abs((centred[1:] * centred[:-1]).mean()) < 4 * 0.21 / np.sqrt(centred[1:].size)
@@ -239,22 +237,6 @@ def test_what_does_not_go_with_goals_is_refused():
         trained(data_of(labels), objective="l2", goals={"bought": 0.3})
     with refused(InvalidParameter, "goals", "weights", "bought"):
         trained(goals=["bought"])
-
-
-@pytest.mark.parametrize(
-    ("goals", "facts"),
-    [
-        ({"bought": 0.7, "fresh": 0.4}, ("1 together", "1.1")),
-        ({"bought": -0.1}, ("goals['bought']", "-0.1")),
-        ({"bought": "much"}, ("goals['bought']", "much")),
-        ({"goals": 0.1}, ("goals", "reserved")),
-        ("bought", ("goals", "bought")),
-        (3, ("goals", "3")),
-    ],
-)
-def test_weights_are_checked(goals, facts):
-    with refused(InvalidParameter, *facts):
-        fixed(goals=goals)
 
 
 def test_weights_may_sum_to_1_up_to_rounding():

@@ -129,32 +129,3 @@ def test_noise_fades_with_the_rounds_and_later_where_there_are_more_documents():
     assert noise_of(parameters, 71, 71, 10_000).strength > strengths[70]
     assert 0.0 <= noise_of(parameters, 10**6, 10**6, 1000).strength < 1e-100
     assert len({int(noise_of(fixed(), 1, tree, 100).key) for tree in range(1, 100)}) == 99
-
-
-@pytest.mark.parametrize(
-    ("options", "facts"),
-    [
-        ({"interaction_constraints": [["f0", "g7"]]}, ("interaction_constraints", "unknown feature", "'g7'")),
-        ({"interaction_constraints": [["f0", "f0"]]}, ("interaction_constraints", "different", "f0")),
-        ({"interaction_constraints": [[]]}, ("interaction_constraints", "[]")),
-        ({"interaction_constraints": "f0,f1"}, ("interaction_constraints", "lists", "names")),
-        ({"interaction_constraints": ["f0,f1"]}, ("interaction_constraints", "lists", "names")),
-        ({"feature_weights": {"f0": -1.0}}, ("feature_weights['f0']", "0 or more", "-1")),
-        ({"feature_weights": {"g7": 1.0}}, ("feature_weights", "unknown feature", "'g7'")),
-        ({"feature_weights": {"f0": float("inf")}}, ("feature_weights['f0']",)),
-        ({"feature_weights": [1.0]}, ("feature_weights", "by feature name")),
-        ({"feature_weights": {"f0": 1.0}, "criterion": "ole"}, ("feature_weights", "ole")),
-        ({"extra_trees": True, "criterion": "ole"}, ("extra_trees", "ole")),
-        ({"random_strength": 1.0, "criterion": "ole"}, ("random_strength", "ole")),
-        *(({name: 1.0, "criterion": "ole"}, (name, "ole")) for name in ("lambda_l1", "max_delta_step", "path_smooth")),
-        *(({name: -1.0}, (name, "0")) for name in ("lambda_l1", "max_delta_step", "path_smooth")),
-        (
-            {"grow": "oblivious", "feature_fraction_by_node": 0.5},
-            ("feature_fraction_by_node", "oblivious", "feature_fraction_by_level"),
-        ),
-    ],
-    ids=str,
-)
-def test_what_is_no_control_or_goes_not_together_is_refused(options, facts):
-    with refused(InvalidParameter, *facts):
-        fit(small_data(), n_rounds=1, **options)

@@ -56,26 +56,6 @@ def kernel_histogram(layout, rows, packed, shares=1):
     return np.where(np.arange(256) < layout.n_bins[:, None], out, 0)
 
 
-@pytest.mark.parametrize("width", [8, 16, 32])
-@pytest.mark.parametrize("n_features", [1, 15, 16, 17, 40])
-def test_any_block_width_sums_as_the_twin_does(width, n_features):
-    rng = np.random.default_rng(n_features)
-    bins = rng.integers(0, 256, size=(90, n_features), dtype=np.uint8)
-    rows = rng.permutation(90)[:53]
-    packed = rng.integers(-(2**40), 2**40, size=53)
-    assert np.array_equal(kernel_histogram(blocked(bins, width), rows, packed), naive.histogram(bins, rows, packed))
-
-
-@pytest.mark.parametrize("shares", [2, 3, 7, 64])
-@pytest.mark.parametrize("n_rows", [2, 13, 53])
-def test_any_number_of_workers_counts_the_same(shares, n_rows):
-    rng = np.random.default_rng(shares)
-    bins = rng.integers(0, 256, size=(60, 40), dtype=np.uint8)
-    rows = rng.permutation(60)[:n_rows]
-    packed = rng.integers(-(2**40), 2**40, size=n_rows)
-    assert np.array_equal(kernel_histogram(blocked(bins), rows, packed, shares), naive.histogram(bins, rows, packed))
-
-
 def test_batches_of_any_size_fill_the_same_blocks():
     bins = np.random.default_rng(3).integers(0, 200, size=(64, 21), dtype=np.uint8)
     n_bins = np.full(21, 200, dtype=np.int32)
@@ -100,8 +80,7 @@ COUNTS = {
 }
 
 
-@pytest.mark.parametrize("shares", [1, 3])
-@pytest.mark.parametrize("width", [8, 16])
+@pytest.mark.parametrize(("width", "shares"), [(8, 3), (16, 1), (32, 64)])
 @pytest.mark.parametrize("n_bins", COUNTS.values(), ids=COUNTS)
 def test_features_that_share_lanes_are_counted_as_if_they_did_not(n_bins, width, shares):
     n_bins = np.array(n_bins, dtype=np.int32)
@@ -113,7 +92,7 @@ def test_features_that_share_lanes_are_counted_as_if_they_did_not(n_bins, width,
     assert np.array_equal(np.concatenate(list(layout.batches(rows))), bins[rows])
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.lists(st.one_of(st.integers(1, 20), st.integers(1, 256)), min_size=1, max_size=60))
 def test_every_feature_has_a_place_in_a_lane_of_its_own_or_with_others(n_bins):
     lanes = lanes_of(np.array(n_bins, dtype=np.int32))
@@ -145,19 +124,16 @@ def test_narrow_features_save_words():
     ],
 )
 def test_bins_that_do_not_fit_are_refused(batches, error):
-    with pytest.raises(error):
-        BlockedBins.from_batches(batches, 4, np.array([5, 5], dtype=np.int32))
-
-
-def test_block_width_is_a_multiple_of_eight():
     with refused(InvalidParameter, "8"):
         BlockedBins.from_batches([np.zeros((1, 1), np.uint8)], 1, np.array([5], dtype=np.int32), width=12)
+    with pytest.raises(error):
+        BlockedBins.from_batches(batches, 4, np.array([5, 5], dtype=np.int32))
 
 
 numbers = st.floats(-1e6, 1e6, allow_nan=False, width=32)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(numbers, numbers), min_size=1, max_size=50), st.sampled_from([1e-12, 1.0, 1e12]))
 def test_packed_sums_come_apart_and_are_near_the_true_sums(pairs, unit):
     g = np.array([p[0] for p in pairs], dtype=np.float64) * unit
@@ -189,7 +165,7 @@ def test_scales_are_powers_of_two_and_use_the_room():
     assert scales_of(np.zeros(5), np.zeros(5), Team(1))[0].gradient == 1.0
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_children_add_up_to_the_parent(seed):
     rng = np.random.default_rng(seed)
     bins = rng.integers(0, 256, size=(200, 20), dtype=np.uint8)
@@ -211,7 +187,7 @@ def sides_of(threshold, missing_left):
     return sides
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     st.lists(st.integers(0, 5), min_size=1, max_size=40),
     st.integers(1, 5),
@@ -246,7 +222,7 @@ def test_partition_keeps_order_on_both_sides(column, threshold, missing_left, ra
     assert packed.tolist() == [row * 10 for row in rows[:n].tolist()]
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=40), st.integers(1, 5), st.booleans(), st.integers(1, 6))
 def test_a_partition_shared_out_is_the_partition(column, threshold, missing_left, workers):
     n = len(column)

@@ -20,10 +20,9 @@ from rankmill.registry import Registry
 from rankmill.scorer.forest import Forest
 from rankmill.trainer.objectives.weights import relative_weights
 from rankmill.trainer.training_rows import resolved, rows_learnt_from
-from rankmill.trainer.workers import with_team
 from tests.refusals import refused, unnamed
 from tests.trainer.fixed import fixed
-from tests.trainer.pair_case import build, case
+from tests.trainer.loss_cases import build, case, derivatives
 from tests.trainer.small_dataset import SHARES, small_dataset
 
 SMALL = [
@@ -38,7 +37,6 @@ SMALL = [
     "--registry",
     "r",
 ]
-
 ROUNDS = ["--n-rounds", "5"]
 
 
@@ -117,12 +115,6 @@ def test_resuming_goes_on_with_what_the_model_has_learnt_from(work, capsys):
     assert resumed.to_bytes() == whole.to_bytes()
 
 
-def gradients(objective, scores):
-    g, h = np.zeros((2, len(scores)))
-    with_team(1, lambda team: objective.gradients(1, scores, g, h, team))
-    return g, h
-
-
 @pytest.mark.parametrize(
     ("objective", "weight"), [("ranknet", 0.25), ("rankboost", 3.0), ("lambdamart", 1.0), ("lambdaloss", 3.0)]
 )
@@ -131,7 +123,7 @@ def test_both_is_the_sum_of_the_losses(objective, weight):
     parameters = {"lambda_normalisation": False, "truncation": 2**31}
     graded = replace(rows, pairs=None)
     own = resolved(rows, fixed(objective=objective, learn_from="both", pairs_weight=weight, **parameters))
-    both = gradients(build(rows_learnt_from(rows, own), objective, **parameters), scores)
+    both = derivatives(build(rows_learnt_from(rows, own), objective, **parameters), scores)
     n_graded = sum(
         int((rows.grades[a:b, None] > rows.grades[None, a:b]).sum())
         for a, b in zip(rows.starts[:-1], rows.starts[1:], strict=True)
@@ -141,8 +133,8 @@ def test_both_is_the_sum_of_the_losses(objective, weight):
     mean = (n_graded + weight * n_given) / (n_graded + n_given)  # weights of pairs are relative to their mean
     for found, by_grades, by_pairs in zip(
         both,
-        gradients(build(graded, objective, **parameters), scores),
-        gradients(build(rows, objective, **parameters), scores),
+        derivatives(build(graded, objective, **parameters), scores),
+        derivatives(build(rows, objective, **parameters), scores),
         strict=True,
     ):
         assert np.allclose(mean * found, by_grades + weight * by_pairs, atol=1e-12)

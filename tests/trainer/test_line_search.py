@@ -6,11 +6,9 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize_scalar
 
-from rankmill.foundation.errors import InvalidParameter
 from rankmill.scorer.predict import predict
 from rankmill.trainer.line_search import EVALUATIONS, FARTHEST, best_step
 from rankmill.trainer.objectives.registry import objective_of
-from tests.refusals import refused
 from tests.trainer.fixed import fixed
 from tests.trainer.planted import fit, rows_of, small_data
 
@@ -75,17 +73,3 @@ def test_the_search_comes_before_the_shrinkage():
     ratio = tenth.node_value[plain.node_value != 0.0] / plain.node_value[plain.node_value != 0.0]
     assert np.allclose(ratio, ratio[0])
     assert ratio[0] >= 0.0
-
-
-def test_monotone_constraints_hold_under_a_step():
-    data = small_data()
-    forest = fit(data, objective="l2", watch=False, step_search="line", monotone={"f0": 1}).forest
-    x = np.tile(data[0][0][:20], (30, 1))
-    x[:, 0] = np.repeat(np.linspace(-3, 3, 30), 20)
-    scores = predict(forest, x).reshape(30, 20)
-    assert np.all(np.diff(scores, axis=0) >= 0.0)
-
-
-def test_an_unknown_search_is_named():
-    with refused(InvalidParameter, "step_search", "lines", "line"):
-        fixed(step_search="lines")

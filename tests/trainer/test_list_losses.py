@@ -16,7 +16,7 @@ from rankmill.trainer.objectives.pairwise import _kernels
 from rankmill.trainer.workers import Team
 from tests import naive_lists as naive
 from tests.refusals import refused
-from tests.trainer.list_case import SIZES, derivatives, objective_for, random_lists, starts_of
+from tests.trainer.loss_cases import SIZES, derivatives, objective_for, random_lists, starts_of
 
 EXACT = [
     "listnet", "softmax(target=exp_grade)", "listmle", "query_rmse", "rank_xendcg(terms=1)", "query_cross_entropy(alpha=1)",

@@ -84,12 +84,6 @@ def test_a_model_of_other_members_is_no_start():
         fit(small_data(), options={"resume": short}, **{**RANDOM, "members": 2})
 
 
-@pytest.mark.parametrize("more", [{"objective": "gbrank"}, {"rounds_by": "oob"}], ids=str)
-def test_what_has_no_mean_or_measures_one_model_takes_no_members(more):
-    with refused(InvalidParameter, "members", *more.values()):
-        fit(small_data(), members=2, query_fraction=0.5, **more)
-
-
 def test_a_model_names_its_members_only_where_there_are_several():
     assert "members" not in fit(small_data(), n_rounds=2).forest.parameters
     assert fit(small_data(), n_rounds=2, members=2).forest.parameters["members"] == 2

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from rankmill.cli import app
 from rankmill.foundation.errors import InvalidParameter
 from rankmill.scorer.forest import Forest
-from rankmill.scorer.predict import ForestPredictor, predict
+from rankmill.scorer.predict import predict
 from rankmill.trainer.combined_forests import average, merged
 from tests.refusals import refused
 from tests.trainer.planted import fit, planted, small_data
@@ -64,17 +64,6 @@ def test_a_mean_of_alike_models_is_their_average(forests):
     assert predict(merged(pair), x) == pytest.approx(predict(average(pair), x), abs=1e-13)
     assert merged([pair[0], pair[0]]).parameters == pair[0].parameters
     assert (merged(pair).parameters, merged(forests).objective) == ({}, "merged")
-
-
-def test_sums_of_sums_and_weights_associate(forests):
-    x = planted(8)[0]
-    a, b, c = forests
-    one, other = (
-        merged([merged([a, b], mean=False), c], mean=False),
-        merged([a, merged([b, c], mean=False)], mean=False),
-    )
-    assert predict(one, x) == pytest.approx(predict(other, x), abs=1e-12)
-    assert ForestPredictor(one).feature_names == ForestPredictor(other).feature_names
 
 
 def test_what_cannot_be_merged_is_refused(forests):

@@ -31,28 +31,20 @@ def moves_against(forest):
     ("objective", "options"),
     [
         ("lambdamart", {}),
-        ("lambdamart", {"criterion": "se"}),
-        ("lambdamart", {"leaf": "exact"}),
         ("lambdamart", {"criterion": "se", "leaf": "exact"}),
-        ("laplace", {}),
-        ("quantile(alpha=0.9)", {}),
-        ("huber", {}),
-        ("poisson", {}),
-        ("logistrank", {}),
-        ("coxph", {}),
+        *((name, {}) for name in ("quantile(alpha=0.9)", "huber", "poisson", "logistrank", "coxph", "gbrank(trees=3)")),
         ("bernoulli", {"criterion": "se"}),
-        ("gbrank(trees=3)", {}),
     ],
 )
 def test_no_leaf_rule_and_no_criterion_moves_scores_against_a_constraint(objective, options):
     forest = fit(
-        small_data(), objective=objective, monotone=DIRECTIONS, n_rounds=15, max_leaves=16, min_rows_in_leaf=5,
+        small_data(), objective=objective, monotone=DIRECTIONS, n_rounds=10, max_leaves=16, min_rows_in_leaf=5,
         watch=False, **options,
     ).forest  # fmt: skip
     assert (forest.node_feature == 0).any()
     assert moves_against(forest) == 0
     free = fit(
-        small_data(), objective=objective, n_rounds=15, max_leaves=16, min_rows_in_leaf=5, watch=False, **options
+        small_data(), objective=objective, n_rounds=10, max_leaves=16, min_rows_in_leaf=5, watch=False, **options
     ).forest
     assert moves_against(free) > 0  # or the test could not fail
 
@@ -60,27 +52,23 @@ def test_no_leaf_rule_and_no_criterion_moves_scores_against_a_constraint(objecti
 @pytest.mark.parametrize(
     "options",
     [
-        {},
-        {"criterion": "se"},
+        {"criterion": "se", "min_rows_in_leaf": 40},
         {"leaf": "exact"},
         {"objective": "laplace"},
-        {"objective": "gbrank(trees=3)"},
-        {"min_rows_in_leaf": 40},
-        {"path_smooth": 20.0},
-        {"max_delta_step": 0.2, "lambda_l1": 0.1},
+        {"max_delta_step": 0.2, "lambda_l1": 0.1, "path_smooth": 20.0},
         {"row_fraction": 0.6, "leaf_rows": "all"},
     ],
     ids=str,
 )
 def test_oblivious_trees_move_no_scores_against_a_constraint(options):
-    given = {"grow": "oblivious", "max_depth": 5, "n_rounds": 12, "min_rows_in_leaf": 3, "watch": False, **options}
+    given = {"grow": "oblivious", "max_depth": 5, "n_rounds": 8, "min_rows_in_leaf": 3, "watch": False, **options}
     forest = fit(small_data(), monotone=DIRECTIONS, **given).forest
     assert (forest.node_feature == 0).any()
     assert moves_against(forest) == 0
     assert moves_against(fit(small_data(), **given).forest) > 0
 
 
-@pytest.mark.parametrize("objective", ["laplace", "quantile(alpha=0.7)", "huber"])
+@pytest.mark.parametrize("objective", ["quantile(alpha=0.7)", "huber"])
 def test_constrained_leaves_are_on_the_scale_of_the_labels(objective):
     """Gradients of these losses do not grow with the labels; their steps do."""
     train, _, binspec = small_data()
@@ -98,23 +86,9 @@ def test_constrained_leaves_are_on_the_scale_of_the_labels(objective):
     assert forests[1].node_value == pytest.approx(1024.0 * forests[0].node_value, rel=1e-9, abs=1e-9)
 
 
-def test_sigma_changes_no_constrained_tree_by_squared_error():
-    one, four = (
-        fit(
-            small_data(), objective="ranknet", criterion="se", sigma=sigma, monotone=DIRECTIONS, n_rounds=6,
-            min_hessian_in_leaf=0.0, watch=False,
-        ).forest
-        for sigma in (1.0, 4.0)
-    )  # fmt: skip
-    assert np.array_equal(one.node_feature, four.node_feature)
-    assert four.node_value == pytest.approx(one.node_value / 4.0, rel=1e-6, abs=1e-9)
-
-
 @pytest.mark.parametrize("objective", ["mcrank", "ordinal"])
-def test_scores_that_are_made_of_probabilities_have_neither_directions_nor_offsets(objective):
+def test_scores_that_are_made_of_probabilities_have_no_offsets(objective):
     """Outputs that all rise with a feature say nothing of the expected grade; that of ordinal would fall."""
-    with refused(InvalidParameter, "monotone", "one score"):
-        fit(small_data(), objective=objective, monotone=DIRECTIONS, n_rounds=1)
     train, valid, binspec = small_data()
     offsets = np.ones(len(train[1])), np.ones(len(valid[1]))
     for given in ((offsets[0], None), (None, offsets[1])):

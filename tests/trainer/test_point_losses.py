@@ -12,7 +12,7 @@ from rankmill.foundation.kernels import elementary
 from rankmill.trainer.objectives.pointwise import _kernels as _point_kernels
 from tests.naive_points import least, quantile_range, term
 from tests.refusals import refused
-from tests.trainer.point_cases import (
+from tests.trainer.loss_cases import (
     derivatives,
     gradient_error,
     hessian_error,

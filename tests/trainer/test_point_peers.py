@@ -13,8 +13,8 @@ from sklearn.ensemble import GradientBoostingClassifier, GradientBoostingRegress
 from rankmill.pipeline.binspec import BinSpec, apply_bins, feature_bins
 from rankmill.trainer.rows import RankedRows
 from tests.trainer.fixed import fixed
+from tests.trainer.loss_cases import objective_on
 from tests.trainer.planted import boost_rows
-from tests.trainer.point_cases import objective_on
 
 SETTINGS = {"n_rounds": 100, "learning_rate": 0.1, "max_leaves": 8, "min_rows_in_leaf": 20}
 PEERS = {

@@ -81,14 +81,6 @@ def test_the_model_records_the_preset_and_its_choices_which_give_the_same_trees_
     assert again.fit(x, grades, qid=qid, eval_set=eval_set).forest_.to_bytes() == auto.forest_.to_bytes()
 
 
-def test_a_training_with_a_preset_resumes():
-    x, grades, qid = judgments()
-    parts = Ranker(preset=AUTO, n_rounds=3).fit(x, grades, qid=qid)
-    whole = Ranker(preset=AUTO, n_rounds=6).fit(x, grades, qid=qid)
-    resumed = Ranker(preset=AUTO, n_rounds=6).fit(x, grades, qid=qid, resume=parts)
-    assert resumed.forest_.to_bytes() == whole.forest_.to_bytes()
-
-
 def test_the_valid_split_is_learnt_from_only_if_another_split_is_left_to_judge_the_model():
     assert with_preset(TrainParameters(preset=AUTO), replace(SMALL, may_refit=False)).refit == "none"
     x, grades, qid = judgments()
@@ -164,37 +156,6 @@ def test_the_options_for_a_model_give_its_parameters_whatever_the_data(preset):
     assert with_preset(again, LARGE) == found
 
 
-def test_more_rounds_are_added_to_a_model_by_those_that_the_preset_chooses():
-    x, grades, qid = judgments(10)
-    first = Ranker(n_rounds=2, learning_rate=0.05).fit(x, grades, qid=qid)
-    more = Ranker(learning_rate=0.05).fit(x, grades, qid=qid, init_model=first)
-    assert more.best_round_ > 2
-
-
-@pytest.mark.parametrize("preset", [AUTO, DEFAULTS])
-def test_grades_that_teach_nothing_are_refused(preset):
-    x, grades, qid = judgments(4)
-    with refused(TrainingDataRejected, "nothing to learn"):
-        Ranker(preset=preset).fit(x, np.zeros_like(grades), qid=qid)
-
-
-@pytest.mark.parametrize(
-    "given",
-    [
-        {"bootstrap": "mvs", "query_fraction": 0.5},
-        {"max_depth": 20},
-        {"criterion": "ole"},
-        {"learn_from": "pairs"},
-    ],
-)
-def test_what_the_fixed_preset_can_train_the_default_can_as_well(given):
-    x, grades, qid = judgments(10)
-    pairs = [(0, 1), (16, 17)] if "learn_from" in given else None
-    for preset in (DEFAULTS, AUTO):
-        ranker = Ranker(preset=preset, n_rounds=2, **given).fit(x, grades, qid=qid, pairs=pairs)
-        assert {name: ranker.forest_.parameters[name] for name in given} == given
-
-
 def test_pairs_without_grades_are_learnt_from_by_an_objective_that_needs_none():
     x, grades, qid = judgments(20, 8)
     better = np.flatnonzero(grades[:-1] > grades[1:])
@@ -204,16 +165,6 @@ def test_pairs_without_grades_are_learnt_from_by_an_objective_that_needs_none():
         found = Ranker(n_rounds=20).fit(x, constant, qid=qid, pairs=pairs)
         scores = found.predict(x)
         assert np.mean(scores[pairs[:, 0]] > scores[pairs[:, 1]]) > 0.7
-
-
-def test_a_loaded_model_can_be_trained_again_without_the_eval_set():
-    x, grades, qid = judgments()
-    eval_set = (x[:150], grades[:150], qid[:150])
-    again = Ranker.from_model(Ranker(n_rounds=3).fit(x, grades, qid=qid, eval_set=eval_set).forest_)
-    assert (
-        again.fit(x, grades, qid=qid).forest_.to_bytes()
-        == Ranker(n_rounds=3).fit(x, grades, qid=qid).forest_.to_bytes()
-    )
 
 
 def test_a_refitted_model_resumes_only_with_the_eval_set_that_it_has_learnt_from():

@@ -15,7 +15,6 @@ from rankmill.cli import execute
 from rankmill.foundation.errors import InvalidParameter
 from rankmill.trainer.progress import TrainingProgress
 from rankmill.trainer.training_result import RoundRecord
-from tests.trainer.small_dataset import small_dataset
 
 
 def record(number: int, fold: int = 0) -> RoundRecord:
@@ -81,11 +80,6 @@ def test_on_a_terminal_there_is_a_bar_and_no_line():
     assert "round 3/3" in screen.getvalue()
 
 
-@pytest.fixture(scope="module")
-def dataset(tmp_path_factory):
-    return str(small_dataset(tmp_path_factory.mktemp("data")).path)
-
-
 COMMANDS = {
     "train": ["train", "D", "--name", "m", "--registry", "R", "--n-rounds", "4"],
     "seeds": ["train", "D", "--name", "m", "--registry", "R", "--n-rounds", "4", "--seeds", "1,2"],
@@ -102,10 +96,9 @@ STARTS = {
 }
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-@pytest.mark.parametrize("log_every", ["2", "0"])
+@pytest.mark.parametrize(("name", "log_every"), [*((name, "2") for name in COMMANDS), ("train", "0")])
 def test_lines_go_to_stderr_and_stdout_stays_one_object(tmp_path, capfd, dataset, name, log_every):
-    places = {"D": dataset, "R": str(tmp_path / "registry"), "T": str(tmp_path / "tuning")}
+    places = {"D": str(dataset.path), "R": str(tmp_path / "registry"), "T": str(tmp_path / "tuning")}
     arguments = [places.get(word, word) for word in COMMANDS[name]]
     assert execute([*arguments, "--max-leaves", "4", "--json", "--log-every", log_every]) == 0
     out, err = capfd.readouterr()

@@ -163,19 +163,6 @@ def test_out_of_bag_improvement_is_what_plain_recomputation_says(parameters):
     assert n > 2
 
 
-def test_out_of_bag_improvement_of_averaged_rounds_is_that_of_the_forests():
-    (x, grades, starts), _, binspec = small_data()
-    own = {"objective": "gbrank", "query_fraction": 0.5, "early_stopping_rounds": 0}
-    found = fitted(rounds_by="oob", n_rounds=4, **own)
-    forests = [fitted(n_rounds=n, **own).forest for n in range(1, 5)]
-    objective = objective_of(rows_of((x, grades, starts), binspec), fixed(**own))
-    sampler = Sampler(starts, x.shape[1], fixed(**own))
-    losses = [objective.losses(np.zeros(len(x))), *(objective.losses(scores_of(forest, x)) for forest in forests)]
-    for n, record in enumerate(found.history, start=1):
-        outside = sampler.left_out(sampler.draw(n), by_query=True)
-        assert record.oob_improvement == pytest.approx(np.mean((losses[n - 1] - losses[n])[outside]), rel=1e-9)
-
-
 def test_whole_queries_are_out_of_the_bag():
     starts = np.array([0, 4, 9, 9, 30], dtype=np.int64)
     sampler = Sampler(starts, 3, fixed(query_fraction=0.5, row_fraction=0.5))
@@ -214,10 +201,6 @@ def test_by_oob_keeps_the_rounds_with_the_highest_sum():
 def test_nothing_out_of_the_bag_is_refused(parameters, message):
     with refused((InvalidParameter, TrainingDataRejected), message):
         fitted(rounds_by="oob", **parameters)
-
-
-def test_nothing_is_estimated_where_nobody_asked():
-    assert fitted(objective="l2", row_fraction=0.5, n_rounds=3).history[0].oob_improvement is None
 
 
 # cross-validation
@@ -337,7 +320,6 @@ def test_too_few_queries_are_named():
         {"rounds_by": "test", "learning_rate": 0.5, "early_stopping_rounds": 6, "n_rounds": 60},
         {"rounds_by": "oob", "objective": "l2", "row_fraction": 0.5, "learning_rate": 0.2, "early_stopping_rounds": 6},
         {"rounds_by": "cv", "folds": 3, "learning_rate": 0.3, "early_stopping_rounds": 6},
-        {"step_search": "line", "objective": "l2"},
         {
             "step_search": "line",
             "objective": "l2",

@@ -89,15 +89,6 @@ def test_the_best_is_best_on_the_valid_split_and_the_forest_of_its_own_training(
     assert worst.chosen == SEEDS[losses.index(min(losses))]
 
 
-def test_of_equal_seeds_the_lowest_is_taken(dataset: Dataset) -> None:
-    """A loss without draws is the same forest for every seed."""
-    same = replace(SMALL, objective="l2", query_fraction=1.0)
-    found = candidate_of(dataset, None, "best", seeds=(9, 4, 6), parameters=same)
-    assert found.chosen == 4
-    assert len({each.metrics["valid"]["ndcg@10"] for each in found.seeds}) == 1
-    assert all(spread.deviation == 0.0 for spread in found.noise_floor["valid"].values())
-
-
 def test_the_noise_floor_is_mean_deviation_and_range_over_the_seeds(dataset: Dataset, kept: Path) -> None:
     found = candidate_of(dataset, kept, "average", splits=("test",))
     assert set(found.noise_floor) == {"valid", "test"}
@@ -197,15 +188,6 @@ def test_a_killed_training_of_three_seeds_goes_on_with_the_third(dataset: Datase
     assert not list(tmp_path.glob("*.checkpoint"))
 
 
-def test_a_cross_validation_is_kept_as_well(dataset: Dataset, tmp_path: Path) -> None:
-    parameters = replace(SMALL, rounds_by="cv", folds=3)
-    first = candidate_of(dataset, tmp_path, "average", seeds=(1, 2), parameters=parameters)
-    again = candidate_of(dataset, tmp_path, "average", seeds=(1, 2), parameters=parameters)
-    for one, other in zip(first.seeds, again.seeds, strict=True):
-        assert one.result.cross_validation == other.result.cross_validation is not None
-    assert set(first.noise_floor) == {"valid", "cv"}
-
-
 def test_every_thing_that_decides_a_training_is_in_its_key(dataset: Dataset) -> None:
     keys = {
         training_key(dataset, SMALL),
@@ -259,14 +241,6 @@ def test_without_a_valid_split_only_the_average_is_permitted(tmp_path: Path) -> 
     found = candidate_of(alone, None, "average", seeds=(1, 2))
     assert found.noise_floor == {}
     plan_candidate(alone, SMALL, TrainingOptions(), SeedOptions(seeds=(1,)))
-
-
-def test_a_forest_with_a_link_is_not_averaged(dataset: Dataset) -> None:
-    forest = training.train(
-        dataset, replace(SMALL, objective="mcrank", n_rounds=1), TrainingOptions(n_threads=1)
-    ).forest
-    with refused(InvalidParameter, "link identity"):
-        average([forest, forest])
 
 
 def test_an_average_is_no_other_seed_of_a_single_model(dataset: Dataset, kept: Path) -> None:

@@ -47,27 +47,6 @@ def test_it_is_the_best_of_the_moving_means(values, window, patience, higher, le
     assert (stopping.best_round, trained) == expected
 
 
-def test_one_lucky_round_decides_nothing() -> None:
-    values = [0.5, 0.9, 0.5, 0.6, 0.62, 0.64, 0.66, 0.68, 0.7, 0.7, 0.7, 0.6, 0.5, 0.5]
-    found = {}
-    for window in (1, 8):
-        stopping = EarlyStopping(0, window=window)
-        for n, value in enumerate(values, start=1):
-            stopping.update(n, value)
-        found[window] = stopping.best_round
-    assert found == {1: 2, 8: 11}
-
-
-def test_a_window_of_one_compares_the_values_themselves() -> None:
-    values = [*np.random.default_rng(0).normal(size=50).tolist(), inf]
-    plain, window = EarlyStopping(0), EarlyStopping.of(fixed(early_stopping_rounds=0), higher_is_better=True)
-    for n, value in enumerate(values, start=1):
-        plain.update(n, value)
-        window.update(n, value)
-    assert plain == window
-    assert plain.best_value == inf
-
-
 def test_training_keeps_the_round_that_the_smoothed_curve_says() -> None:
     found, raw = fit(small_data(), **SMOOTH), fit(small_data(), **{**SMOOTH, "stop_window": 1})
     values = [record.metrics["valid"]["ndcg@10"] for record in found.history]

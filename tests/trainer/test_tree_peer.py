@@ -1,4 +1,4 @@
-"""One tree on given gradients and hessians beside LightGBM's: same bins, no bound of rows."""
+"""One tree on given gradients and hessians beside LightGBM's, same bins, no bound of rows; and dart, which drops everything."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ THEIRS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize(("k", "settings"), CATEGORY_SETTINGS)
 def test_a_split_by_categories_is_lightgbm_s(seed, k, settings):
     """The same set of categories goes to one side, with the same gain.
@@ -105,3 +105,39 @@ def test_a_split_by_categories_is_lightgbm_s(seed, k, settings):
     sides = {frozenset(np.flatnonzero(scores == score).tolist()) for score in np.unique(scores)}
     assert sides == {frozenset(chosen), frozenset(set(range(k)) - chosen)}
     assert ranker.forest_.node_gain[0] == pytest.approx(root["split_gain"], rel=1e-5)
+
+
+def regression(seed, n=2_000):
+    rng = np.random.default_rng(seed)
+    x = rng.integers(0, 20, size=(n, 5)).astype(np.float32)
+    y = x[:, 0] * (x[:, 1] > 9) - 0.2 * (x[:, 2] - 10) ** 2 + rng.normal(size=n)
+    return x, y - y.mean(), np.arange(n) // 20
+
+
+def dart_ranker(**parameters):
+    usual = {
+        "preset": "defaults-1",
+        "objective": "l2",
+        "n_rounds": 8,
+        "max_leaves": 7,
+        "min_hessian_in_leaf": 0.0,
+        "verbose": 0,
+    }
+    return Ranker(**usual, learning_rate=0.3, n_threads=1, **parameters)
+
+
+def settings_of(**parameters):
+    usual = {"objective": "regression", "boost_from_average": False, "num_leaves": 7, "min_sum_hessian_in_leaf": 0.0}
+    return usual | {"verbose": -1} | {"learning_rate": 0.3, "num_threads": 1} | parameters
+
+
+@pytest.mark.parametrize("xgboost_dart_mode", [False, True])
+def test_dart_that_drops_everything_is_lightgbm_s(xgboost_dart_mode):
+    lightgbm = peer("lightgbm")
+    x, y, qid = regression(1)
+    drops = {"drop_rate": 1.0, "skip_drop": 0.0, "uniform_drop": True, "xgboost_dart_mode": xgboost_dart_mode}
+    ours = dart_ranker(boosting="dart", max_drop=0, **drops).fit(x, np.zeros(len(x)), qid=qid, label=y)
+    data = lightgbm.Dataset(x, y, params={"min_data_in_bin": 1, "verbose": -1})
+    theirs = lightgbm.train(settings_of(boosting="dart", max_drop=-1, **drops), data, 8)
+    assert ours.predict(x) == pytest.approx(theirs.predict(x), abs=1e-4 * np.abs(y).max())
+    assert np.abs(ours.predict(x)).max() > 1.0

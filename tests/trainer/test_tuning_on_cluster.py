@@ -1,4 +1,4 @@
-"""A search on a cluster: the same bytes as on one machine, for any workers, any order of completion and any loss."""
+"""A search and a cross-validation on a cluster: the same as on one machine, for any workers, any order and any loss."""
 
 from __future__ import annotations
 
@@ -9,18 +9,23 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
-from rankmill.cli import execute
-from rankmill.foundation.cluster.workers import Cluster
-from rankmill.foundation.errors import InputError, InvalidParameter, WorkerLost
+from rankmill.cli import app, execute
+from rankmill.foundation.cluster.workers import Cluster, open_cluster
+from rankmill.foundation.errors import InputError, InvalidParameter, TrainingDataRejected, WorkerLost
 from rankmill.pipeline.dataset import Dataset
+from rankmill.trainer.cross_validate_on_cluster import cross_validate_on_cluster
 from rankmill.trainer.options import TuneOptions
+from rankmill.trainer.train_on_dataset import cross_validate
+from rankmill.trainer.training_options import TrainingOptions
+from rankmill.trainer.training_result import RoundRecord
 from rankmill.trainer.tuning.search import TunePlan, plan_tuning, tune
 from rankmill.trainer.tuning.space import space_of
 from rankmill.trainer.tuning.trials import Outcome, Task
-from tests.clusters import in_memory, look_often, square
+from tests.clusters import in_memory, killing_in, look_often, square
 from tests.refusals import refused, unnamed
-from tests.trainer.small_dataset import SMALL, small_dataset
+from tests.trainer.small_dataset import SMALL
 from tests.written import files_in
 
 BASE = replace(SMALL, n_rounds=8, early_stopping_rounds=0)
@@ -29,8 +34,7 @@ OPTIONS = TuneOptions(trials=4, repeat=1, best=2, compare_by="valid")
 
 
 @pytest.fixture(scope="module")
-def plan(tmp_path_factory: pytest.TempPathFactory) -> TunePlan:
-    dataset = small_dataset(tmp_path_factory.mktemp("tuning"))
+def plan(dataset: Dataset) -> TunePlan:
     return plan_tuning(dataset, BASE, SPACE, replace(OPTIONS, workers=1))
 
 
@@ -124,3 +128,50 @@ def test_what_is_not_done_in_time_stops_on_workers_too(plan: TunePlan, tmp_path:
     with refused(InvalidParameter, "no trial ended in time", "goes on"):
         tune(timed, tmp_path / "t", cluster=cluster, begun=begun - 59.5)
     assert time.monotonic() - begun < 10.0
+
+
+# -- cross-validation -------------------------------------------------------------------------------------------------
+
+
+# folds stop at different rounds, so that the shorter ones are trained on
+PARAMETERS = replace(SMALL, n_rounds=30, early_stopping_rounds=3, folds=4)
+OF_FOLDS = TrainingOptions(n_threads=1, eval_metrics=["map"])
+
+
+@pytest.mark.parametrize("looks", [("a",), ("a b", "a b", "b", "b c", "a c")])
+def test_any_workers_in_any_order(looks: tuple[str, ...], dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    look_often(monkeypatch)
+    told: list[RoundRecord] = []
+    expected = cross_validate(dataset, PARAMETERS, replace(OF_FOLDS, on_round=told.append))
+    assert len({sum(record.fold == fold for record in told) for fold in range(1, 5)}) > 1
+    heard: list[RoundRecord] = []
+    cluster, _ = in_memory(*looks, seed=len(looks))
+    found = cross_validate_on_cluster(dataset, PARAMETERS, replace(OF_FOLDS, on_round=heard.append), cluster)
+    assert found == expected
+    assert found.to_dict() == expected.to_dict()
+    assert sorted((record.fold, record.round_number) for record in heard) == sorted(
+        (record.fold, record.round_number) for record in told
+    )
+    assert not [path for path in dataset.path.iterdir() if path.name.startswith(".")]
+
+
+@pytest.mark.slow
+def test_a_process_is_killed(dataset: Dataset) -> None:
+    with open_cluster("local:2") as cluster, killing_in("_train_fold", cluster) as killed:
+        found = cross_validate_on_cluster(dataset, PARAMETERS, OF_FOLDS, cluster)
+        assert killed
+    assert found.to_dict() == cross_validate(dataset, PARAMETERS, OF_FOLDS).to_dict()
+
+
+@pytest.mark.slow
+def test_the_command_cv(dataset: Dataset) -> None:
+    words = ["cv", str(dataset.path), "--folds", "3", "--n-rounds", "4", "--max-leaves", "4", "--json"]
+    alone, together = (CliRunner().invoke(app, [*words, *more]) for more in ([], ["--cluster", "local:2"]))
+    assert alone.exit_code == together.exit_code == 0, together.stderr
+    assert alone.stdout == together.stdout
+
+
+def test_too_many_folds_are_refused(dataset: Dataset) -> None:
+    cluster, _ = in_memory("a b")
+    with refused(TrainingDataRejected, 1000, "folds"):
+        cross_validate_on_cluster(dataset, replace(PARAMETERS, folds=1000), OF_FOLDS, cluster)

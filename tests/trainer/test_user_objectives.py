@@ -12,7 +12,7 @@ from rankmill.trainer.objectives.pairwise import pair_loss as pairwise
 from rankmill.trainer.objectives.user import check_lambdas, remember_delta, remember_objective, spelled
 from rankmill.trainer.workers import with_team
 from tests.refusals import refused
-from tests.trainer.pair_case import build, case, derivatives
+from tests.trainer.loss_cases import build, case, derivatives
 
 
 def reciprocal_gain(grades, i, j):

@@ -17,7 +17,7 @@ from tests import naive_lists, naive_pairs
 from tests.naive_samples import bits_of, uniform_of
 from tests.refusals import refused
 from tests.trainer.fixed import fixed
-from tests.trainer.pair_case import case, derivatives
+from tests.trainer.loss_cases import case, derivatives
 
 
 def build(rows, options="", **parameters):

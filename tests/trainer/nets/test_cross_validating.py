@@ -20,7 +20,6 @@ from rankmill.trainer.sampling import fold_of_queries
 from rankmill.trainer.training_result import HOLDOUT
 from tests.refusals import refused, unnamed
 from tests.trainer.nets.net_case import SMALL, planted_data
-from tests.trainer.small_dataset import small_dataset
 
 OPTIONS = NetOptions(
     **{**SMALL, "transform": "quantile", "epochs": 12, "early_stopping_epochs": 3, "learning_rate": 0.05}
@@ -71,8 +70,7 @@ def test_a_fold_is_the_net_of_the_other_rows():
     assert of_folds == pytest.approx(found.values("ndcg@10"), abs=1e-12)
 
 
-def test_threads_change_nothing(tmp_path):
-    dataset = small_dataset(tmp_path)
+def test_threads_change_nothing(dataset):
     one, two = (cross_validate_net_on(dataset, OPTIONS, 3, MachineOptions(n_threads=n), by_query=True) for n in (1, 2))
     assert (one, one.by_query.tobytes()) == (two, two.by_query.tobytes())
     data = split_for_net(dataset, "train", OPTIONS)
@@ -102,8 +100,8 @@ def test_refusals():
         cross_validate_net(data, NetOptions(objective="coxph"), 2)
 
 
-def test_the_command(tmp_path, capsys):
-    path = str(small_dataset(tmp_path).path)
+def test_the_command(dataset, capsys):
+    path = str(dataset.path)
     command = ["cv", path, "--folds", "3", "--model", "net", "--layers", "8", "--epochs", "2"]
     assert execute(command) == 0
     printed = capsys.readouterr()

@@ -23,7 +23,6 @@ from rankmill.trainer.options import CheckpointOptions
 from rankmill.trainer.parameters import TrainParameters
 from tests.rankmill.test_run import CONFIG, write_project
 from tests.refusals import refused
-from tests.trainer.small_dataset import small_dataset
 
 SMALL = ["--model", "net", "--layers", "8", "--epochs", "3", "--batch-documents", "100"]
 
@@ -36,8 +35,8 @@ def options(**more):
     return NetOptions(layers=(8,), batch_documents=100, **{"epochs": 3, **more})
 
 
-def test_a_net_is_registered_and_used_like_any_model(tmp_path):
-    dataset, common = small_dataset(tmp_path), ["--registry", tmp_path / "r"]
+def test_a_net_is_registered_and_used_like_any_model(dataset, tmp_path):
+    common = ["--registry", tmp_path / "r"]
     done = invoke("train", dataset.path, "--name", "net", *SMALL, "--seed", 3, *common, "--json")
     assert done.exit_code == 0, done.output
     report = json.loads(done.stdout[done.stdout.index("{") :])
@@ -67,8 +66,8 @@ def test_a_net_is_registered_and_used_like_any_model(tmp_path):
         assert found.exception is None or isinstance(found.exception, PromotionRefused), found.output
 
 
-def test_options_of_the_other_kind_are_refused(tmp_path):
-    dataset, common = small_dataset(tmp_path), ["--registry", tmp_path / "r"]
+def test_options_of_the_other_kind_are_refused(dataset, tmp_path):
+    common = ["--registry", tmp_path / "r"]
     for given, named in (
         (["--max-leaves", "7"], "--max-leaves"),
         (["--resume", "net@1"], "--resume"),
@@ -86,8 +85,7 @@ def test_options_of_the_other_kind_are_refused(tmp_path):
     assert ModelOptions(model="net").net_options(TrainParameters()) == NetOptions()
 
 
-def test_a_killed_training_resumes_to_the_same_bytes(tmp_path):
-    dataset = small_dataset(tmp_path)
+def test_a_killed_training_resumes_to_the_same_bytes(dataset, tmp_path):
     whole = train_net_on(dataset, options(), CheckpointOptions())
     machine = CheckpointOptions(checkpoint=tmp_path / "kept", checkpoint_every=0.0)
     seen = []
@@ -108,10 +106,9 @@ def test_a_killed_training_resumes_to_the_same_bytes(tmp_path):
     assert not [*(tmp_path / "kept").iterdir()]
 
 
-def test_neither_files_nor_batches_of_reading_change_the_bytes(tmp_path, monkeypatch):
-    dataset = small_dataset(tmp_path)
+def test_neither_files_nor_batches_of_reading_change_the_bytes(dataset, tmp_path, monkeypatch):
     whole = train_net_on(dataset, options(), CheckpointOptions()).net
-    rows, files = (tmp_path / "judgments.txt").read_text().splitlines(keepends=True), []
+    rows, files = (dataset.path.parent / "judgments.txt").read_text().splitlines(keepends=True), []
     for name, part in (("b", rows[:333]), ("a", rows[333:])):
         files.append(tmp_path / f"{name}.txt")
         files[-1].write_text("".join(part))
@@ -128,8 +125,8 @@ def test_neither_files_nor_batches_of_reading_change_the_bytes(tmp_path, monkeyp
     assert train_net_on(dataset, options(), CheckpointOptions()).net.sha256 == whole.sha256
 
 
-def test_a_damaged_checkpoint_is_told_and_not_used(tmp_path):
-    dataset, machine = small_dataset(tmp_path), CheckpointOptions(checkpoint=tmp_path / "kept")
+def test_a_damaged_checkpoint_is_told_and_not_used(dataset, tmp_path):
+    machine = CheckpointOptions(checkpoint=tmp_path / "kept")
     whole, said = train_net_on(dataset, options(epochs=1), machine), []
     data = whole.checkpoint.read_bytes()
     whole.checkpoint.write_bytes(data[:-40] + bytes(40))

@@ -44,10 +44,6 @@ def test_the_same_bytes_for_any_number_of_threads(options):
     assert len({net.sha256 for net in nets}) == 1
 
 
-def test_another_seed_another_net():
-    assert trained(seed=1, epochs=1).net.sha256 != trained(seed=2, epochs=1).net.sha256
-
-
 @pytest.mark.parametrize("options", [{}, {"optimiser": "sgd", "schedule": "follow_loss", "learning_rate": 0.5}])
 def test_resuming_gives_the_same_bytes_as_one_go(options):
     data = planted_data(categories=4)
@@ -78,7 +74,7 @@ def test_another_training_is_not_resumed():
         trained(epochs=1, resume=trained(epochs=2).checkpoint)
     with refused(ModelFormatError, "checkpoint"):
         trained(epochs=2, resume=part.net.to_bytes())
-    for place in range(0, len(part.checkpoint), 997):
+    for place in range(0, len(part.checkpoint), 2999):
         damaged = bytearray(part.checkpoint)
         damaged[place] ^= 1
         with refused(ModelFormatError, "checkpoint"):
@@ -96,16 +92,11 @@ def test_early_stopping_keeps_the_best_epoch():
     assert result.net.info["epochs"] == result.best_epoch
 
 
-def test_without_a_valid_split_the_last_epoch_is_kept():
-    result = trained(planted_data(valid=False), epochs=3, early_stopping_epochs=1)
-    assert (len(result.history), result.best_epoch) == (3, 3)
-
-
 def test_a_caller_may_stop():
     assert len(trained(epochs=5, on_epoch=lambda record, _: record.round_number == 2).history) == 2
 
 
-@pytest.mark.parametrize("objective", ["lambdamart", "softmax", "ranknet", "lambdaloss", "listmle", "yetirank"])
+@pytest.mark.parametrize("objective", ["lambdamart", "softmax", "yetirank"])
 def test_nets_learn_a_planted_signal(objective):
     data = planted_data(3, n_queries=150)
     net = trained(data, objective=objective, epochs=12, learning_rate=0.01).net
@@ -113,7 +104,7 @@ def test_nets_learn_a_planted_signal(objective):
     assert ndcg(net, data.valid) > 0.8
 
 
-@pytest.mark.parametrize("metric", [*SWAPPABLE, "ndcg@5", "err@10", "map@3"])
+@pytest.mark.parametrize("metric", SWAPPABLE)
 def test_every_metric_with_swap_deltas_can_be_the_target(metric):
     metric = {"rbp": "rbp(p=0.8)", "precision": "precision@5", "recall": "recall@5"}.get(metric, metric)
     result = trained(metric=metric, epochs=1)
@@ -163,30 +154,19 @@ def test_batches_are_whole_queries_and_every_row_is_in_one(documents):
 
 
 @pytest.mark.parametrize(
-    "objective",
+    ("objective", "metric"),
     [
-        "lambdamart",
-        "ranknet(ties=true)",
-        "softmax",
-        "lambdaloss",
-        "listmle",
-        "query_rmse",
-        "consistent_cosine",
-        "l2",
-        "laplace",
-        "quantile",
-        "bernoulli",
-        "adaboost",
-        "poisson",
-        "logistic2",
-        "logistrank",
-        "consistent_kl",
+        *(("lambdamart", metric) for metric in ("ndcg@10", "err@5", "concordance")),
+        *(
+            (name, "ndcg@10")
+            for name in (
+                "ranknet(ties=true)", "softmax", "lambdaloss", "listmle", "query_rmse", "consistent_cosine", "l2", "laplace",
+                "quantile", "bernoulli", "adaboost", "poisson", "logistic2", "logistrank", "consistent_kl",
+            )
+        ),
     ],
-)
-@pytest.mark.parametrize("metric", ["ndcg@10", "err@5", "concordance"])
+)  # fmt: skip
 def test_gradients_of_a_batch_are_those_of_all_queries(objective, metric):
-    if metric != "ndcg@10" and objective != "lambdamart":
-        return
     rows = rows_of(planted(4)).rows
     loss = objective_of(rows, NetOptions(objective=objective, metric=metric).losses())
     scores = np.random.default_rng(5).normal(size=rows.n_rows)
@@ -223,7 +203,7 @@ def test_the_rate_falls_when_the_loss_rises():
     assert rates[-1] < 1.0
 
 
-@pytest.mark.parametrize("objective", ["lambdamart", "softmax", "ranknet"])
+@pytest.mark.parametrize("objective", ["lambdamart", "softmax"])
 def test_weights_that_grow_without_bound_are_an_error(objective):
     with refused(InvalidParameter, "learning_rate", "1", "epoch"):
         trained(objective=objective, optimiser="sgd", learning_rate=1, batch_norm=False, weight_decay=100, epochs=30)
@@ -235,7 +215,7 @@ def test_what_only_trees_learn_is_refused_with_the_reason(objective):
         trained(objective=objective)
 
 
-@pytest.mark.parametrize("objective", ["l2", "laplace", "poisson", "bernoulli(threshold=0.5)"])
+@pytest.mark.parametrize("objective", ["l2", "laplace", "poisson"])
 def test_nets_learn_labels_of_documents(objective):
     """The loss on unseen labels falls: that of l2, 1 / 2 for a constant, to that of a good fit."""
     rng = np.random.default_rng(8)
@@ -278,25 +258,6 @@ def test_refusals():
         trained(replace(data, valid=replace(alike, values=data.train.values)))
 
 
-def test_a_checkpoint_of_other_weights_is_refused():
-    data = planted_data()
-    options = NetOptions(layers=(8,), epochs=1)
-    kept = train_net(data, options).checkpoint
-    rows = data.train.rows
-    weighed = replace(data.train, rows=replace(rows, weights=np.full(rows.n_rows, 2.0, np.float32)))
-    with refused(InvalidParameter, "resume", "data"):
-        train_net(replace(data, train=weighed), options, resume=kept)
-
-
-def test_pairs_follow_the_schedule():
-    data = planted_data()
-    nets = [
-        train_net(data, as_published(updates="pairs", epochs=2, schedule=schedule)).net
-        for schedule in ("constant", "cosine")
-    ]
-    assert nets[0] != nets[1]
-
-
 def test_given_pairs_count_only_where_grades_order_nothing():
     data = planted_data()
     rows = data.train.rows
@@ -307,11 +268,11 @@ def test_given_pairs_count_only_where_grades_order_nothing():
     assert np.array_equal(plain.predict(data.train.values), given.predict(data.train.values))
     level = replace(rows, pairs=pairs, grades=np.zeros_like(rows.grades))
     ungraded = replace(data, train=replace(data.train, rows=level))
-    learnt = trained(ungraded, epochs=60, objective="ranknet", early_stopping_epochs=0).net.predict(data.train.values)
+    learnt = trained(ungraded, epochs=40, objective="ranknet", early_stopping_epochs=0).net.predict(data.train.values)
     assert np.mean(learnt[pairs.better] > learnt[pairs.worse]) > 0.75
 
 
-@pytest.mark.parametrize("size", [1e31, 1e100, 1e299])
+@pytest.mark.parametrize("size", [1e31, 1e299])
 def test_labels_beyond_the_scores_of_a_net_are_refused_in_one_line(size) -> None:
     rng = np.random.default_rng(0)
     x, qid = rng.normal(size=(60, 2)), np.repeat(np.arange(6), 10)

@@ -19,7 +19,6 @@ from rankmill.trainer.nets.cross_validating import cross_validate_net_on
 from rankmill.trainer.nets.options import ModelOptions, NetOptions
 from rankmill.trainer.options import MachineOptions, TuneOptions
 from rankmill.trainer.parameters import TrainParameters
-from rankmill.trainer.tuning import searched
 from rankmill.trainer.tuning.search import plan_tuning, tune
 from rankmill.trainer.tuning.space import default_space_of_nets, read_space, space_of
 from tests.refusals import refused, unnamed
@@ -27,7 +26,7 @@ from tests.written import files_in
 
 BASE = NetOptions(layers=(8,), epochs=4, batch_documents=100, learning_rate=0.02)
 SPACE = space_of({"layers": "(),(8),(8,4)", "dropout": "0..0.5", "learning_rate": "0.005..0.1:log"}, "test", "net")
-USUAL = TuneOptions(trials=3, repeat=1, best=1, workers=1)
+USUAL = TuneOptions(trials=2, repeat=1, best=1, workers=1)
 ONE = MachineOptions(n_threads=1)
 
 
@@ -57,35 +56,6 @@ def test_the_folder_has_the_same_bytes_for_two_workers(dataset, by_folds, tmp_pa
     other = tune(plan_tuning(dataset, BASE, SPACE, replace(USUAL, workers=2), folds=3), tmp_path / "two")
     assert other.to_json() == table.to_json()
     assert files_in(tmp_path / "two") == files_in(out)
-
-
-def test_a_search_that_is_killed_again_and_again_leaves_what_an_undisturbed_one_does(
-    dataset, by_folds, tmp_path, monkeypatch
-):
-    out, table = by_folds
-    real, calls = searched.cross_validate_net_on, 0
-
-    def dying(*arguments, **options):
-        nonlocal calls
-        calls += 1
-        if calls % 2 == 0:
-            raise KeyboardInterrupt
-        return real(*arguments, **options)
-
-    monkeypatch.setattr(searched, "cross_validate_net_on", dying)
-    for _ in range(20):
-        try:
-            found = tune(plan_tuning(dataset, BASE, SPACE, USUAL, folds=3), tmp_path / "t")
-            break
-        except KeyboardInterrupt:
-            continue
-    assert found.to_json() == table.to_json()
-    assert files_in(tmp_path / "t") == files_in(out)
-    before = calls
-    tune(plan_tuning(dataset, BASE, SPACE, USUAL, folds=3), tmp_path / "t")
-    assert calls == before
-    with refused(InvalidParameter, "search", "fresh"):
-        tune(plan_tuning(dataset, BASE, SPACE, USUAL, folds=4), tmp_path / "t")
 
 
 def test_the_space_of_a_net(tmp_path):

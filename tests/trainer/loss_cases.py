@@ -1,4 +1,4 @@
-"""Small queries with pairs, and what losses over pairs are by their definition, for the tests of this folder."""
+"""Small rows for the tests of losses, and what the losses and their derivatives are by definition."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from rankmill.pipeline.pairs.stored_pairs import PreferencePairs
 from rankmill.scorer.metrics import Metric, Policy, parse_metric
 from rankmill.trainer.objectives.registry import objective_of
 from rankmill.trainer.rows import RankedRows
-from rankmill.trainer.workers import Team
+from rankmill.trainer.workers import Team, with_team
 from tests import naive_pairs
 from tests.trainer.fixed import fixed
 
-SIZES = (5, 1, 9, 12, 2, 3)
+OF_PAIRS = (5, 1, 9, 12, 2, 3)
+SIZES = [1, 6, 9, 2, 4]
 METRICS = [
     "ndcg@3",
     "dcg",
@@ -22,15 +23,13 @@ METRICS = [
     "err@4",
     "map",
     "map@3",
-    "mrr",
     "mrr@2",
     "precision@4",
     "recall@3",
     "wta",
     "rbp(0.8)",
+    "concordance",
 ]
-METRICS += ["concordance"]
-
 CASES = [
     *(("lambdamart", {"metric": metric, "lambda_normalisation": False}) for metric in METRICS),
     ("lambdamart", {"metric": "ndcg@3"}),
@@ -48,7 +47,109 @@ CASES = [
 ]
 
 
-def case(seed, *, weighted=False, given=False, spread=1.0, sizes=SIZES):
+def build(rows, objective, **parameters):
+    return objective_of(rows, fixed(objective=objective, **parameters))
+
+
+def derivatives(objective, scores, *, step=1, team=None):
+    """g and h at the scores, (n_rows,) or (n_outputs, n_rows)."""
+    scores = np.asarray(scores, dtype=np.float64)
+    g, h = np.full_like(scores, np.nan), np.full_like(scores, np.nan)
+    objective.gradients(step, scores, g, h, team or Team(1))
+    return g, h
+
+
+# -- single documents ------------------------------------------------------------------------------------------------
+
+
+def rows_with(grades=None, labels=None, weights=None, offsets=None, events=None, sizes=None, query_weights=None):
+    """Rows without bins: what a loss looks at."""
+    n = len(grades if grades is not None else labels)
+    starts = np.concatenate(([0], np.cumsum([n] if sizes is None else sizes))).astype(np.int64)
+    return RankedRows(
+        np.zeros(n, np.int32) if grades is None else np.asarray(grades, np.int32),
+        starts,
+        (),
+        *(None if values is None else np.asarray(values, np.float64) for values in (weights, labels)),
+        events=None if events is None else np.asarray(events, np.uint8),
+        offsets=None if offsets is None else np.asarray(offsets, np.float64),
+        query_weights=None if query_weights is None else np.asarray(query_weights, np.float64),
+    )
+
+
+def objective_on(written, rows, **parameters):
+    return build(rows, written, **parameters)
+
+
+def differences(function, scores, step=1e-4):
+    """Central differences of a function of all scores, one score at a time; the values may be arrays."""
+    out = []
+    for i in np.ndindex(scores.shape):
+        moved = np.zeros_like(scores)
+        moved[i] = step
+        out.append((function(scores + moved) - function(scores - moved)) / (2 * step))
+    return np.array(out).reshape(*scores.shape, *np.shape(out[0]))
+
+
+def gradient_error(objective, scores, smooth=slice(None)):
+    """Largest error of g against differences of the losses, relative to the largest |g|; the gradients come first.
+
+    ``smooth``: the scores away from kinks.
+    """
+    g, _ = derivatives(objective, scores)
+    found = differences(lambda s: objective.losses(s).sum(), scores)
+    return np.abs(found - g)[smooth].max() / np.abs(g).max()
+
+
+def hessian_error(objective, scores):
+    """Largest error of h against differences of g, each in its own score, relative to the largest h."""
+    _, h = derivatives(objective, scores)
+    found = differences(lambda s: derivatives(objective, s)[0], scores)
+    own = np.array([found[i][i] for i in np.ndindex(scores.shape)]).reshape(scores.shape)
+    return np.abs(own - h).max() / np.abs(h).max()
+
+
+def steps_of(objective, scores, leaves, output=0):
+    """Steps of leaves given as lists of rows; Newton's where the objective has no rule of its own."""
+    rows = np.concatenate(leaves).astype(np.int32)
+    starts = np.concatenate(([0], np.cumsum([len(leaf) for leaf in leaves]))).astype(np.int64)
+    g, h = derivatives(objective, scores)
+    steps = with_team(1, lambda team: objective.leaf_steps(output, scores, rows, starts, team))
+    if steps is None:
+        g, h = np.atleast_2d(g)[output], np.atleast_2d(h)[output]
+        steps = np.array([-g[leaf].sum() / h[leaf].sum() for leaf in leaves])
+    return steps
+
+
+# -- lists -----------------------------------------------------------------------------------------------------------
+
+
+def starts_of(sizes):
+    return np.concatenate(([0], np.cumsum(sizes))).astype(np.int64)
+
+
+def objective_for(objective, grades, sizes=None, *, weights=None, query_weights=None, labels=None, **parameters):
+    grades = np.asarray(grades, dtype=np.int32)
+    rows = RankedRows(
+        grades, starts_of(sizes or [len(grades)]), (), weights, labels=labels, query_weights=query_weights
+    )
+    return objective_of(rows, fixed(objective=objective, **parameters))
+
+
+def random_lists(seed, sizes=SIZES, spread=1.5):
+    """(scores, grades) with two grades in every list of two documents or more."""
+    rng = np.random.default_rng(seed)
+    scores, grades = rng.normal(scale=spread, size=sum(sizes)), rng.integers(0, 4, size=sum(sizes))
+    for first, n in zip(starts_of(sizes), sizes, strict=False):
+        if n > 1:
+            grades[first : first + 2] = (0, 3)
+    return scores, grades
+
+
+# -- pairs -----------------------------------------------------------------------------------------------------------
+
+
+def case(seed, *, weighted=False, given=False, spread=1.0, sizes=OF_PAIRS):
     """Rows of a few queries, and distinct scores."""
     rng = np.random.default_rng(seed)
     n, starts = sum(sizes), np.concatenate(([0], np.cumsum(sizes))).astype(np.int64)
@@ -74,16 +175,6 @@ def case(seed, *, weighted=False, given=False, spread=1.0, sizes=SIZES):
         )
     rows = RankedRows(grades, starts, [], weights, query_weights=query_weights, pairs=pairs)
     return rows, spread * rng.permutation(n) / 7.0
-
-
-def build(rows, objective, **parameters):
-    return objective_of(rows, fixed(objective=objective, **parameters))
-
-
-def derivatives(objective, scores, *, step=1, team=None):
-    g, h = np.full(len(scores), np.nan), np.full(len(scores), np.nan)
-    objective.gradients(step, scores, g, h, team or Team(1))
-    return g, h
 
 
 def expected(rows, scores, objective, parameters):
