@@ -155,7 +155,13 @@ def leaves_of(tree, bins):
 
 @pytest.mark.parametrize(
     ("name", "criterion"),
-    [("lambdamart", "rwse"), ("listnet", "se"), ("bernoulli", "se"), ("ranknet", "ole"), ("stochasticrank", "rwse")],
+    [
+        ("lambdamart", "rwse"),
+        ("consistent_l2", "se"),
+        ("bernoulli", "se"),
+        ("ranknet", "ole"),
+        ("stochasticrank", "rwse"),
+    ],
 )
 def test_every_leaf_has_the_least_sum_of_hessians_by_every_criterion(name, criterion):
     bound, n_leaves = 5.0, 0
