@@ -410,7 +410,7 @@ NOT_RUN = {
     (
         "registry/archive.py",
         "--move-aliases",
-    ): "needs a bundle of another registry: tests/registry/test_cli_bundles.py",
+    ): "needs a bundle of another registry: tests/registry/test_cli.py",
     ("rankmill/removed.py", ""): "names what is there in place of what was removed",
     ("rankmill/cli.py", "Get started"): "the first steps, which the pages run",
     ("rankmill/ranker.py", "features are selected"): "names a command, in Python",

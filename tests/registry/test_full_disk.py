@@ -157,46 +157,6 @@ def test_a_folder_in_its_place_is_left_alone(web: Registry) -> None:
     assert (web.root / "ballast").is_dir()
 
 
-LIMITED = """
-import os, resource, sys
-from pathlib import Path
-from rankmill.registry.model_registry import Registry
-from tests.registry.conftest import FACTS, QuickDisk
-root = Path(sys.argv[1])
-def state():
-    registry = Registry(root, disk=QuickDisk())
-    assert registry.verify().ok
-    return [(str(v), v.aliases) for v in registry.versions("web")]
-def attempt(work, limit):
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
-    try:
-        work(Registry(root, disk=QuickDisk()))
-    except OSError as error:
-        assert "a file would be larger than is allowed here" in str(error), error
-        return False
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-    return True
-for work in (lambda r: r.promote("web", 1), lambda r: r.rollback("web"), lambda r: r.register("web", bytes(600), manifest=FACTS)):
-    old, limit = state(), 0
-    while not attempt(work, limit):
-        assert state() == old
-        assert not list((root / "tmp").iterdir())
-        limit += 121
-    assert limit > 300
-    assert state() != old
-    assert not list((root / "tmp").iterdir())
-print("done")
-"""
-
-
-def test_a_limit_for_the_size_of_files_at_any_byte(web: Registry) -> None:
-    done = subprocess.run(
-        [sys.executable, "-B", "-c", LIMITED, str(web.root)], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    assert done.stdout == "done\n", done.stderr
-
-
 MOUNTED = """
 import errno, json, os, subprocess, sys
 from pathlib import Path
