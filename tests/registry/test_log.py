@@ -110,12 +110,17 @@ def test_entries_that_cannot_follow_are_refused(web: Registry) -> None:
             state.apply(last.model_copy(update=follow | update))
 
 
-def test_an_operation_of_a_later_version_is_named(web: Registry) -> None:
+def test_an_operation_of_a_later_version_is_named_and_other_spellings_are_refused(web: Registry) -> None:
     path = files(web, "models")[-1]
-    body = path.read_bytes()[len(b'{"entry":') : -len(b',"sha256":""}\n') - 64].replace(b'"promote"', b'"crown"')
-    rewrite(path, b'{"entry":%b,"sha256":"%b"}\n' % (body, hashlib.sha256(body).hexdigest().encode()))
-    with pytest.raises(IntegrityError, match=r"00000000000000000007\.json: .*'crown'"):
-        web.log("web")
+    body = path.read_bytes()[len(b'{"entry":') : -len(b',"sha256":""}\n') - 64]
+
+    def told_under_a_right_digest(body: bytes, *facts: str) -> None:
+        rewrite(path, b'{"entry":%b,"sha256":"%b"}\n' % (body, hashlib.sha256(body).hexdigest().encode()))
+        with refused(IntegrityError, "00000000000000000007.json", *facts):
+            web.log("web")
+
+    told_under_a_right_digest(body.replace(b'"promote"', b'"crown"'), "'crown'")
+    told_under_a_right_digest(body.replace(b'"host":', b'"host": '), "changed")
 
 
 GOLDEN = (

@@ -93,6 +93,14 @@ def test_segments_of_categories_beyond_their_list_are_refused(key, value):
         read_from("xgboost", json.dumps(model).encode(), "m.json")
 
 
+def test_a_split_by_no_category_is_refused():
+    model = json.loads(write_as("xgboost", with_sets(1)).data)
+    tree = next(t for t in model["learner"]["gradient_booster"]["model"]["trees"] if t["categories_sizes"])
+    tree["categories_sizes"] = [0] * len(tree["categories_sizes"])
+    with refused(ModelFormatError, "m.json", "set of categories", "none"):
+        read_from("xgboost", json.dumps(model).encode(), "m.json")
+
+
 def crafted(net, rng):
     """The file of ``net`` with a right digest, and a wrong value, length, width or dtype."""
     _, header, arrays = model_file.decode(net.to_bytes(), "m", "a net", {model_file.NET: (HEADER, ARRAYS)})
