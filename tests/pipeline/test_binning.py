@@ -36,37 +36,24 @@ def masses(values: np.ndarray, edges: np.ndarray) -> list[Counter[float]]:
 
 
 @law
-@given(SAMPLES, st.integers(2, 255))
-def test_every_edge_separates_neighbours_and_every_bin_is_used(values, max_bin):
+@given(SAMPLES, st.integers(2, 60), st.randoms(use_true_random=False))
+def test_edges_are_midpoints_of_neighbours_that_leave_no_bin_empty_or_too_full(values, max_bin, random):
     edges = edges_of(values, max_bin)
-    present = np.unique(values[~np.isnan(values)] + np.float32(0))
+    present = np.unique(values[~np.isnan(values)] + np.float32(0)).astype(np.float64)
     assert edges.dtype == np.float32
     assert len(edges) == max(0, min(len(present), max_bin) - 1)
-    for edge in edges:
-        below, above = present[present <= edge], present[present > edge]
-        assert len(below) > 0
-        assert len(above) > 0
-        assert np.isfinite(edge) or below[-1] == edge
-    assert all(bins for bins in masses(values, edges)) or not len(present)
-
-
-@law
-@given(SAMPLES, st.integers(2, 40))
-def test_edges_are_the_midpoints_of_their_neighbours(values, max_bin):
-    present = np.unique(values[~np.isnan(values)] + np.float32(0)).astype(np.float64)
-    for edge in edges_of(values, max_bin).tolist():
+    for edge in edges.tolist():
         below, above = present[present <= edge][-1], present[present > edge][0]
-        if np.isfinite(below) and np.isfinite(above):
-            middle = float(np.float32((below + above) / 2))
-            assert edge == (middle if middle < above else below)
-
-
-@law
-@given(SAMPLES, st.integers(2, 40))
-def test_a_bin_of_several_values_is_bounded_by_twice_the_mean(values, max_bin):
+        middle = float(np.float32((below + above) / 2)) if np.isfinite([below, above]).all() else edge
+        assert edge == (middle if middle < above else below)
+        assert np.isfinite(edge) or edge == below
     n = int((~np.isnan(values)).sum())
-    for bins in masses(values, edges_of(values, max_bin)):
-        assert len(bins) == 1 or bins.total() <= 2 * n / (max_bin - 1) + 1 or not bins
+    for bins in masses(values, edges):
+        assert bins or not len(present)
+        assert len(bins) < 2 or bins.total() <= 2 * n / (max_bin - 1) + 1
+    shuffled = values.tolist()
+    random.shuffle(shuffled)
+    np.testing.assert_array_equal(edges, edges_of(np.array(shuffled, dtype=np.float32), max_bin))
 
 
 @law
@@ -75,14 +62,6 @@ def test_no_other_cut_has_a_lighter_heaviest_bin(counts, max_bin):
     values = np.repeat(np.arange(len(counts), dtype=np.float32), counts)
     heaviest = max((b.total() for b in masses(values, edges_of(values, max_bin)) if len(b) > 1), default=0)
     assert heaviest == naive.lightest_heaviest_bin(counts, max_bin)
-
-
-@law
-@given(SAMPLES, st.integers(2, 40), st.randoms(use_true_random=False))
-def test_the_order_of_the_values_does_not_matter(values, max_bin, random):
-    shuffled = values.tolist()
-    random.shuffle(shuffled)
-    np.testing.assert_array_equal(edges_of(values, max_bin), edges_of(np.array(shuffled, dtype=np.float32), max_bin))
 
 
 def test_zero_stands_alone_and_the_rest_share_the_bins_evenly():
@@ -96,7 +75,7 @@ def test_zero_stands_alone_and_the_rest_share_the_bins_evenly():
 @pytest.mark.parametrize("max_bin", [15, 255])
 def test_a_value_heavier_than_its_fair_share_stands_alone(max_bin):
     rng = np.random.default_rng(9)
-    n = 10_000
+    n = 4000
     normal = rng.normal(size=n)
     columns = [
         np.where(rng.random(n) < 1.5 / max_bin, 0.0, normal),

@@ -15,32 +15,17 @@ from rankmill.pipeline.sources.files import find_files, format_of
 from tests.refusals import only_line, refused, unnamed
 
 LINE = "1 qid:{} 1:0.5\n"
+TREE = """
+day/a.txt day/b.txt.gz day/c.csv day/part-00000 day/X.TSV day/rank.train day/rank.train.query
+day/rank.train.group.gz day/.hidden.txt day/_SUCCESS day/notes.md day/LICENSE day/Readme.dat day/sub/d.txt
+day/sub/deep/e.txt day/sub/deep/.more/f.txt only/notes.md odd[1].txt odd1.txt
+"""
 
 
 @pytest.fixture
 def tree(tmp_path, monkeypatch):
     """A folder of judgments with everything in it that may stand beside them; the current folder."""
-    for name in [
-        "day/a.txt",
-        "day/b.txt.gz",
-        "day/c.csv",
-        "day/part-00000",
-        "day/X.TSV",
-        "day/rank.train",
-        "day/rank.train.query",
-        "day/rank.train.group.gz",
-        "day/.hidden.txt",
-        "day/_SUCCESS",
-        "day/notes.md",
-        "day/LICENSE",
-        "day/Readme.dat",
-        "day/sub/d.txt",
-        "day/sub/deep/e.txt",
-        "day/sub/deep/.more/f.txt",
-        "only/notes.md",
-        "odd[1].txt",
-        "odd1.txt",
-    ]:
+    for name in TREE.split():
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(LINE.format(name))
