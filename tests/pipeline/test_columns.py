@@ -15,7 +15,7 @@ from rankmill.pipeline.cli import app
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.options import IngestOptions, ReadOptions
-from rankmill.pipeline.sources.column_roles import HABITS, OPTIONAL, PARTS
+from rankmill.pipeline.sources.column_roles import HABITS, OPTIONAL, PARTS, parse_columns
 from rankmill.pipeline.sources.columns import table_columns
 from rankmill.pipeline.sources.open_source import open_source
 from tests.refusals import refused
@@ -200,7 +200,9 @@ def test_a_position_is_a_whole_number_of_one_or_more(tmp_path):
     assert str(rows.schema.field("position").type) == "int32"
 
 
-def test_every_part_can_be_renamed():
+def test_every_part_can_be_renamed_once():
+    with refused(InputError, "columns", "'qid'", "twice"):
+        parse_columns(["qid=a", "qid=b"])
     assert set(PARTS) == set(NAMES) == {"qid", "doc_id", "grade", *OPTIONAL}
     assert set(COLUMNS) == set(judgments(8, 0)[0])
     assert all(part.replace("_", "") in habits for part, habits in HABITS.items())

@@ -96,6 +96,9 @@ def test_a_map_that_is_none_is_refused():
     for text, *facts in (("a=1,,b=2", "''"), ("a=1,=2", "'=2'"), ("1=1,1.0=2", "'1.0'", "twice")):
         with refused(InputError, "grades", *facts):
             GradeRules(words=parse_words(text), highest=5)
+    for name, value, known in (("negative", "zeros", "'zero'"), ("unjudged", "keeps", "'keep'")):
+        with refused(InputError, name, repr(value), known):
+            GradeRules(**{name: value})
 
 
 # ---- in an ingest --------------------------------------------------------------------------------------------------

@@ -264,6 +264,8 @@ def test_a_spill_file_that_was_cut_short_is_refused(tmp_path: Path) -> None:
         file.finish()
     parts = RowSpill(SpillParts([tmp_path / "a"], spill.rows, spilled_schema()))
     assert sum(len(read_bucket(parts, bucket, 2, 0.0)) for bucket in range(2)) == 20
+    with pytest.raises(TypeError):
+        parts.add(RowBatch(qid=pa.array(["q"]), doc_id=None, grade=None, values=values[:1]), 0)
     (tmp_path / "a").write_bytes((tmp_path / "a").read_bytes()[:-1])
     with pytest.raises(OSError, match="cut short"):
         [read_bucket(parts, bucket, 2, 0.0) for bucket in range(2)]
