@@ -97,7 +97,7 @@ def test_a_map_that_is_none_is_refused():
         with refused(InputError, "grades", *facts):
             GradeRules(words=parse_words(text), highest=5)
     for name, value, known in (("negative", "zeros", "'zero'"), ("unjudged", "keeps", "'keep'")):
-        with refused(InputError, name, repr(value), known):
+        with refused(InputError, repr(value), known):
             GradeRules(**{name: value})
 
 
