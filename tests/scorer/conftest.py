@@ -4,9 +4,22 @@ from __future__ import annotations
 
 import pytest
 
+from rankmill.scorer import evaluate, slices
 from rankmill.scorer.forest import Forest
+from rankmill.scorer.metrics.significance import REPLICATES, percentile_interval
 from tests.scorer.candidate_files import random_candidates
 from tests.scorer.forests import random_forest
+
+
+@pytest.fixture(autouse=True)
+def few_replicates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Intervals of evaluations take more time than all else; what an interval is, the tests of the metrics say."""
+
+    def of_few(*arguments, replicates: int = REPLICATES, **options):
+        return percentile_interval(*arguments, replicates=min(replicates, 80), **options)
+
+    for module in (evaluate, slices):
+        monkeypatch.setattr(module, "percentile_interval", of_few)
 
 
 @pytest.fixture(scope="module")
