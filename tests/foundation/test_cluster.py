@@ -148,6 +148,7 @@ def test_without_dask_the_error_names_the_extra() -> None:
     assert "pip install 'rankmill[dask]'" in ran.stderr
 
 
+@pytest.mark.slow
 def test_local_workers_are_other_processes(dask: Cluster, tmp_path: Path) -> None:
     assert dask.size == 2
     done = dict(dask.run(square, range(8), tmp_path))

@@ -51,7 +51,7 @@ def with_numbers(log: LogInMemory, **numbers: np.ndarray) -> LogInMemory:
 @pytest.mark.parametrize("estimate", ["dctr", "coec", "pbm", "ips", "snips"])
 @pytest.mark.parametrize("shrinkage", [0.0, 4.0])
 def test_estimates_are_those_of_the_slow_twin(estimate, shrinkage):
-    log = log_of(300, queries=12, swapped=0.3).log
+    log = log_of(150, queries=8, swapped=0.3).log
     uses = estimate not in {"dctr", "coec"}
     propensities = TRUST if uses else None
     options = JudgeOptions(estimate=estimate, shrinkage=shrinkage, weighting=ClickWeighting(clip=0.3))
@@ -70,7 +70,7 @@ def test_estimates_are_those_of_the_slow_twin(estimate, shrinkage):
 
 
 def test_conversions_and_dwell_times_weigh_clicks():
-    log = log_of(200, queries=10).log
+    log = log_of(100, queries=6).log
     (block,) = log.in_memory
     rng = np.random.default_rng(3)
     n = len(block.lists.rank)
@@ -91,7 +91,7 @@ def test_conversions_and_dwell_times_weigh_clicks():
 
 @pytest.mark.parametrize(("propensities", "clip"), [(None, 0.1), (PBM, 0.1), (PBM, 0.6)])
 def test_pairs_are_those_of_the_slow_twin(propensities, clip):
-    log = log_of(400, queries=10, n_docs=12, swapped=0.4).log
+    log = log_of(200, queries=6, n_docs=12, swapped=0.4).log
     (block,) = log.in_memory
     options = JudgeOptions(form="pairs", weighting=ClickWeighting(clip=clip))
     found = block_pairs(block, options, propensities)

@@ -429,7 +429,7 @@ def test_a_model_is_doubted_if_relevance_rises_from_rank_to_rank():
     """With few clicks at low ranks their examination is often too small; the slow twin looks at relevance by rank."""
     doubted = believed = 0
     for seed, sessions in enumerate((1_000, 10_000)):
-        log = log_of(sessions, queries=300, seed=seed, n_docs=20, swapped=0.1).log
+        log = log_of(sessions, queries=150, seed=seed, n_docs=20, swapped=0.1).log
         compared = compare_click_models(log, QUICK)
         for name, fitted in compared.fitted.items():
             found = fitted.propensities

@@ -110,7 +110,7 @@ def test_a_label_is_the_same_number_from_text_and_tables(tmp_path_factory, label
         st.one_of(st.from_regex(r"[+-]?[0-9]*\.?[0-9]*([eE][+-]?[0-9]{1,3})?", fullmatch=True), st.text(max_size=4))
     )
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_tokens_are_read_as_python_reads_them(tokens):
     def naive(token):
         try:
