@@ -23,6 +23,9 @@ dev: $(VENV)/.dev ## Add the packages for tests and checks.
 demo: $(VENV)/.runtime ## Set up, then run the demo on generated judgments.
 	$(BIN)/rankmill demo
 
+# Bytecode is kept whatever the environment says: pytest rewrites every assertion, and tests start commands by the hundred.
+test test-slow: export PYTHONDONTWRITEBYTECODE =
+
 test: $(VENV)/.dev ## Set up, then run the tests in two processes (without slow ones).
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 

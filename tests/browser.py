@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import fcntl
 import json
 import os
@@ -75,17 +74,12 @@ class Browser:
         """Call a method of the page's protocol."""
         return self._ask(method, session=self._session, **parameters)
 
-    def open(self, page: Path, *, width: int = 1280, height: int = 900, dark: bool = False, scale: float = 1.0) -> None:
+    def open(self, page: Path, *, width: int = 1280, dark: bool = False) -> None:
         """Show a file in a window of this size and colour scheme."""
         self.requests.clear()
         self.complaints.clear()
-        self.ask(
-            "Emulation.setDeviceMetricsOverride",
-            width=width,
-            height=height,
-            deviceScaleFactor=scale,
-            mobile=width < 600,
-        )
+        size = {"width": width, "height": 900, "deviceScaleFactor": 1.0, "mobile": width < 600}
+        self.ask("Emulation.setDeviceMetricsOverride", **size)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.ask("Emulation.setEmulatedMedia", media="screen", features=[scheme])
         self.ask("Page.navigate", url=page.absolute().as_uri())
@@ -101,17 +95,6 @@ class Browser:
         if "exceptionDetails" in found:
             raise RuntimeError(found["exceptionDetails"]["exception"].get("description"))
         return found["result"].get("value")
-
-    def screenshot(self, to: Path, *, whole: bool = False, clip: dict[str, float] | None = None) -> None:
-        """Write what is seen, or the whole page, as a PNG."""
-        more: dict[str, Any] = {"captureBeyondViewport": True} if whole or clip else {}
-        if whole:
-            size = self.ask("Page.getLayoutMetrics")["cssContentSize"]
-            clip = {"x": 0, "y": 0, "width": size["width"], "height": size["height"]}
-        if clip is not None:
-            more["clip"] = {**clip, "scale": 1}
-        data = self.ask("Page.captureScreenshot", format="png", **more)["data"]
-        to.write_bytes(base64.b64decode(data))
 
     def _ask(self, method: str, session: str | None = None, **parameters: Any) -> dict[str, Any]:
         self._next += 1

@@ -148,15 +148,8 @@ def onnx_scores(data, rows):
             out = given[0].sum(axis=tuple(given[1]), keepdims=True)
         else:
             with np.errstate(over="ignore"):
-                one = {
-                    "Add": np.add,
-                    "Sub": np.subtract,
-                    "Div": np.divide,
-                    "Max": np.maximum,
-                    "MatMul": np.matmul,
-                    "Exp": np.exp,
-                }
-                out = one[kind](*given)
+                one = {"Sub": "subtract", "Div": "divide", "Max": "maximum"}.get(kind, kind.lower())  # add, matmul, exp
+                out = getattr(np, one)(*given)
         values[node[2][0].decode()] = out
     assert values["score"].dtype == np.float32
     return values["score"][:, 0].astype(np.float64)

@@ -1,4 +1,4 @@
-"""docs/formats/, docs/operations.md and docs/metrics.md against the code: they speak of every field, column, suffix and code."""
+"""docs/formats/ and docs/metrics.md against the code: they speak of every field, column and suffix."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from rankmill.foundation.exit_codes import MEANINGS, READER_GONE
 from rankmill.foundation.training_facts import Circumstances, TrainingFacts
 from rankmill.pipeline.sources import files
 from rankmill.scorer.metrics.conventions import CONVENTIONS
@@ -45,13 +44,6 @@ def test_every_file_column_and_key_of_a_dataset(tmp_path: Path) -> None:
 
 def test_every_suffix_of_input() -> None:
     assert set(files.SUFFIXES) - {""} - named_in("formats/input.md") == set()
-
-
-def test_every_exit_code_has_something_to_do() -> None:
-    page = (DOCS / "operations.md").read_text(encoding="utf-8")
-    rows = " ".join(re.findall(r"^\| ([\d, ]+) \|", page, flags=re.M)).replace(",", " ").split()
-    assert {str(code) for code in MEANINGS if code != READER_GONE} <= set(rows)
-    assert f"{READER_GONE} means" in page
 
 
 def test_every_metric_and_convention() -> None:

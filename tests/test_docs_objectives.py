@@ -7,8 +7,6 @@ import re
 from dataclasses import fields
 from pathlib import Path
 
-import pytest
-
 from rankmill.trainer.objectives.registry import objective_class
 from rankmill.trainer.objectives.spelling import OBJECTIVES
 
@@ -48,23 +46,19 @@ def test_every_objective_has_a_section_and_a_row_and_there_are_no_others():
         assert set(objective_class(name).criteria) == set(re.findall(r"`(\w+)\*?`", row.split("|")[4])), name
 
 
-@pytest.mark.parametrize("name", OBJECTIVES)
-def test_a_section_has_every_option_with_its_default_and_no_other(name):
-    options = {field.name: field.default for field in fields(objective_class(name).Options)}
-    written = line(name, "Options:")
-    for option, default in options.items():
-        shown = str(default).lower() if isinstance(default, bool) else str(default)
-        assert f"`{option}={shown}`" in written, f"{name}: expected `{option}={shown}` among its options"
-    assert set(re.findall(r"`(\w+)=", written)) == set(options)
-    assert options or "none" in written
-
-
-@pytest.mark.parametrize("name", OBJECTIVES)
-def test_a_section_has_the_criteria_the_default_first(name):
-    kind = objective_class(name)
-    written = line(name, "Criteria:")
-    assert named(written) == list(kind.criteria)
-    assert ("`ole*`" in written) == (kind.additive and "ole" in kind.criteria)
+def test_a_section_has_every_option_with_its_default_and_no_other_and_the_criteria():
+    for name in OBJECTIVES:
+        kind = objective_class(name)
+        options = {field.name: field.default for field in fields(kind.Options)}
+        written = line(name, "Options:")
+        for option, default in options.items():
+            shown = str(default).lower() if isinstance(default, bool) else str(default)
+            assert f"`{option}={shown}`" in written, f"{name}: expected `{option}={shown}` among its options"
+        assert set(re.findall(r"`(\w+)=", written)) == set(options), name
+        assert options or "none" in written
+        criteria = line(name, "Criteria:")
+        assert named(criteria) == list(kind.criteria), name
+        assert ("`ole*`" in criteria) == (kind.additive and "ole" in kind.criteria), name
 
 
 def test_the_examples_run():

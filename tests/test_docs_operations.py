@@ -64,15 +64,8 @@ def test_the_nights_are_as_they_are_told(
 
 
 def facts(number: int) -> dict[str, Any]:
-    digest = "0" * 63 + str(number)
-    return {
-        "features": ["f1"],
-        "dataset_digest": digest,
-        "binspec_digest": digest,
-        "code_digest": digest,
-        "parameters": {},
-        "metrics": {},
-    }
+    digests = dict.fromkeys(("dataset_digest", "binspec_digest", "code_digest"), "0" * 63 + str(number))
+    return {"features": ["f1"], **digests, "parameters": {}, "metrics": {}}
 
 
 @pytest.fixture

@@ -7,12 +7,15 @@ import re
 import sys
 from pathlib import Path
 
+import pytest
+
 import rankmill
 
 TEXT = (Path(__file__).parents[1] / "docs" / "python.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```python\n(.*?)^```", TEXT, flags=re.DOTALL | re.MULTILINE)
 
 
+@pytest.mark.slow
 def test_the_examples_run(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("RANKMILL_REGISTRY", raising=False)

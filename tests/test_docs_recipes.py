@@ -184,7 +184,7 @@ def test_lightgbm_steps_as_the_recipe_does(settings, parameters):
     rows, scores = lists(2)
     g, h = lambdas(parameters(settings) if settings in COMMANDS else RECIPES[settings], rows, scores)
     rng = np.random.default_rng(3)
-    for _ in range(8):
+    for _ in range(3):
         side = rng.integers(0, 2, rows.n_rows)
         x = side[:, None].astype(float)
         data = lightgbm.Dataset(x, rows.grades, group=list(SIZES), init_score=scores)
@@ -202,7 +202,7 @@ def test_xgboost_steps_half_as_far_as_the_recipe_does(settings, parameters):
     rows, scores = lists(4)
     g, h = lambdas(parameters(settings) if settings in COMMANDS else RECIPES[settings], rows, scores)
     rng = np.random.default_rng(5)
-    for _ in range(8):
+    for _ in range(3):
         side = rng.integers(0, 2, rows.n_rows)
         x = side[:, None].astype(float)
         data = xgboost.DMatrix(x, rows.grades, group=list(SIZES), base_margin=scores, nthread=1)

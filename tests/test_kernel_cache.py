@@ -132,6 +132,7 @@ def twice(x):
 """
 
 
+@pytest.mark.slow
 def test_a_cache_that_names_what_is_gone_or_was_damaged_is_compiled_anew(tmp_path: Path) -> None:
     """Machine code of an older version names its argument types, and a full disk or a crash may leave half a file."""
     kernels = tmp_path / "kernels.py"
@@ -174,6 +175,7 @@ HELPERS = {
 }
 
 
+@pytest.mark.slow
 def test_a_constant_of_a_module_that_is_imported_by_an_imported_one_counts(tmp_path: Path) -> None:
     for name, text in HELPERS.items():
         (tmp_path / name).write_text(text)
@@ -231,6 +233,7 @@ print(json.dumps({"value": value, "compiled": names}))
 """
 
 
+@pytest.mark.slow
 def test_an_edit_in_a_shared_file_compiles_those_anew_that_use_it_and_no_edit_compiles_nothing(tmp_path: Path) -> None:
     package = tmp_path / "rankmill"
     package.mkdir()

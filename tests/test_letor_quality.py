@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from benchmarks import letor5
@@ -13,15 +12,9 @@ from tests.trainer.fixed import fixed
 @pytest.fixture(scope="module")
 def folds(test_data, tmp_path_factory):
     work = tmp_path_factory.mktemp("folds")
-    return [letor5.make_fold(test_data / "mq2008", number, work) for number in range(letor5.PARTS)]
-
-
-def test_the_folds_rotate_over_all_judgments(folds):
-    assert sum(len(fold.test.sizes) for fold in folds) == 784
-    assert sum(len(fold.test.grades) for fold in folds) == 15_211
-    for number, fold in enumerate(folds):
-        following = folds[(number + 1) % 5]  # its validation part is the test part of this fold
-        assert np.array_equal(np.sort(fold.test.grades), np.sort(following.valid.grades))
+    found = [letor5.make_fold(test_data / "mq2008", number, work) for number in range(letor5.PARTS)]
+    assert (sum(len(fold.test.sizes) for fold in found), sum(len(fold.test.grades) for fold in found)) == (784, 15_211)
+    return found
 
 
 @pytest.mark.slow

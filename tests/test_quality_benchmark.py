@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks import quality, quality_sets
+from benchmarks import quality
 from benchmarks.intervals import Differences, paired_interval
 from benchmarks.letor import Parts, Split
 from benchmarks.quality_sets import Unit
@@ -15,27 +15,14 @@ def _spread(rng, mean, *sizes):
     return [mean + rng.normal(scale=0.1, size=size) for size in sizes]
 
 
-@pytest.mark.parametrize("planted", [0.0, 0.02, -0.05])
-def test_an_interval_holds_a_planted_difference_as_often_as_it_says(planted):
-    rng, held = np.random.default_rng(5), 0
+def test_an_interval_holds_a_planted_difference_as_often_as_it_says():
+    rng, held, planted = np.random.default_rng(5), 0, -0.05
     for trial in range(200):
         sets = [Differences(_spread(rng, planted, 30, 40)), Differences(_spread(rng, planted, 50))]
         found = paired_interval(sets, draws=400, seed=trial)
         assert found.low < found.mean < found.high
         held += found.low <= planted <= found.high
     assert 0.90 <= held / 200 <= 0.98
-
-
-def test_a_large_difference_leaves_zero_out_and_none_is_exactly_zero():
-    rng = np.random.default_rng(1)
-    assert paired_interval([Differences(_spread(rng, 0.05, 200, 200))]).low > 0.03
-    same = paired_interval([Differences([np.zeros(30)])])
-    assert (same.mean, same.low, same.high) == (0.0, 0.0, 0.0)
-
-
-def test_sets_weigh_the_same_whatever_their_size_and_folds_within_them():
-    small, large = Differences([np.full(3, 1.0)]), Differences([np.full(1000, 0.0), np.full(10, 0.5)])
-    assert paired_interval([small, large]).mean == pytest.approx((1.0 + 0.25) / 2)
 
 
 def test_where_folds_are_drawn_anew_the_interval_knows_how_they_differ():
@@ -57,19 +44,6 @@ def test_folds_rotate_as_the_readme_of_the_data_says(tmp_path):
         seen = [sorted(set(split.x[:, 0].astype(int))) for split in (parts.train, parts.valid, parts.test)]
         expected = [[(fold + i) % 5 for i in steps] for steps in ((0, 1, 2), (3,), (4,))]
         assert seen == [sorted(part) for part in expected]
-
-
-def test_documents_are_shuffled_within_their_query_by_the_seed():
-    one, again = (Unit("generated-50", 0, 3).parts(None) for _ in range(2))
-    assert np.array_equal(one.test.x, again.test.x)
-    stored = quality_sets.generated("generated-50", 3)
-    other = quality_sets._shuffled(stored.train, 4)
-    assert not np.array_equal(one.train.x, stored.train.x)
-    assert not np.array_equal(one.train.x, other.x)
-    for a, b in zip(stored.train.starts, stored.train.starts[1:], strict=False):
-        rows = [sorted(zip(split.x[a:b, 0], split.grades[a:b], strict=True)) for split in (one.train, stored.train)]
-        assert rows[0] == rows[1]
-    assert [len(split.sizes) for split in (one.train, one.valid, one.test)] == [50, 16, 2000]
 
 
 def test_a_system_is_written_with_its_parameters():

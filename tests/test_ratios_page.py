@@ -11,14 +11,8 @@ from benchmarks.ratios import last_of, page
 
 def page_of(ratios: list[float], machine: str = "one") -> dict[str, Any]:
     found = {"name": "training", "peer": "LightGBM", "script": "train", "ratios": ratios}
-    return {
-        "date": "2026-01-01",
-        "machine": machine,
-        "versions": {},
-        "command": "c",
-        "missing": [],
-        "ratios": {"t": found},
-    }
+    facts: dict[str, Any] = {"date": "2026-01-01", "versions": {}, "command": "c", "missing": []}
+    return facts | {"machine": machine, "ratios": {"t": found}}
 
 
 def test_a_page_says_what_is_slower_than_all_turns_of_the_page_before():

@@ -31,6 +31,13 @@ def rows_of(seed: int, queries: int = QUERIES, documents: int = DOCUMENTS):
     return x, np.clip(np.round(signal), 0, 4).astype(int), np.repeat(np.arange(queries), documents)
 
 
+def shuffled(grades):
+    """The same grades in an order that says nothing."""
+    mixed = grades.copy()
+    np.random.default_rng(2).shuffle(mixed)
+    return mixed
+
+
 def rows_of_one_strong_feature(seed: int, queries: int):
     """(x, grades, qid): grades follow the first feature, the second a little, and much noise."""
     rng = np.random.default_rng(seed)

@@ -58,9 +58,7 @@ def test_pandas_is_the_same_matrix():
             matrix_of(frame.assign(**{column: kind}))
 
 
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
+NO_NUMBERS = (
         (pl.DataFrame({"a": [1.0], "s": ["x"]}), ("'s'", "'x' in row 0", "make it numbers")),
         (pl.DataFrame({"s": pl.Series(["x"], dtype=pl.Categorical)}), ("'s'", "'x' in row 0")),
         (pa.table({"t": pa.array([0], pa.timestamp("s"))}), ("'t'", "timestamp[s]")),
@@ -70,21 +68,15 @@ def test_pandas_is_the_same_matrix():
         (np.zeros((2, 2, 2)), "(n, n_features)"),
         (pl.DataFrame(), "no columns"),
         (pl.LazyFrame({"a": [1]}), "X.collect()"),
-    ],
-    ids=str,
+        (pa.table([[1.0], [2.0]], names=["a", "a"]), ("two columns", "'a'")),
 )  # fmt: skip
-def test_what_is_no_number_is_refused_in_one_line(values, message):
-    with refused(TrainingDataRejected, message):
-        matrix_of(values)
 
 
-def test_decimals_are_numbers():
+def test_what_is_no_number_is_refused_in_one_line():
+    for values, message in NO_NUMBERS:
+        with refused(TrainingDataRejected, message):
+            matrix_of(values)
     assert matrix_of(pa.table({"p": [decimal.Decimal("1.25"), None]})).tolist()[0] == [1.25]
-
-
-def test_columns_of_one_name_are_refused():
-    with refused(TrainingDataRejected, "two columns", "'a'"):
-        matrix_of(pa.table([[1.0], [2.0]], names=["a", "a"]))
 
 
 def test_rows_have_an_order_and_a_digest_of_their_own():
@@ -123,74 +115,43 @@ def test_grades_and_weights_may_come_from_any_library():
     )
 
 
-@pytest.mark.parametrize(
-    ("weights", "message"),
-    [
-        ([1.0, -1.0], ("row 1", "weight", "-1.0")),
-        ([np.nan, 1.0], ("row 0", "weight", "nan")),
-        ([1.0], ("2 rows", "float64", "(1,)")),
-        (["a", "b"], "2 rows"),
-    ],
-)
-def test_bad_weights_are_refused(weights, message):
-    with refused(TrainingDataRejected, message):
-        rows_of(np.zeros((2, 1), np.float32), [0, 1], np.zeros(2), Extras(sample_weight=weights))
+TWO = {"X": [[1, 2], [3, 4]], "y": [0, 1], "qid": [0, 0]}
+MISTAKES = [
+    ({"sample_weight": [1.0, -1.0]}, ("row 1", "weight", "-1.0")),
+    ({"sample_weight": [np.nan, 1.0]}, ("row 0", "weight", "nan")),
+    ({"sample_weight": [1.0]}, ("2 rows", "float64", "(1,)")),
+    ({"sample_weight": ["a", "b"]}, "2 rows"),
+    ({"qid": [1.0, np.nan]}, ("row 1", "query id")),
+    ({"qid": np.array(["a", None], dtype=object)}, ("row 1", "query id")),
+    ({"qid": np.array([1, "a"], dtype=object)}, ("qid", "int", "str")),
+    ({"X": [[1, 2], [3]]}, ("X", "ragged")),
+    ({"X": np.array([[1, 2], [3]], dtype=object)}, ("X", "value")),
+    ({"y": [[0], [1, 2]]}, ("y", "ragged")),
+    ({"qid": [[0], [1, 2]]}, ("qid", "ragged")),
+    ({"qid": None, "group": [[0], [1, 2]]}, ("group", "ragged")),
+    ({"sample_weight": [[0], [1, 2]]}, ("sample_weight", "ragged")),
+    ({"eval_set": ([[1, 2], [3]], [0, 1], [0, 0])}, ("eval set 'valid'", "X", "ragged")),
+    ({"X": np.zeros((0, 2)), "y": [], "qid": []}, "no rows"),
+    ({"X": np.zeros((0, 2)), "y": [], "qid": None, "group": []}, "no rows"),
+    ({"eval_set": (np.zeros((0, 2)), [], [])}, ("eval set 'valid'", "no rows")),
+    ({"X": pa.table([[1.0, 2.0], [2.0, 1.0]], names=["a", ""])}, ("feature 1", "unique", "''")),
+    *(({"qid": None, "group": group}, ("group", "sizes", "whole numbers")) for group in ([2.0], [-1, 3], [[2]], ["2"])),
+]
 
 
-def test_a_missing_query_id_is_refused():
-    for qid in ([1.0, np.nan], ["a", None]):
-        with refused(TrainingDataRejected, "row 1", "query id"):
-            Ranker().fit(np.zeros((2, 1)), [0, 1], qid=np.array(qid, dtype=object if None in qid else float))
+def test_mistakes_are_refused_in_one_line():
+    for change, message in MISTAKES:
+        with refused(TrainingDataRejected, message):
+            Ranker().fit(**TWO | change)
 
 
-def test_pandas_missing_query_id_is_refused():
+def test_what_pandas_leaves_out_is_refused():
     pandas = pytest.importorskip("pandas")
     for qid in (np.array([1, pandas.NA], dtype=object), pandas.Series(["a", pandas.NA], dtype="string")):
         with refused(TrainingDataRejected, "row 1", "query id", "<NA>"):
-            Ranker().fit(np.zeros((2, 1)), [0, 1], qid=qid)
-
-
-def test_query_ids_of_several_kinds_are_refused():
-    with refused(TrainingDataRejected, "qid", "int", "str"):
-        Ranker().fit(np.zeros((2, 1)), [0, 1], qid=np.array([1, "a"], dtype=object))
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"X": [[1, 2], [3]]}, ("X", "ragged")),
-        ({"X": np.array([[1, 2], [3]], dtype=object)}, ("X", "value")),
-        ({"y": [[0], [1, 2]]}, ("y", "ragged")),
-        ({"qid": [[0], [1, 2]]}, ("qid", "ragged")),
-        ({"qid": None, "group": [[0], [1, 2]]}, ("group", "ragged")),
-        ({"sample_weight": [[0], [1, 2]]}, ("sample_weight", "ragged")),
-        ({"eval_set": ([[1, 2], [3]], [0, 1], [0, 0])}, ("eval set 'valid'", "X", "ragged")),
-        ({"X": np.zeros((0, 2)), "y": [], "qid": []}, "no rows"),
-        ({"X": np.zeros((0, 2)), "y": [], "qid": None, "group": []}, "no rows"),
-        ({"eval_set": (np.zeros((0, 2)), [], [])}, ("eval set 'valid'", "no rows")),
-    ],
-    ids=str,
-)  # fmt: skip
-def test_ragged_and_empty_arrays_are_refused_in_one_line(change, message):
-    given = {"X": [[1, 2], [3, 4]], "y": [0, 1], "qid": [0, 0]}
-    with refused(TrainingDataRejected, message) as caught:
-        Ranker().fit(**{**given, **change})
-    assert "\n" not in str(caught.value)
-
-
-def test_a_feature_without_a_name_is_refused():
-    table = pa.table([[1.0, 2.0], [2.0, 1.0]], names=["a", ""])
-    with refused(TrainingDataRejected, "feature 1", "unique", "''"):
-        Ranker().fit(table, [0, 1], qid=[0, 0])
-    pandas = pytest.importorskip("pandas")
+            Ranker().fit(**TWO | {"qid": qid})
     with refused(TrainingDataRejected, "X", "two", "'1'"):
-        Ranker().fit(pandas.DataFrame(np.zeros((2, 2)), columns=[1, "1"]), [0, 1], qid=[0, 0])
-
-
-@pytest.mark.parametrize("group", [[2.0], [-1, 3], [[2]], ["2"]], ids=str)
-def test_sizes_that_are_no_sizes_are_refused(group):
-    with refused(TrainingDataRejected, "group", "sizes", "whole numbers"):
-        Ranker().fit(np.zeros((2, 1)), [0, 1], group=group)
+        Ranker().fit(**TWO | {"X": pandas.DataFrame(np.zeros((2, 2)), columns=[1, "1"])})
 
 
 def test_directions_by_column_are_directions_by_name():
@@ -202,11 +163,7 @@ def test_directions_by_column_are_directions_by_name():
         directions_by_name({3: 1}, names)
     with refused(InvalidParameter, "2 directions", "3 features"):
         directions_by_name([1, 1], names)
-
-
-@pytest.mark.parametrize(
-    ("monotone", "message"),
-    [
+    for wrong, message in (
         ([-0.5, 0, 0], ("monotone['a']", "-0.5")),
         ([1, None, 0], ("monotone['b']", "None")),
         ([1, [0], 0], ("monotone['b']", "[0]")),
@@ -216,9 +173,6 @@ def test_directions_by_column_are_directions_by_name():
         (np.array(1), "mapping"),
         ({0.5: 1}, ("column", "0.5")),
         ({"a": 1, 0: -1}, ("feature 'a'", "twice")),
-    ],
-    ids=str,
-)
-def test_directions_that_are_none_are_refused(monotone, message):
-    with refused(InvalidParameter, message):
-        directions_by_name(monotone, ("a", "b", "c"))
+    ):
+        with refused(InvalidParameter, message):
+            directions_by_name(wrong, names)

@@ -41,12 +41,8 @@ def no_binning(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("column", "objective"),
-    [
-        ("sample_weight", ""), ("query_weight", ""), ("offset", ""), ("group", ""),
-        ("label", "l2"), ("y", "l2"), ("pairs", "ranknet"),
-    ],
-)  # fmt: skip
+    ("column", "objective"), [("query_weight", ""), ("group", ""), ("label", "l2"), ("y", "l2"), ("pairs", "ranknet")]
+)
 def test_the_model_is_that_of_the_rows(arrays, column, objective, no_binning):
     X, y, qid = arrays
     rng = np.random.default_rng(1)
@@ -80,8 +76,7 @@ def test_eval_sets_have_the_bins_of_their_reference(arrays, no_binning):
         binned = BinnedDataset(X[learnt], y[learnt], qid=qid[learnt])
         watched = BinnedDataset(*parts[:2], qid=parts[2], reference=binned)
         assert bytes_of(ranker.fit(binned, eval_set=parts)) == expected
-        for _ in range(2):
-            assert bytes_of(ranker.fit(binned, eval_set=watched)) == expected
+        assert bytes_of(ranker.fit(binned, eval_set=watched)) == expected
         assert ranker.history_ == history
         several = ranker.fit(binned, eval_set=(watched, parts), eval_names=["a", "b"])
         assert several.history_[0].metrics["a"] == several.history_[0].metrics["b"]
@@ -111,7 +106,7 @@ def pieces_of(sizes, *columns):
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("size", [1, 7, 100, 400])
+@pytest.mark.parametrize("size", [7, 100])
 def test_pieces_of_any_size_make_the_same_bins(arrays, size, monkeypatch, tmp_path):
     monkeypatch.setattr(spilled_values, "_CHUNK_BYTES", 16 * 11)  # eleven rows
     X, y, qid = arrays
@@ -150,9 +145,8 @@ def test_pieces_of_frames_have_categories(monkeypatch):
     assert history == small(**OPTIONS).fit(frame, y, qid=qid, eval_set=(pl.DataFrame(held), held_y, held_qid)).history_
 
 
-@pytest.mark.parametrize(
-    ("pieces", "facts"),
-    [
+def test_pieces_that_do_not_fit_together_are_refused():
+    for pieces, facts in (
         ([], "no pieces"),
         ([(np.zeros((2, 1)), [0, 1])], "either qid"),
         ([(np.zeros((2, 1)), [0], [0, 0])], ("piece 0", "y", "(2,)", "(1,)")),
@@ -162,12 +156,9 @@ def test_pieces_of_frames_have_categories(monkeypatch):
         ([(np.zeros((2, 1)), [0, 1], {"qid": [0, 0], "wait": [0, 1]})], ("piece 0", "'wait'", "sample_weight")),
         ([(np.zeros((2, 1)), [0, 1], [0, 0]), (np.zeros((2, 1)), [0, 1], ["a", "b"])], ("int", "str")),
         ([np.zeros((2, 1))], ("piece 0", "(X, y, qid)")),
-    ],
-    ids=str,
-)  # fmt: skip
-def test_pieces_that_do_not_fit_together_are_refused(pieces, facts):
-    with refused((InvalidParameter, TrainingDataRejected), facts):
-        BinnedDataset.from_pieces(pieces)
+    ):
+        with refused((InvalidParameter, TrainingDataRejected), facts):
+            BinnedDataset.from_pieces(pieces)
 
 
 def test_single_features_may_have_fewer_bins(arrays):
@@ -228,11 +219,8 @@ def test_many_categories_are_encoded_alike(tmp_path, capsys):
     y, qid = rng.integers(0, 2, 300)[category] + rng.integers(0, 2, 1500), np.repeat(np.arange(150), 10)
     frame.with_columns(qid=qid, grade=y).write_csv(tmp_path / "rows.csv")
     path, shares = str(tmp_path / "web"), "train=0.6,valid=0.2,test=0.2"
-    assert (
-        execute(["data", "ingest", str(tmp_path / "rows.csv"), "-o", path, "--categorical", "shop", "--split", shares])
-        == 0
-    )
-    assert execute(["data", "bin", path]) == 0
+    ingest = ["data", "ingest", str(tmp_path / "rows.csv"), "-o", path, "--categorical", "shop", "--split", shares]
+    assert execute(ingest) == execute(["data", "bin", path]) == 0
     capsys.readouterr()
     command = ["train", path, "--name", "web", "--registry", str(tmp_path / "r"), "--n-rounds", "9", "--json"]
     assert execute(command) == 0
@@ -241,15 +229,12 @@ def test_many_categories_are_encoded_alike(tmp_path, capsys):
     assert forest.sha256 == json.loads(capsys.readouterr().out)["sha256"]
     assert "encoded_splits" in forest.info
     expected = bytes_of(Ranker(n_rounds=9, verbose=0, categorical=["shop"]).fit(frame, y, qid=qid))
-    named = BinnedDataset(frame, y, qid=qid, categorical=np.array([1]))
-    assert bytes_of(Ranker(n_rounds=9, verbose=0, categorical=np.array([1])).fit(named)) == expected
     pieces = pieces_of([700, 800], frame, y, qid)
     for binned in (
-        BinnedDataset(frame, y, qid=qid, categorical=[1]),
+        BinnedDataset(frame, y, qid=qid, categorical=np.array([1])),
         BinnedDataset.from_pieces(pieces, categorical=[1]),
     ):
-        for _ in range(2):
-            assert bytes_of(Ranker(n_rounds=9, verbose=0).fit(binned)) == expected
+        assert bytes_of(Ranker(n_rounds=9, verbose=0).fit(binned)) == expected
 
 
 @pytest.mark.parametrize("preset", ["defaults-1", "auto-1"])
@@ -258,9 +243,8 @@ def test_a_folder_makes_the_model_of_the_command_line(dataset, preset, tmp_path,
     assert execute([*map(str, command), "--json"]) == 0
     sha256 = json.loads(capsys.readouterr().out)["sha256"]
     train, valid = BinnedDataset.open(dataset), BinnedDataset.open(dataset, "valid")
-    for _ in range(2):
-        ranker = Ranker(preset=preset, n_rounds=9, verbose=0).fit(train, eval_set=valid)
-        assert ranker.forest_.sha256 == sha256
+    ranker = Ranker(preset=preset, n_rounds=9, verbose=0).fit(train, eval_set=valid)
+    assert ranker.forest_.sha256 == sha256
     assert list(ranker.feature_names_in_) == list(train.binned.feature_names)
     with refused(InputError, "split", "'tset'", "'test'"):
         BinnedDataset.open(dataset, "tset")

@@ -60,22 +60,34 @@ def candidates(table: pa.Table, tmp_path_factory) -> list[Path]:
     return sorted(folder.iterdir())
 
 
-def test_rankings_are_the_same_from_every_file(
-    table: pa.Table, candidates, tmp_path: Path, capsys, monkeypatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    pq.write_table(table, "judgments.parquet")
-    facts(capsys, "data", "ingest", "judgments.parquet", "-o", "dataset", "--split", "train=0.8,test=0.2")
-    facts(capsys, "data", "bin", "dataset", "--max-bin-of", "c2=20")
-    trained = facts(capsys, "train", "dataset", "--name", "web", "--n-rounds", 12, "--preset", "defaults-1")
-    model = next(Path("registry-data").rglob(f"*{trained['sha256']}*"))
-    forest = Forest.from_bytes(model.read_bytes())
+COMMON = "--n-rounds 6 --preset defaults-1 --max-leaves 4"
+
+
+@pytest.fixture(scope="module")
+def project(table: pa.Table, tmp_path_factory) -> Path:
+    """A folder with a dataset of the table and a model of it, base@1."""
+    folder = tmp_path_factory.mktemp("project")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        pq.write_table(table, "judgments.parquet")
+        for command in (
+            "data ingest judgments.parquet -o dataset --split train=0.6,valid=0.2,test=0.2",
+            "data bin dataset --max-bin-of c2=20",
+            f"train dataset --name base {COMMON}",
+        ):
+            assert execute(command.split()) == 0
+    return folder
+
+
+def test_rankings_are_the_same_from_every_file(project: Path, candidates, tmp_path: Path, capsys, monkeypatch) -> None:
+    monkeypatch.chdir(project)
+    forest = Forest.load(facts(capsys, "models", "show", "base@1")["model_path"])
     assert forest.categories.keys() == {"c1", "c2"}
     assert {text.partition("-")[0] for text in forest.categories["c2"]} == {"c2"}
     ranked = set()
     for number, file in enumerate(candidates):
-        facts(capsys, "rerank", file, "-m", "web@latest", "-o", f"{number}.csv")
-        ranked.add(Path(f"{number}.csv").read_bytes())
+        facts(capsys, "rerank", file, "-m", "base@1", "-o", tmp_path / f"{number}.csv")
+        ranked.add((tmp_path / f"{number}.csv").read_bytes())
     assert len(ranked) == 1
 
 
@@ -132,27 +144,8 @@ def test_a_feature_that_is_categorical_in_one_of_model_and_data_is_refused(text:
     evaluate(dataset.path, model=unused, split="all", metrics=["ndcg@10"])  # nothing compares it
 
 
-def test_seeds_on_top_of_a_base_with_categories_are_averaged(
-    table: pa.Table, tmp_path: Path, capsys, monkeypatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    pq.write_table(table, "judgments.parquet")
-    facts(capsys, "data", "ingest", "judgments.parquet", "-o", "dataset", "--split", "train=0.6,valid=0.2,test=0.2")
-    facts(capsys, "data", "bin", "dataset")
-    common = ("--n-rounds", 6, "--preset", "defaults-1", "--max-leaves", 4)
-    facts(capsys, "train", "dataset", "--name", "base", *common)
-    facts(
-        capsys,
-        "train",
-        "dataset",
-        "--name",
-        "web",
-        *common,
-        "--base-model",
-        "base@1",
-        "--seeds",
-        "1,2",
-        "--choose",
-        "average",
-    )
+def test_seeds_on_top_of_a_base_with_categories_are_averaged(project: Path, capsys, monkeypatch) -> None:
+    monkeypatch.chdir(project)
+    seeds = "--base-model base@1 --seeds 1,2 --choose average"
+    facts(capsys, "train", "dataset", "--name", "web", *f"{COMMON} {seeds}".split())
     assert "c1" in Forest.load(facts(capsys, "models", "show", "web")["model_path"]).categories

@@ -37,22 +37,22 @@ def shuffled():
     return FRAME.set_axis(np.argsort(Y, kind="stable"))
 
 
-INDEXED = {
-    "an Arrow table of pandas": lambda: pa.Table.from_pandas(shuffled()),
-    "a record batch of pandas": lambda: pa.RecordBatch.from_pandas(shuffled()),
-    "a named index": lambda: pa.Table.from_pandas(shuffled().rename_axis("place")),
-    "what Polars reads": lambda: pl.DataFrame(pa.Table.from_pandas(shuffled())),
-    "pd.read_csv": lambda: shuffled().reset_index(names="Unnamed: 0"),
-    "pd.read_csv twice": lambda: shuffled().reset_index(names="Unnamed: 0.1"),
-}
+INDEXED = (
+    lambda: pa.Table.from_pandas(shuffled()),
+    lambda: pa.RecordBatch.from_pandas(shuffled()),
+    lambda: pa.Table.from_pandas(shuffled().rename_axis("place")),
+    lambda: pl.DataFrame(pa.Table.from_pandas(shuffled())),
+    lambda: shuffled().reset_index(names="Unnamed: 0"),  # as pandas.read_csv reads it, and once more
+    lambda: shuffled().reset_index(names="Unnamed: 0.1"),
+)
 
 
-@pytest.mark.parametrize("kind", INDEXED)
-def test_the_index_of_a_frame_is_no_feature_and_a_warning_names_it(kind):
-    with pytest.warns(UserWarning, match="index") as caught:
-        names, values, _ = given(INDEXED[kind]())
-    assert len(caught) == 1
-    assert (names, values.tolist()) == (("a", "b"), X.tolist())
+def test_the_index_of_a_frame_is_no_feature_and_a_warning_names_it():
+    for make in INDEXED:
+        with pytest.warns(UserWarning, match="index") as caught:
+            names, values, _ = given(make())
+        assert len(caught) == 1
+        assert (names, values.tolist()) == (("a", "b"), X.tolist())
 
 
 def test_models_of_frames_with_and_without_an_index_are_the_same_and_score_both():
@@ -101,21 +101,13 @@ def test_masked_features_are_missing_however_they_are_given():
 MASKED = np.ma.array(np.abs(Y), mask=Y == 2)
 
 
-@pytest.mark.parametrize(
-    "more",
-    [{"y": MASKED}, {"qid": np.ma.array(QID, mask=QID == 2)}, *({name: MASKED} for name in ("sample_weight", "label", "event", "offset", "position", "query_weight"))],
-    ids=lambda more: next(iter(more)),
-)  # fmt: skip
-def test_masked_grades_weights_and_ids_are_refused(more):
-    arguments = {"y": Y, "qid": QID} | more
-    row = int(np.argmax(np.ma.getmaskarray(next(iter(more.values())))))
-    name = next(iter(more))
-    with refused(TrainingDataRejected, "query id" if name == "qid" else name, f"row {row}", "masked"):
-        Ranker(n_rounds=1, verbose=0, objective="l2" if "label" in more else None).fit(X, **arguments)
-
-
-def test_masked_grades_that_hide_nothing_are_grades():
-    Ranker(n_rounds=1, verbose=0).fit(X, np.ma.array(Y), qid=np.ma.array(QID, mask=np.zeros(N)))
+def test_masked_grades_weights_and_ids_are_refused():
+    for name in ("y", "qid", "sample_weight", "label", "event", "offset", "position", "query_weight"):
+        column = np.ma.array(QID, mask=QID == 2) if name == "qid" else MASKED
+        row = int(np.argmax(np.ma.getmaskarray(column)))
+        with refused(TrainingDataRejected, "query id" if name == "qid" else name, f"row {row}", "masked"):
+            small(objective="l2" if name == "label" else None).fit(X, **{"y": Y, "qid": QID, name: column})
+    small(n_rounds=1).fit(X, np.ma.array(Y), qid=np.ma.array(QID, mask=np.zeros(N)))  # which hide nothing
 
 
 def test_whole_numbers_of_128_bits_are_ids_grades_and_features():
@@ -134,40 +126,40 @@ def arrow():
     return pa.table({"a": X[:, 0], "b": X[:, 1]})
 
 
-CONTAINERS = {
-    "lazy frame": (lambda: pl.DataFrame(X).lazy(), r"\.collect\(\)$"),
-    "DuckDB relation": (lambda: duckdb.from_arrow(arrow()), r"\.to_arrow_table\(\);"),
-    "Arrow dataset": (lambda: dataset(arrow()), r"\.to_table\(\)$"),
-    "scanner": (lambda: dataset(arrow()).scanner(), r"\.to_table\(\)$"),
-    "reader": (lambda: arrow().to_reader(), r"\.read_all\(\)$"),
-    "sparse matrix": (lambda: pytest.importorskip("scipy.sparse").csr_array(X), r"\.toarray\(\), a dense array$"),
-    "columns by name": (lambda: {"a": X[:, 0], "b": X[:, 1]}, r"polars\.DataFrame\(X\)|an array"),
-    "rows by name": (lambda: pl.DataFrame(arrow()).to_dicts(), r"polars\.DataFrame"),
-    "generator": (lambda: (row for row in X), r"list\("),
-    "set": (lambda: {1.0, 2.0}, "a list or an array$"),
-    "path": (lambda: Path("rows.csv"), "read it first"),
-}
-USES = {
-    "fit": lambda c, _: small().fit(c, Y, qid=QID),
-    "y": lambda c, _: small().fit(X, c, qid=QID),
-    "qid": lambda c, _: small().fit(X, Y, qid=c),
-    "sample_weight": lambda c, _: small().fit(X, Y, qid=QID, sample_weight=c),
-    "eval set": lambda c, _: small().fit(FRAME, Y, qid=QID, eval_set=(c, Y, QID)),
-    "binned": lambda c, _: BinnedDataset(c, Y, qid=QID),
-    "predict": lambda c, fitted: fitted.predict(c),
-    "apply": lambda c, fitted: fitted.apply(c),
-    "contributions": lambda c, fitted: fitted.contributions(c),
-    "score": lambda c, fitted: fitted.score(c, Y, qid=QID),
-}
+CONTAINERS = (
+    (lambda: pl.DataFrame(X).lazy(), r"\.collect\(\)$"),
+    (lambda: duckdb.from_arrow(arrow()), r"\.to_arrow_table\(\);"),
+    (lambda: dataset(arrow()), r"\.to_table\(\)$"),
+    (lambda: dataset(arrow()).scanner(), r"\.to_table\(\)$"),
+    (lambda: arrow().to_reader(), r"\.read_all\(\)$"),
+    (lambda: pytest.importorskip("scipy.sparse").csr_array(X), r"\.toarray\(\), a dense array$"),
+    (lambda: {"a": X[:, 0], "b": X[:, 1]}, r"polars\.DataFrame\(X\)|an array"),
+    (lambda: pl.DataFrame(arrow()).to_dicts(), r"polars\.DataFrame"),
+    (lambda: (row for row in X), r"list\("),
+    (lambda: {1.0, 2.0}, "a list or an array$"),
+    (lambda: Path("rows.csv"), "read it first"),
+)
+USES = (
+    lambda c, _: small().fit(c, Y, qid=QID),
+    lambda c, _: small().fit(X, c, qid=QID),
+    lambda c, _: small().fit(X, Y, qid=c),
+    lambda c, _: small().fit(X, Y, qid=QID, sample_weight=c),
+    lambda c, _: small().fit(FRAME, Y, qid=QID, eval_set=(c, Y, QID)),
+    lambda c, _: BinnedDataset(c, Y, qid=QID),
+    lambda c, fitted: fitted.predict(c),
+    lambda c, fitted: fitted.apply(c),
+    lambda c, fitted: fitted.contributions(c),
+    lambda c, fitted: fitted.score(c, Y, qid=QID),
+)
 
 
-@pytest.mark.parametrize("use", USES)
-def test_what_has_no_rows_or_no_columns_is_refused_with_the_way_out(use):
+def test_what_has_no_rows_or_no_columns_is_refused_with_the_way_out():
     fitted = small().fit(FRAME, Y, qid=QID)
-    for make, cure in CONTAINERS.values():
-        with pytest.raises(TrainingDataRejected, match=cure) as caught:
-            USES[use](make(), fitted)
-        assert "\n" not in str(caught.value)
+    for use in USES:
+        for make, cure in CONTAINERS:
+            with pytest.raises(TrainingDataRejected, match=cure) as caught:
+                use(make(), fitted)
+            assert "\n" not in str(caught.value)
 
 
 def test_a_batch_of_arrow_is_a_table():

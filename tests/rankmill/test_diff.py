@@ -45,21 +45,18 @@ def test_the_difference_of_one_is_none_and_of_two_turns_round() -> None:
     assert diff(a, side("c")).same_data is None
 
 
-@pytest.mark.parametrize(
-    "facts",
-    [
+def test_facts_of_any_shape_are_compared() -> None:
+    plain = side("b", metrics={"valid": {"map": 0.25}}, dataset={"rows": 7, "sources": {"files": 2}})
+    for facts in (
         {"dataset": "monday", "metrics": {"valid": {"map": "good"}}},
         {"dataset": {"rows": "many", "sources": 7, "splits": 1}, "metrics": {"valid": 0.5}, "code_digest": 3},
         {"dataset": {"sources": {"list": [1, {}], "files": None}}, "metrics": 3},
         {"base_model": "x", "metrics": {"valid": {"map": 0.5}}},
-    ],
-)
-def test_facts_of_any_shape_are_compared(facts: dict[str, Any]) -> None:
-    plain = side("b", metrics={"valid": {"map": 0.25}}, dataset={"rows": 7, "sources": {"files": 2}})
-    for pair in ((side("a", **facts), plain), (plain, side("a", **facts))):
-        found = diff(*pair)
-        json.dumps(as_json(found), allow_nan=False)
-        assert all("\n" not in cell for row in found.rows() for cell in row)
+    ):
+        for pair in ((side("a", **facts), plain), (plain, side("a", **facts))):
+            found = diff(*pair)
+            json.dumps(as_json(found), allow_nan=False)
+            assert all("\n" not in cell for row in found.rows() for cell in row)
 
 
 def test_what_both_have_and_what_one_has() -> None:
@@ -67,31 +64,27 @@ def test_what_both_have_and_what_one_has() -> None:
     assert changes({"a": None}, {}) == {"a": {"old": None}}
 
 
-@pytest.fixture
-def two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.chdir(tmp_path)
-    write_synthetic(Path("j.txt"), SynthParameters(queries=40, documents_per_query=8, features=10, seed=1))
-    assert execute(["data", "ingest", "j.txt", "-o", "d", "--buckets", "2", "--split", "train=0.6,valid=0.4"]) == 0
-    assert execute(["data", "bin", "d", "--max-bin", "31"]) == 0
-    common = [
-        "train",
-        "d",
-        "--name",
-        "web",
-        "--preset",
-        "defaults-1",
-        "--max-leaves",
-        "4",
-        "--early-stopping-rounds",
-        "0",
-    ]
-    assert execute([*common, "--n-rounds", "3"]) == 0
-    assert execute([*common, "--n-rounds", "3", "--learning-rate", "0.4"]) == 0
-    capsys.readouterr()
+@pytest.fixture(scope="module")
+def two(tmp_path_factory) -> Path:
+    """A folder with a registry of two versions that differ in their learning rate."""
+    folder = tmp_path_factory.mktemp("two")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        write_synthetic(Path("j.txt"), SynthParameters(queries=40, documents_per_query=8, features=10, seed=1))
+        train = "train d --name web --preset defaults-1 --max-leaves 4 --early-stopping-rounds 0 --n-rounds 3"
+        for command in (
+            "data ingest j.txt -o d --buckets 2 --split train=0.6,valid=0.4",
+            "data bin d --max-bin 31",
+            train,
+            f"{train} --learning-rate 0.4",
+        ):
+            assert execute(command.split()) == 0
+    return folder
 
 
-@pytest.mark.usefixtures("two")
-def test_the_command_compares_versions_and_files(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_compares_versions_and_files(two: Path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(two)
+
     def run(*words: str) -> str:
         assert execute(["models", *words]) == 0
         return capsys.readouterr().out
@@ -106,17 +99,10 @@ def test_the_command_compares_versions_and_files(capsys: pytest.CaptureFixture[s
     assert run("diff", "web@1", "web@2", "--json") == run("diff", "web@1", "web@latest", "--json")
     Path("one.rankmill").write_bytes(Path(json.loads(run("show", "web@1", "--json"))["model_path"]).read_bytes())
     found = json.loads(run("diff", "one.rankmill", "web@1", "--json"))
-    assert found["same_bytes"]
-    assert found["parameters"] == {}
-    assert found["old"] == "one.rankmill"
+    assert (found["same_bytes"], found["parameters"], found["old"]) == (True, {}, "one.rankmill")
     assert found["same_data"]
-
-
-@pytest.mark.usefixtures("two")
-@pytest.mark.parametrize(("words", "message"), [(["web@9", "web"], "no version 9"), (["web", "none.rankmill"], "none")])
-def test_what_is_not_there_is_one_line(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert execute(["models", "diff", *words]) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert message in err
-    assert err.count("\n") == 1
+    for words, message in ((["web@9", "web"], "no version 9"), (["web", "none.rankmill"], "none")):
+        assert execute(["models", "diff", *words]) == 2
+        out, err = capsys.readouterr()
+        assert (out, err.count("\n")) == ("", 1)
+        assert message in err

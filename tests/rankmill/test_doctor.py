@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import NoReturn
 
 import numpy as np
-import pytest
 
 from rankmill import Registry, __version__, doctor
 from rankmill.cli import execute
@@ -60,22 +59,19 @@ def test_a_disk_that_cannot_keep_a_registry_is_an_error_after_the_report(tmp_pat
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("first", "second", "limit"),
-    [
-        ("max\n", None, "no container limit"),
-        ("50000000\n", None, "container limit 50"),
-        (None, "9223372036854771712\n", "no container limit"),
-        (None, "50000000\n", "container limit 50"),
-        (None, None, "no container limit"),
-    ],
-)
-def test_the_limit_of_a_container_is_read_in_both_versions(
-    tmp_path: Path, monkeypatch, first: str | None, second: str | None, limit: str
-) -> None:
-    paths = (tmp_path / "memory.max", tmp_path / "memory.limit_in_bytes")
-    for path, text in zip(paths, (first, second), strict=True):
-        if text is not None:
-            path.write_text(text)
-    monkeypatch.setattr(doctor, "LIMITS", tuple(map(str, paths)))
-    assert limit in doctor.facts_of(tmp_path)["memory"]
+def test_the_limit_of_a_container_is_read_in_both_versions(tmp_path: Path, monkeypatch) -> None:
+    for number, (name, text, limit) in enumerate(
+        (
+            ("memory.max", "max\n", "no container limit"),
+            ("memory.max", "50000000\n", "container limit 50"),
+            ("memory.limit_in_bytes", "9223372036854771712\n", "no container limit"),
+            ("memory.limit_in_bytes", "50000000\n", "container limit 50"),
+            ("other", "", "no container limit"),
+        )
+    ):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        (folder / name).write_text(text)
+        files = (str(folder / "memory.max"), str(folder / "memory.limit_in_bytes"))
+        monkeypatch.setattr(doctor, "LIMITS", files)
+        assert limit in doctor.facts_of(tmp_path)["memory"], name

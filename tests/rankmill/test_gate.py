@@ -23,14 +23,6 @@ from tests.rankmill.gate_case import contender, dataset_of, judge, renamed, rows
 from tests.refusals import refused, unnamed
 
 
-@pytest.fixture(scope="module")
-def shuffled_model(tmp_path_factory):
-    """Trained on grades that have nothing to do with the features."""
-    x, grades, qid = rows_of(1)
-    np.random.default_rng(2).shuffle(grades)
-    return trained(dataset_of(tmp_path_factory.mktemp("shuffled"), "shuffled", x, grades, qid), "web@2")
-
-
 def decisive(report):
     return [comparison["metrics"][report["metric"]] for comparison in report["comparisons"]]
 
@@ -46,21 +38,23 @@ def test_the_same_model_again_passes_with_a_difference_of_exactly_nothing(real, 
         assert found["worst"] == []
     assert {rail["verdict"] for rail in report["guardrails"]} == {"passed", "told"}
     assert next(rail for rail in report["guardrails"] if "top" in rail["name"])["value"] == 1.0
+    itself = judge(model, model, real, "test", GateRules())
+    assert "web@1 is the current version: it was compared with itself" in itself["notes"]
 
 
-def test_chance_does_not_pass_against_a_real_model_nor_against_the_bars(real, model, shuffled_model) -> None:
-    against = judge(shuffled_model, model, real, "test", GateRules())
+def test_chance_does_not_pass_against_a_real_model_nor_against_the_bars(real, model, chance) -> None:
+    against = judge(chance, model, real, "test", GateRules())
     assert not against["passed"]
     (found,) = decisive(against)
     assert found["difference"] < -0.05
     assert found["interval"][1] < 0
     assert "ndcg@10 against web@1" in against["reasons"][0]
-    first = judge(shuffled_model, None, real, "test", GateRules())
+    first = judge(chance, None, real, "test", GateRules())
     assert not first["passed"]
     assert [comparison["passed"] for comparison in first["comparisons"]] == [False, False]
 
 
-def test_a_real_model_passes_the_bars_and_replaces_chance(real, model, shuffled_model) -> None:
+def test_a_real_model_passes_the_bars_and_replaces_chance(real, model, chance) -> None:
     first = judge(model, None, real, "test", GateRules())
     assert first["passed"], first["reasons"]
     order, single = first["comparisons"]
@@ -68,7 +62,7 @@ def test_a_real_model_passes_the_bars_and_replaces_chance(real, model, shuffled_
     assert not single["must_be_beaten"]
     assert "document id" in order["words"]
     assert "f1, highest first" in single["words"]
-    assert judge(model, shuffled_model, real, "test", GateRules())["passed"]
+    assert judge(model, chance, real, "test", GateRules())["passed"]
 
 
 def test_a_slightly_worse_model_is_a_question_of_the_margin(real, model) -> None:
@@ -120,7 +114,7 @@ def test_a_significantly_worse_model_is_refused_within_any_margin_unless_allowed
     assert not judge(worse, model, real, "test", within)["passed"]
 
 
-def test_the_best_of_the_last_versions_is_a_rival_too(tmp_path, real, model, shuffled_model) -> None:
+def test_the_best_of_the_last_versions_is_a_rival_too(tmp_path, real, model, chance) -> None:
     """Each night is a little worse than the one before, within a margin that allows that."""
     noise = np.random.default_rng(3).normal(scale=0.004, size=len(model.model.node_value))
     nights = [
@@ -135,7 +129,7 @@ def test_the_best_of_the_last_versions_is_a_rival_too(tmp_path, real, model, shu
     alone = judge(nights[last], present, real, "test", rules)
     assert alone["passed"]
     assert [each["against"] for each in alone["comparisons"]] == ["baseline"]
-    report = judge(nights[last], present, real, "test", rules, earlier=[shuffled_model, nights[0]])
+    report = judge(nights[last], present, real, "test", rules, earlier=[chance, nights[0]])
     first, best = report["comparisons"]
     assert first == alone["comparisons"][0]
     assert (best["against"], best["rule"], best["passed"]) == ("best recent version", "not worse", False)
@@ -143,46 +137,26 @@ def test_the_best_of_the_last_versions_is_a_rival_too(tmp_path, real, model, shu
     assert best["metrics"]["ndcg@10"] == gaps[last]
     assert "web@1" in report["reasons"][0]
     assert not report["passed"]
-    better = judge(nights[0], present, real, "test", rules, earlier=[shuffled_model])
+    better = judge(nights[0], present, real, "test", rules, earlier=[chance])
     assert [each["against"] for each in better["comparisons"]] == ["baseline"]  # it is the best itself
 
 
-def test_an_earlier_version_that_cannot_be_compared_is_named(tmp_path, real, model, shuffled_model) -> None:
+def test_an_earlier_version_that_cannot_be_compared_is_named(tmp_path, real, model, chance) -> None:
     x, grades, qid = rows_of(1)
     wide = trained(dataset_of(tmp_path, "wide", np.hstack([np.zeros_like(x), x]), grades, qid), "web@7")
-    seen = replace(
-        model,
-        name="web@8",
-        train_queries=QuerySketch.of([GradedQueries(real, "test", named_convention("rankmill")).qids[:1]]),
-    )
-    report = judge(renamed(model, "web@9"), shuffled_model, real, "test", GateRules(), earlier=[wide, seen])
+    some = GradedQueries(real, "test", named_convention("rankmill")).qids[:1]
+    seen = replace(model, name="web@8", train_queries=QuerySketch.of([some]))
+    report = judge(renamed(model, "web@9"), chance, real, "test", GateRules(), earlier=[wide, seen])
     assert [each["against"] for each in report["comparisons"]] == ["baseline"]
-    assert not unnamed(
-        "; ".join(report["notes"]), "web@7", "missing from this dataset", "web@8", "trained on some of these queries"
-    )
-    allowed = judge(
-        renamed(model, "web@9"), shuffled_model, real, "test", GateRules(allow_seen_queries=True), earlier=[wide, seen]
-    )
+    facts = "web@7", "missing from this dataset", "web@8", "trained on some of these queries"
+    assert not unnamed("; ".join(report["notes"]), facts)
+    rules = GateRules(allow_seen_queries=True)
+    allowed = judge(renamed(model, "web@9"), chance, real, "test", rules, earlier=[wide, seen])
     assert "web@8" in allowed["comparisons"][1]["words"]
 
 
-def test_an_interval_too_wide_for_the_margin_says_how_many_queries_it_takes(real, model) -> None:
-    other = with_leaves(model, lambda values: values + np.random.default_rng(4).normal(scale=0.01, size=len(values)))
-    low = decisive(judge(renamed(other, "web@2"), model, real, "test", GateRules()))[0]["interval"][0]
-    mean = decisive(judge(renamed(other, "web@2"), model, real, "test", GateRules()))[0]["difference"]
-    assert low < mean
-    margin = (
-        max(-mean, 0.0) + (mean - low) / 4
-    )  # a quarter of the width: sixteen times the queries, if there is no difference
-    report = judge(renamed(other, "web@2"), model, real, "test", GateRules(margin=margin))
-    assert not report["passed"]
-    assert "too few queries: with about " in report["reasons"][0]
-    hopeless = judge(renamed(other, "web@2"), model, real, "test", GateRules(margin=max(-mean, 0.0)))
-    assert "so few" not in hopeless["reasons"][0] or mean > 0
-
-
-def test_the_report_has_the_same_bytes_for_any_number_of_threads(real, model, shuffled_model) -> None:
-    for baseline in (shuffled_model, None):
+def test_the_report_has_the_same_bytes_for_any_number_of_threads(real, model, chance) -> None:
+    for baseline in (chance, None):
         reports = [canonical_json(judge(model, baseline, real, "test", GateRules(), n_threads=n)) for n in (1, 2, 3)]
         assert reports[0] == reports[1] == reports[2]
         again = json.loads(reports[0])
@@ -190,12 +164,12 @@ def test_the_report_has_the_same_bytes_for_any_number_of_threads(real, model, sh
         assert from_json(GateReport, again, "report") == judging.judge(model, baseline, real, "test", GateRules())
 
 
-def test_where_the_rows_lie_changes_nothing(tmp_path, real, model, shuffled_model) -> None:
+def test_where_the_rows_lie_changes_nothing(tmp_path, real, model, chance) -> None:
     """The same rows in other shards: queries are taken by their ids, so the same are drawn."""
     x, grades, qid = rows_of(1)
     elsewhere = dataset_of(tmp_path, "elsewhere", x, grades, qid, buckets=7)
     assert elsewhere.digest != real.digest
-    for baseline in (shuffled_model, None):
+    for baseline in (chance, None):
         here, there = (judge(model, baseline, data, "test", GateRules()) for data in (real, elsewhere))
         assert here["comparisons"] == there["comparisons"]
         assert here["guardrails"] == there["guardrails"]
@@ -211,35 +185,22 @@ def test_a_report_of_before_is_still_read(real, model) -> None:
     for rail in report["guardrails"]:
         del rail["option"]
     found = from_json(GateReport, canonical_json(report), "report")
-    assert [each.asked(0.1, None) for each in found.comparisons] == [
-        "must be better",
-        "must not be worse by more than 0.1",
-    ]
+    asked = [each.asked(0.1, None) for each in found.comparisons]
+    assert asked == ["must be better", "must not be worse by more than 0.1"]
     assert "web@1 passed" in found.render()
     assert "limits" not in as_json(found)
 
 
-@pytest.mark.parametrize("convention", ["rankmill", "trec", "lightgbm", "yahoo"])
-def test_the_means_and_intervals_are_those_of_evaluate(real, model, shuffled_model, convention) -> None:
+@pytest.mark.parametrize("convention", ["trec", "yahoo"])
+def test_the_means_and_intervals_are_those_of_evaluate(real, model, chance, convention) -> None:
     """Whatever breaks ties, the gate's figures are the ones that `rankmill evaluate` prints."""
     rules = GateRules(convention=named_convention(convention), metric=parse_metric("ndcg@5"))
-    report = judge(model, shuffled_model, real, "test", rules)
-    for which, each in (("candidate", model), ("other", shuffled_model)):
-        printed = evaluate(
-            real.path, model=each.model, split="test", metrics=[*report["comparisons"][0]["metrics"]],
-            convention=convention,
-        )  # fmt: skip
+    report = judge(model, chance, real, "test", rules)
+    metrics = [*report["comparisons"][0]["metrics"]]
+    for which, each in (("candidate", model), ("other", chance)):
+        printed = evaluate(real.path, model=each.model, split="test", metrics=metrics, convention=convention)
         for metric, mean in printed.means.items():
             assert report["comparisons"][0]["metrics"][str(metric)][which] == mean
-
-
-@pytest.mark.parametrize("ties", ["random", "doc_id", "doc_id_descending", "row_order"])
-def test_ties_are_broken_as_evaluate_breaks_them(real, model, shuffled_model, ties) -> None:
-    few = with_leaves(model, np.sign)
-    rules = GateRules(convention=named_convention("rankmill").but(ties=ties))
-    report = judge(few, shuffled_model, real, "test", rules)
-    printed = evaluate(real.path, model=few.model, split="test", metrics=["ndcg@10"], ties=ties)
-    assert decisive(report)[0]["candidate"] == next(iter(printed.means.values()))
 
 
 def test_queries_are_in_the_order_of_their_ids_with_their_own_rows(real, model) -> None:
@@ -285,14 +246,14 @@ def test_positions_are_the_order_of_the_rows_where_there_are_any(tmp_path) -> No
     assert not report["passed"]  # nobody is better than the perfect order
 
 
-def test_a_split_that_a_model_was_trained_on_is_refused(tmp_path, real, model, shuffled_model) -> None:
+def test_a_split_that_a_model_was_trained_on_is_refused(tmp_path, real, model, chance) -> None:
     with refused(InputError, "split train", "web@1", "trained"):
         judge(model, None, real, "train", GateRules())
-    stranger = contender(shuffled_model.model, "web@9")
+    stranger = contender(chance.model, "web@9")
     with refused(InputError, "split train", "web@1"):
         judge(stranger, model, real, "train", GateRules())
     other = dataset_of(tmp_path, "other", *rows_of(11, queries=40), split=None)
-    assert judge(model, shuffled_model, other, "train", GateRules())["split"] == "train"
+    assert judge(model, chance, other, "train", GateRules())["split"] == "train"
     valid = judge(model, None, real, "valid", GateRules())
     assert valid["notes"][0] == "the split valid decided when the training of web@1 stopped"
     assert valid["notes"][1].endswith(" queries are few: with fewer than 50 the interval is too narrow")
@@ -319,10 +280,9 @@ def widened(x, grades, qid, more, documents, grade):
     )
 
 
-@pytest.mark.parametrize(("documents", "grade"), [(1, 1), (4, 2), (1, 0)], ids=["one document", "one grade", "none"])
-@pytest.mark.parametrize("nothing_relevant", ["skip", "zero", "one"])
+@pytest.mark.parametrize(("documents", "grade", "nothing_relevant"), [(1, 1, "skip"), (4, 2, "zero"), (1, 0, "one")])
 def test_queries_in_which_no_two_versions_can_differ_decide_nothing(
-    tmp_path, model, shuffled_model, documents, grade, nothing_relevant
+    tmp_path, model, chance, documents, grade, nothing_relevant
 ) -> None:
     x, grades, qid = rows_of(7, queries=30)
     rules = GateRules(
@@ -330,11 +290,11 @@ def test_queries_in_which_no_two_versions_can_differ_decide_nothing(
         also={parse_metric("map"): 0.1, parse_metric("precision@10"): 0.1},
     )
     some = dataset_of(tmp_path, "some", x, grades, qid, split=None)
-    wide = dataset_of(tmp_path, "wide", *widened(x, grades, qid, 400, documents, grade), split=None)
-    worse, better = contender(shuffled_model.model, "web@2"), contender(model.model, "web@1")
+    wide = dataset_of(tmp_path, "wide", *widened(x, grades, qid, 60, documents, grade), split=None)
+    worse, better = contender(chance.model, "web@2"), contender(model.model, "web@1")
     report, of_all = (judge(worse, better, dataset, "train", rules) for dataset in (some, wide))
     assert of_all["comparisons"] == report["comparisons"]
-    assert of_all["queries"]["queries"] == 430
+    assert of_all["queries"]["queries"] == 90
     assert decisive(of_all)[0]["n_queries"] == len({q for q in qid if len(set(grades[qid == q])) > 1})
     first, first_of_all = (judge(better, None, dataset, "train", replace(rules, also={})) for dataset in (some, wide))
     assert (
@@ -365,10 +325,10 @@ def test_a_model_that_asks_for_a_feature_that_is_not_there_is_refused(tmp_path, 
         judge(contender(model.model, "web@1"), None, narrow, "train", GateRules())
 
 
-def test_the_report_is_bound_to_what_it_is_about(real, model, shuffled_model) -> None:
-    report = judge(model, shuffled_model, real, "test", GateRules())
+def test_the_report_is_bound_to_what_it_is_about(real, model, chance) -> None:
+    report = judge(model, chance, real, "test", GateRules())
     assert report["candidate"] == {"version": "web@1", "model": model.sha256, "manifest": "0" * 64}
-    assert report["baseline"]["model"] == shuffled_model.sha256
+    assert report["baseline"]["model"] == chance.sha256
     assert report["dataset"] == real.digest
     assert report["queries"]["queries"] == len(real.queries("test"))
     assert report["queries"]["digest"] != judge(model, None, real, "valid", GateRules())["queries"]["digest"]
@@ -406,20 +366,14 @@ def test_grades_beyond_the_scale_of_err_leave_it_out_where_it_does_not_decide(tm
         judge(model, None, dataset, "test", GateRules(convention=chosen, metric=parse_metric("err@10")))
 
 
-@pytest.mark.parametrize("metric", ["balanced_error(0.5)", "concordance_micro", "concordance"])
-def test_any_metric_may_decide_and_better_is_above_nothing(real, model, shuffled_model, metric) -> None:
+@pytest.mark.parametrize("metric", ["balanced_error(0.5)", "concordance_micro"])
+def test_any_metric_may_decide_and_better_is_above_nothing(real, model, chance, metric) -> None:
     """For an error rate too: the better model has the lower rate, and a difference above 0."""
     shifted = with_leaves(model, lambda values: values * 2)
-    report = judge(renamed(shifted, "web@2"), shuffled_model, real, "test", GateRules(metric=parse_metric(metric)))
+    report = judge(renamed(shifted, "web@2"), chance, real, "test", GateRules(metric=parse_metric(metric)))
     (found,) = decisive(report)
     assert found["difference"] == pytest.approx(abs(found["candidate"] - found["other"]))
     assert found["interval"][0] <= found["difference"] <= found["interval"][1]
     assert report["passed"] == (found["interval"][0] > -0.002)
     first = judge(renamed(shifted, "web@2"), None, real, "test", GateRules(metric=parse_metric(metric)))
     assert "best single feature" in first["comparisons"][1]["words"]
-
-
-def test_the_present_version_against_itself_is_said(real, model) -> None:
-    report = judge(model, model, real, "test", GateRules())
-    assert report["passed"]
-    assert "web@1 is the current version: it was compared with itself" in report["notes"]

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import re
 
 import pytest
 
-from rankmill.cli import execute
 from rankmill.foundation.records import from_json
 from rankmill.gate.gate_report import GateReport
 from rankmill.gate.gate_rules import GateRules
-from rankmill.registry import Registry
-from tests.rankmill.gate_case import dataset_of, judge, renamed, rows_of_one_strong_feature, trained, with_leaves
+from tests.rankmill.gate_case import dataset_of, judge, rows_of_one_strong_feature, trained, with_leaves
 
 QUERIES, MARGIN = 105, 0.01
 SPLIT = "train"  # all queries of a dataset that is not the one the model was trained on
@@ -59,15 +56,6 @@ def test_a_first_version_that_105_queries_cannot_tell_from_the_best_feature_pass
     assert "must not be significantly worse" in from_json(GateReport, report, "report").render()
 
 
-def test_once_a_version_serves_the_margin_must_be_shown(model, queries_of):
-    """The same interval that a first version may have is refused to one that is to replace another."""
-    other = with_leaves(model, lambda values: values * (1.0 + 0.5 * (values > 0.1)))
-    report = judge(renamed(other, "web@2"), model, queries_of(3), SPLIT, GateRules(margin=0.0))
-    (found,) = bars(report)
-    assert found["interval"][0] <= 0.0 <= found["interval"][1]
-    assert not report["passed"]
-
-
 def test_a_first_version_that_is_significantly_worse_than_the_best_feature_is_refused(model, queries_of):
     report = judge(model, None, queries_of(3), SPLIT, GateRules(margin=MARGIN))
     order, feature = bars(report)
@@ -96,17 +84,3 @@ def test_a_first_version_that_is_not_better_than_the_order_of_rows_is_refused(mo
     assert "no option" in reason
     constant = judge(with_leaves(model, lambda values: values * 0.0), None, dataset, SPLIT, GateRules(margin=1.0))
     assert not constant["passed"]
-
-
-def test_a_registry_promotes_its_first_version_on_105_queries_by_command(model, queries_of, tmp_path, capsys):
-    store = Registry(tmp_path / "registry")
-    store.prepare(protected=("production",))
-    forest = model.model
-    manifest = {"features": list(forest.feature_names), "parameters": dict(forest.parameters), "metrics": {}}
-    manifest["dataset_digest"] = forest.info["dataset_digest"]
-    store.register("web", forest.to_bytes(), manifest=manifest)
-    on = ["--on", str(queries_of(4).path), "--split", SPLIT, "--margin", str(MARGIN), "--registry", str(store.root)]
-    assert execute(["models", "gate", "web", *on, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["passed"]
-    assert execute(["models", "promote", "web@1", "--registry", str(store.root)]) == 0
-    assert store.state("web").target("production") == 1

@@ -50,7 +50,7 @@ def test_metrics_of_a_goal_are_those_of_its_grades(ranker):
     assert by_goal.score(xv, yv, qid=qv) != by_goal.score(xv, bv, qid=qv)
 
 
-@pytest.mark.parametrize("kind", ["pandas", "polars", "arrow"])
+@pytest.mark.parametrize("kind", ["pandas", "arrow"])
 def test_columns_of_a_frame_are_no_features(ranker, kind):
     def frame(seed):
         x, _, _, bought = rows(seed)

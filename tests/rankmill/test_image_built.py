@@ -95,10 +95,8 @@ class Image:
         command = [*(entrypoint or self.config["Entrypoint"]), *arguments]
         return subprocess.run(
             [*namespaces, "sh", "-c", CONTAINER, "container", str(self.root), str(place), *where, *command],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
 
 
 def checked(command: Sequence[str | Path]) -> str:
@@ -110,19 +108,6 @@ def checked(command: Sequence[str | Path]) -> str:
 def is_of_this_machine(value: str) -> bool:
     """Return whether a setting of pip has a path or a ``file:`` address, such as the constraints file of ``constraint``."""
     return any(word.startswith("file:") or ("/" in word and "://" not in word) for word in value.split())
-
-
-@pytest.mark.parametrize(
-    ("value", "told"),
-    [
-        ("/etc/pip/c.txt", True),
-        ("https://index/simple file:///wheels", True),
-        ("https://index/simple", False),
-        ("5", False),
-    ],
-)
-def test_settings_of_pip_with_paths_of_this_machine_are_left_out(value: str, told: bool) -> None:
-    assert is_of_this_machine(value) == told
 
 
 def write_settings_of_pip(home: Path) -> None:

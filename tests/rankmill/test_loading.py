@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import pickle
 from pathlib import Path
 
@@ -34,21 +35,14 @@ def fitted(arrays, **parameters):
     return small(**parameters).fit(X, y, qid=qid, eval_set=(X, y, qid))
 
 
-@pytest.mark.parametrize("load", [Ranker.load, rankmill.load_model])
-def test_a_file_gives_the_ranker_that_was_saved(arrays, here, load):
+def test_a_file_gives_the_ranker_that_was_saved(arrays, here):
     X, y, qid = arrays
     ranker = fitted(arrays, monotone={"f0": 1}, metric="err@5", learning_rate=0.3)
     ranker.save(here / "m.rankmill")
-    chosen = TrainParameters(
-        preset=DEFAULTS,
-        metric="err@5",
-        learning_rate=0.3,
-        monotone={"f0": 1},
-        n_rounds=ranker.n_rounds,
-        max_leaves=ranker.max_leaves,
-    ).as_dict()
+    own = {"metric": "err@5", "learning_rate": 0.3, "monotone": {"f0": 1}}
+    chosen = TrainParameters(preset=DEFAULTS, n_rounds=ranker.n_rounds, max_leaves=ranker.max_leaves, **own).as_dict()
     (here / "m.rankmill").rename(here / "odd name")
-    for name in ("odd name", here / "odd name", Path("odd name"), "./odd name"):
+    for load, name in itertools.product((Ranker.load, rankmill.load_model), ("odd name", here / "odd name")):
         loaded = load(name)
         assert loaded.loaded_from_ == str(name)
         assert loaded.predict(X).tolist() == ranker.predict(X).tolist()

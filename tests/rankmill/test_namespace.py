@@ -24,35 +24,15 @@ print(*sorted(set(sys.modules) & {ROOMS}))
 """
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """A folder in which somebody has modules of the same names as our folders."""
+@pytest.mark.slow
+def test_every_module_is_imported_beside_a_users_own(tmp_path: Path) -> None:
     for room in ROOMS:
         (tmp_path / f"{room}.py").write_text("raise ImportError('this is not rankmill')\n")
-    return tmp_path
-
-
-def run(folder: Path, *arguments: str) -> str:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(folder), str(ROOT)))}
-    command = [sys.executable, *arguments]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(tmp_path), str(ROOT)))}
+    command = [sys.executable, "-c", EVERY_MODULE.replace("{ROOMS}", repr(set(ROOMS)))]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def test_every_module_is_imported_beside_a_users_own(folder: Path) -> None:
-    first, second = run(folder, "-c", EVERY_MODULE.replace("{ROOMS}", repr(set(ROOMS)))).splitlines()
+    first, second = done.stdout.splitlines()
     assert int(first.split()[0]) > 250
     assert first.split()[1:] == sorted(ROOMS)
     assert second == ""
-
-
-@pytest.mark.slow
-def test_commands_work_beside_a_users_own(folder: Path) -> None:
-    run(folder, "-m", "rankmill", "data", "synth", "-o", "judgments.txt", "--queries", "30")
-    run(folder, "-m", "rankmill", "data", "ingest", "judgments.txt", "-o", "web.dataset")
-    run(folder, "-m", "rankmill", "data", "bin", "web.dataset")
-    run(folder, "-m", "rankmill", "train", "web.dataset", "--name", "web", "--n-rounds", "3")
-    run(folder, "-m", "rankmill", "models", "promote", "web@1", "--force")
-    run(folder, "-m", "rankmill", "rerank", "judgments.txt", "--model", "web", "-o", "ranked")
-    assert "ndcg@10" in run(folder, "-m", "rankmill", "evaluate", "ranked")

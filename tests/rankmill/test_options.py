@@ -7,10 +7,8 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from typer.main import get_command
 
-from rankmill import Ranker, cli
-from rankmill.cli import app
+from rankmill import cli
 from rankmill.foundation.errors import InvalidParameter, RankmillError
 from rankmill.foundation.options import (
     argument_type,
@@ -29,52 +27,34 @@ from rankmill.scorer.explain_metric import explain_metric
 from rankmill.scorer.metrics import Policy
 from rankmill.scorer.options import JudgedOptions, RerankOptions
 from rankmill.scorer.rerank import rerank
+from tests.rankmill.test_cli import commands
 from tests.refusals import refused
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def commands(group=None, path=()):
-    group = get_command(app) if group is None else group
-    for name, command in group.commands.items():
-        if hasattr(command, "commands"):
-            yield from commands(command, (*path, name))
-        else:
-            yield " ".join((*path, name)), command
-
-
-@pytest.mark.parametrize(
-    ("function", "groups"),
-    [
+def test_functions_show_their_options() -> None:
+    for function, groups in (
         (rerank, (RerankOptions,)),
         (evaluate, (JudgedOptions, Policy)),
         (compare, (JudgedOptions, Policy)),
         (explain_metric, (Policy,)),
-    ],
-)
-def test_functions_show_their_options(function, groups) -> None:
-    shown = inspect.signature(function).parameters
-    for each in (each for group in groups for each in declared_in(group)):
-        assert (shown[each.name].default, shown[each.name].annotation) == (default_of(each), argument_type(each))
-        assert f"\n{each.name} : {argument_type(each)}" in inspect.getdoc(function)
-    assert not any(each.kind is each.VAR_KEYWORD for each in shown.values())
+    ):
+        shown = inspect.signature(function).parameters
+        for each in (each for group in groups for each in declared_in(group)):
+            assert (shown[each.name].default, shown[each.name].annotation) == (default_of(each), argument_type(each))
+            assert f"\n{each.name} : {argument_type(each)}" in inspect.getdoc(function)
+        assert not any(each.kind is each.VAR_KEYWORD for each in shown.values())
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.title)
-def test_every_option_of_a_group_is_one_of_its_commands_with_the_same_help(page) -> None:
-    known = dict(commands())
-    for named in page.commands.replace("`", "").split(", "):
+def test_every_option_of_a_group_is_one_of_its_commands_with_the_same_help() -> None:
+    known = {" ".join(words): command for words, command in commands()}
+    for page, named in ((each, name) for each in PAGES for name in each.commands.replace("`", "").split(", ")):
         found = {param.name: param for param in known[named].params}
         for each in declared_in(page.group):
             if option_of(each).on_command_line and each.name in found:
                 assert found[each.name].help.startswith(option_of(each).help)
         assert sum(each.name in found for each in declared_in(page.group)) >= len(declared_in(page.group)) - 4
-
-
-def test_every_training_option_is_a_parameter_of_the_ranker() -> None:
-    names = inspect.signature(Ranker).parameters
-    training = next(page.group for page in PAGES if page.title == "Training")
-    assert {each.name for each in declared_in(training)} <= set(names)
 
 
 def test_no_group_declares_an_option_that_another_one_of_its_commands_declares() -> None:

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import pickle
-import subprocess
-import sys
 from operator import attrgetter
 
 import numpy as np
 import polars as pl
 import pytest
-from sklearn.base import clone
 
 from rankmill import Ranker, register_model
 from rankmill.foundation.errors import InvalidParameter, NotFitted, TrainingDataRejected
@@ -27,21 +23,6 @@ def test_query_ids_and_group_sizes_are_two_ways_to_say_the_same(arrays):
     assert small().fit(X, y, qid=[f"q{q:02}" for q in qid]).forest_.to_bytes() == by_id
 
 
-def test_queries_need_not_be_together(arrays):
-    X, y, qid = arrays
-    woven = np.argsort(np.arange(400) % 10, kind="stable")  # first documents of all queries, then the second ..
-    expected = small().fit(X, y, qid=qid).predict(X)
-    assert np.array_equal(small().fit(X[woven], y[woven], qid=qid[woven]).predict(X), expected)
-
-
-def test_frames_give_names_and_the_same_scores(arrays):
-    X, y, qid = arrays
-    frame = pl.DataFrame(X, schema=["bm25", "age", "clicks", "length"])
-    ranker = small().fit(frame, y, qid=qid)
-    assert ranker.forest_.feature_names == ("bm25", "age", "clicks", "length")
-    assert np.array_equal(ranker.predict(frame), small().fit(X, y, qid=qid).predict(X))
-
-
 def test_the_order_of_rows_does_not_matter(arrays):
     X, y, qid = arrays
     shuffle = np.random.default_rng(3).permutation(400)
@@ -55,6 +36,8 @@ def test_columns_of_a_frame_are_found_by_name(arrays):
     frame = pl.DataFrame(X, schema=names)
     ranker = small().fit(frame, y, qid=qid)
     expected = ranker.predict(frame)
+    assert ranker.forest_.feature_names == tuple(names)
+    assert np.array_equal(small().fit(X, y, qid=qid).predict(X), expected)
     assert np.array_equal(ranker.predict(frame.select(names[::-1])), expected)
     assert np.array_equal(ranker.predict(frame.to_arrow()), expected)
     assert small().fit(frame.to_arrow(), y, qid=qid).forest_.to_bytes() == ranker.forest_.to_bytes()
@@ -75,29 +58,14 @@ def test_predict_before_fit_says_so(arrays):
         "register_model": lambda ranker: register_model(ranker, "never"),
         "plot_importance": plot_importance,
     }
-    calls |= {
-        name: attrgetter(name)
-        for name in (
-            "model_",
-            "forest_",
-            "best_round_",
-            "history_",
-            "evals_result_",
-            "feature_importances_",
-            "n_features_in_",
-        )
-    }
+    for names in ("model_ forest_ best_round_ history_", "evals_result_ feature_importances_ n_features_in_"):
+        calls |= {name: attrgetter(name) for name in names.split()}
     for call in calls.values():
         with refused(NotFitted, "call fit") as caught:
             call(small())
         assert isinstance(caught.value, ValueError)
         assert isinstance(caught.value, AttributeError)
     assert not hasattr(small(), "feature_importances_")
-
-
-def test_an_unfitted_ranker_does_not_load_scikit_learn():
-    code = "import sys; from rankmill import Ranker\ntry: Ranker().predict([[1.0]])\nexcept ValueError: print('sklearn' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
 
 
 def test_grades_may_be_large_where_the_gain_is_linear(arrays):
@@ -109,16 +77,6 @@ def test_an_eval_set_that_cannot_tell_is_refused(arrays):
     X, y, qid = arrays
     with refused(TrainingDataRejected, "stop"):
         small().fit(X, y, qid=qid, eval_set=[(X, y * 0, qid)])
-
-
-def test_clone_parameters_and_pickle(arrays):
-    X, y, qid = arrays
-    ranker = small(learning_rate=0.3, max_bin=31).fit(X, y, qid=qid)
-    copy = clone(ranker)
-    assert copy.get_params() == ranker.get_params()
-    assert not hasattr(copy, "forest_")
-    assert copy.set_params(max_leaves=3).get_params()["max_leaves"] == 3
-    assert np.array_equal(pickle.loads(pickle.dumps(ranker)).predict(X), ranker.predict(X))
 
 
 def test_the_eval_set_decides_how_many_rounds_are_kept(arrays):

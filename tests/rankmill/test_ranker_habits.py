@@ -66,18 +66,6 @@ def test_query_ids_and_groups_of_eval_sets_may_come_apart(arrays):
     assert list(two.evals_result_) == ["train", "valid_0", "valid_1"]
 
 
-def test_weights_lean_the_loss_and_the_order_of_rows_does_not(arrays):
-    X, y, qid = arrays
-    weight = np.random.default_rng(1).integers(1, 5, size=400).astype(float)
-    weighted = small().fit(X, y, qid=qid, sample_weight=weight).forest_
-    shuffle = np.random.default_rng(2).permutation(400)
-    again = small().fit(X[shuffle], y[shuffle], qid=qid[shuffle], sample_weight=weight[shuffle]).forest_
-    assert again.to_bytes() == weighted.to_bytes()
-    plain = small().fit(X, y, qid=qid).forest_
-    assert not np.array_equal(plain.node_value, weighted.node_value)
-    assert small().fit(X, y, qid=qid, sample_weight=np.ones(400)).forest_ == plain
-
-
 def test_callbacks_get_every_round_and_may_stop(arrays):
     X, y, qid = arrays
     seen = []
@@ -87,19 +75,18 @@ def test_callbacks_get_every_round_and_may_stop(arrays):
     assert ranker.forest_.n_trees == 3
 
 
-@pytest.mark.parametrize("form", ["ranker", "forest", "file"])
-def test_going_on_is_training_in_one_go(arrays, tmp_path, form):
+def test_going_on_is_training_in_one_go(arrays, tmp_path):
     train, (Xv, yv, qv) = halves(arrays)
     given = {"qid": train[2], "eval_set": (Xv, yv, qv), "early_stopping_rounds": 0}
     whole = small(n_rounds=9, learning_rate=0.5).fit(train[0], train[1], **given)
     half = small(n_rounds=4, learning_rate=0.5).fit(train[0], train[1], **given)
     half.forest_.save(tmp_path / "half.rankmill")
-    model = {"ranker": half, "forest": half.forest_, "file": tmp_path / "half.rankmill"}[form]
-    resumed = small(n_rounds=9, learning_rate=0.5).fit(train[0], train[1], **given, resume=model)
-    assert resumed.forest_.to_bytes() == whole.forest_.to_bytes()
-    assert resumed.history_ == whole.history_
+    for model in (half, half.forest_, tmp_path / "half.rankmill"):
+        resumed = small(n_rounds=9, learning_rate=0.5).fit(train[0], train[1], **given, resume=model)
+        assert resumed.forest_.to_bytes() == whole.forest_.to_bytes()
+        assert resumed.history_ == whole.history_
     more = small(n_rounds=9 - half.forest_.n_rounds, learning_rate=0.5)
-    assert more.fit(train[0], train[1], **given, init_model=model).forest_.to_bytes() == whole.forest_.to_bytes()
+    assert more.fit(train[0], train[1], **given, init_model=half).forest_.to_bytes() == whole.forest_.to_bytes()
 
 
 def test_going_on_with_other_rows_or_parameters_is_refused(arrays):
@@ -143,7 +130,8 @@ def test_a_forest_without_a_split_gives_no_feature_a_share(arrays):
 def test_scores_never_fall_with_a_monotone_feature(arrays):
     X, y, qid = arrays
     by_name = small(monotone={"f0": 1}).fit(X, y, qid=qid)
-    assert small(monotone=[1, 0, 0, 0]).fit(X, y, qid=qid).predict(X).tolist() == by_name.predict(X).tolist()
+    for same in ({0: 1}, {"f0": 1, "f2": 0}, [1, 0, 0, 0], np.array([1.0, 0, 0, 0])):
+        assert small(monotone=same).fit(X, y, qid=qid).forest_.to_bytes() == by_name.forest_.to_bytes()
     line = np.tile(X[:1], (50, 1))
     line[:, 0] = np.linspace(-3, 3, 50)
     assert (np.diff(by_name.predict(line)) >= 0.0).all()
@@ -195,16 +183,9 @@ def test_numbers_of_any_kind_are_parameters(arrays):
     assert np.array_equal(numpy.predict(X), plain.predict(X))
     more = small(n_rounds=np.int64(1), learning_rate=np.float32(0.1), max_bin=20)
     assert more.fit(X, y, qid=qid, init_model=plain).forest_.n_trees == 9
-    for name, value in (("max_bin", 20.5), ("n_threads", 1.5), ("n_rounds", "8"), ("folds", None)):
+    for name, value in (("max_bin", 20.5), ("n_threads", 1.5), ("n_threads", -1), ("n_rounds", "8"), ("folds", None)):
         with refused(InvalidParameter, name, repr(value)):
             small(**{name: value}).fit(X, y, qid=qid)
-
-
-def test_directions_say_the_same_in_every_form(arrays):
-    X, y, qid = arrays
-    by_name = small(monotone={"f0": 1}).fit(X, y, qid=qid).forest_.to_bytes()
-    for monotone in ({0: 1}, {"f0": 1, "f2": 0}, [1, 0, 0, 0], np.array([1.0, 0, 0, 0])):
-        assert small(monotone=monotone).fit(X, y, qid=qid).forest_.to_bytes() == by_name
 
 
 def test_a_tuple_of_eval_sets_is_a_list_of_them(arrays):
@@ -243,11 +224,3 @@ def test_eval_sets_that_do_not_go_together_are_refused(arrays, given, error, mes
         small().fit(X, y, qid=qid, eval_set=[(X, y)], **given)
     with pytest.raises(TrainingDataRejected, match="X has 3 features"):
         small().fit(X, y, qid=qid, eval_set=(X[:, :3], y, qid))
-
-
-def test_threads_change_nothing_and_fewer_than_none_are_refused(arrays):
-    X, y, qid = arrays
-    expected = small().fit(X, y, qid=qid).forest_
-    assert small(n_threads=3).fit(X, y, qid=qid).forest_ == expected
-    with refused(InvalidParameter, "n_threads", "0", "-1"):
-        small(n_threads=-1).fit(X, y, qid=qid)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pickle
 import signal
 import warnings
 from collections.abc import Iterator
@@ -162,21 +161,6 @@ def test_columns_of_a_dataset_and_goals(client: Any, tmp_path: Path) -> None:
     check_same(ranker, expected)
 
 
-def test_steep_grades_get_a_remark(client: Any, tmp_path: Path) -> None:
-    rows = TRAIN.assign(grade=10 * TRAIN["grade"])
-    ranker = Ranker(cluster=client, scratch=tmp_path, **SETTINGS)
-    with pytest.warns(UserWarning, match="times as much"):
-        ranker.fit(partitions(rows, 70), "grade")
-
-
-def test_columns_without_names(client: Any, tmp_path: Path) -> None:
-    numbers = TRAIN[["target", "price"]].set_axis([0, 1], axis=1)
-    frame, beside = partitions(numbers, 70), partitions(TRAIN, 70)
-    ranker = Ranker(cluster=client, scratch=tmp_path, **SETTINGS).fit(frame, beside["grade"], qid=beside["qid"])
-    assert ranker.forest_.feature_names == ("f0", "f1")
-    assert not hasattr(ranker, "feature_names_in_")
-
-
 def test_more_rounds(client: Any, dataset: Dataset, tmp_path: Path) -> None:
     longer = fixed(n_rounds=2 * ROUNDS, max_leaves=4)
     whole = train(dataset, longer)
@@ -241,22 +225,18 @@ def test_rows_that_are_refused(client: Any, tmp_path: Path) -> None:
     for X in (TRAIN, TRAIN[["target"]].to_numpy(), rows["grade"], rows.to_dask_array()):
         with refused(InvalidParameter, "Dask DataFrame", "cluster"):
             ranker.fit(X, "grade", qid="qid")
-    with refused(InvalidParameter, "y", "name of a column"):
-        ranker.fit(rows)
-    with refused(InvalidParameter, "qid", "name of a column"):
-        ranker.fit(rows.rename(columns={"qid": "search"}), "grade")
-    with refused(InvalidParameter, "'grades'", "'grade'"):
-        ranker.fit(rows, "grades")
-    with refused(InvalidParameter, "y", "ndarray"):
-        ranker.fit(rows, TRAIN["grade"].to_numpy())
-    with refused(InvalidParameter, "'weight'", "rename"):
-        ranker.fit(rows.rename(columns={"price": "weight"}), "grade")
-    with refused(InvalidParameter, "'grade'", "rename"):
-        ranker.fit(rows.assign(other=rows["grade"]), "other")
-    with refused(InvalidParameter, "group", "qid"):
-        ranker.fit(rows, "grade", group=[1])
-    with refused(InvalidParameter, "pairs"):
-        ranker.fit(rows, "grade", pairs=[[0, 1]])
+    for facts, X, y, more in (
+        (("y", "name of a column"), rows, None, {}),
+        (("qid", "name of a column"), rows.rename(columns={"qid": "search"}), "grade", {}),
+        (("'grades'", "'grade'"), rows, "grades", {}),
+        (("y", "ndarray"), rows, TRAIN["grade"].to_numpy(), {}),
+        (("'weight'", "rename"), rows.rename(columns={"price": "weight"}), "grade", {}),
+        (("'grade'", "rename"), rows.assign(other=rows["grade"]), "other", {}),
+        (("group", "qid"), rows, "grade", {"group": [1]}),
+        (("pairs",), rows, "grade", {"pairs": [[0, 1]]}),
+    ):
+        with refused(InvalidParameter, *facts):
+            ranker.fit(X, y, **more)
     with refused(TrainingDataRejected, "qid", 1, 2, "partitions"):
         ranker.fit(rows, "grade", eval_set=(rows, "grade", partitions(TRAIN)["qid"]))
     with refused(TrainingDataRejected, "partition 0", 90, 91, "grade"):
@@ -307,13 +287,3 @@ def test_a_client_whose_workers_are_threads(tmp_path: Path) -> None:
         refused(InputError, "threads", "processes=True"),
     ):
         Ranker(cluster=threads, scratch=tmp_path, **SETTINGS).fit(partitions(TRAIN), "grade")
-
-
-def test_a_copy_has_the_same_client_and_a_file_none(client: Any) -> None:
-    clone = pytest.importorskip("sklearn.base").clone
-
-    ranker = Ranker(cluster=client, n_rounds=3)
-    assert clone(ranker).cluster is client
-    assert clone(ranker).n_rounds == 3
-    assert pickle.loads(pickle.dumps(ranker)).cluster is None
-    assert pickle.loads(pickle.dumps(Ranker(cluster="local:2"))).cluster == "local:2"

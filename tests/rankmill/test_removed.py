@@ -14,34 +14,29 @@ from rankmill.foundation.errors import ConfigError, InvalidParameter
 from rankmill.removed import COMMAND, RANKER, REMOVED, Removed
 from tests.refusals import only_line
 
-ROWS = [(row, place) for row in REMOVED for place in row.places]
 
-
-@pytest.mark.parametrize(("row", "place"), ROWS, ids=[f"{place} {row.name}" for row, place in ROWS])
-def test_what_was_removed_is_answered_by_what_to_use_instead(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], row: Removed, place: str
-) -> None:
+def answer(row: Removed, place: str, path: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    """What who uses ``row`` in ``place`` is told, without where."""
     if place == RANKER:
         with pytest.raises(InvalidParameter) as refusal:
             Ranker(**{row.name: 1})
-        answer = str(refusal.value)
-    elif place.startswith("["):
-        path = tmp_path / "rankmill.toml"
+        return str(refusal.value)
+    if place.startswith("["):
         tables = {"[ingest]": 'sources = ["a.txt"]', "[train]": 'name = "web"', place: ""}
         key, _, value = row.name.partition("=")
         tables[place] += f"\n{key} = {json.dumps(value) if value else 1}"
         path.write_text("\n".join(f"{section}\n{keys}" for section, keys in tables.items()))
         with pytest.raises(ConfigError) as mistake:
             read_config(path)
-        answer = str(mistake.value).removeprefix(f"{path}: ")
-    else:
-        words = (
-            row.name.split() if place == COMMAND else [*place.split(), f"--{row.name}", *["x"] * ("=" not in row.name)]
-        )
-        assert execute(words) == 2
-        answer = only_line(capsys.readouterr().err).removeprefix("rankmill: ")
-        where = place if place != COMMAND else row.name.rpartition(" ")[0]
-        answer = answer.removeprefix(f"{where}: ")
-    name = row.name.split()[-1]
-    dashes = "" if place in {COMMAND, RANKER} or place.startswith("[") else "--"
-    assert answer == f"{dashes}{name} was removed: {row.instead}"
+        return str(mistake.value).removeprefix(f"{path}: ")
+    option = [*place.split(), f"--{row.name}", *["x"] * ("=" not in row.name)]
+    assert execute(row.name.split() if place == COMMAND else option) == 2
+    said = only_line(capsys.readouterr().err).removeprefix("rankmill: ")
+    return said.removeprefix(f"{place if place != COMMAND else row.name.rpartition(' ')[0]}: ")
+
+
+def test_what_was_removed_is_answered_by_what_to_use_instead(tmp_path: Path, capsys) -> None:
+    for row, place in ((each, place) for each in REMOVED for place in each.places):
+        dashes = "" if place in {COMMAND, RANKER} or place.startswith("[") else "--"
+        said = answer(row, place, tmp_path / "rankmill.toml", capsys)
+        assert said == f"{dashes}{row.name.split()[-1]} was removed: {row.instead}", place

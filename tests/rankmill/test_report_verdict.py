@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankmill.report import formatting
@@ -20,13 +21,14 @@ from tests.rankmill.report_case import Work
 AMOUNT = st.floats(1e-8, 1.0) | st.floats(-1.0, -1e-8)
 
 
+def report_of(made: Work, out: Path) -> dict:
+    return json.loads(write_report(made.path, made.registry, out=out, n_threads=1).facts.read_bytes())
+
+
 @pytest.fixture(scope="module")
-def first(tmp_path_factory) -> dict:
+def first(first_version: Work, tmp_path_factory) -> dict:
     """The facts of a first version that was promoted."""
-    made = Work(tmp_path_factory.mktemp("first"))
-    version, _ = made.train()
-    made.judge(version, margin=1.0)
-    return json.loads(write_report(made.path, made.registry, n_threads=1).facts.read_bytes())
+    return report_of(first_version, tmp_path_factory.mktemp("report") / "out")
 
 
 @pytest.fixture(scope="module")
@@ -72,6 +74,7 @@ def test_a_difference_keeps_its_sign(amount: float) -> None:
     assert figures(text)[0] != 0.0
 
 
+@settings(max_examples=30)
 @given(st.lists(AMOUNT, min_size=3, max_size=3).map(sorted))
 def test_the_headline_says_on_which_side_of_nothing_the_interval_ends(second: dict, three: list[float]) -> None:
     low, gap, high = three
@@ -126,17 +129,7 @@ def test_a_first_version_replaces_nothing_and_its_report_speaks_of_no_before(fir
                     r"single feature$", level["findings"]["title"])  # fmt: skip
     for text in (page(level), markdown(level)):
         visible = re.sub(r"<style>.*?</style>", "", text, flags=re.DOTALL)
-        for word in (
-            "are unchanged",
-            "before",
-            "former",
-            "get better",
-            "got worse",
-            "lost most",
-            "Lost most",
-            "old rank",
-        ):
-            assert word not in visible, word
+        assert not re.findall("are unchanged|before|former|get better|got worse|[lL]ost most|old rank", visible)
     found = level["findings"]
     assert re.search(
         r"\d+% of the queries are ranked better than by the best single feature, \d+% worse", found["queries"]
@@ -154,14 +147,6 @@ def test_a_guardrail_that_was_not_checked_says_so_in_a_column_with_a_heading(sec
     assert ">noted<" not in row[0]
 
 
-def test_sizes_and_presets_are_written_as_by_the_other_commands(first: dict) -> None:
-    sizes = re.findall(r"[\d.]+ (?:bytes|[kKMG]i?B)\b", page(first) + markdown(first))
-    assert sizes
-    assert not [text for text in sizes if "i" in text]
-    assert "defaults-1" in page(first)
-    assert "defaults@1" not in re.sub(r"<script.*?</script>", "", page(first), flags=re.S)
-
-
 def test_the_logical_date_of_the_run_is_on_all_three(second: dict, first: dict) -> None:
     assert second["date"] == "2026-11-21"
     assert "run of 2026-11-21" in page(second)
@@ -170,14 +155,10 @@ def test_the_logical_date_of_the_run_is_on_all_three(second: dict, first: dict) 
     assert "run of" not in page(first)
 
 
-def test_the_report_made_again_has_the_date_of_the_run(tmp_path: Path) -> None:
-    made = Work(tmp_path)
-    version, _ = made.train()
-    made.judge(version, margin=1.0)
-    (made.path / "stages").mkdir()
-    record = {"facts": {"model": version, "date": "2026-11-20"}}
-    (made.path / "stages" / "report.json").write_text(json.dumps(record))
-    assert json.loads(write_report(made.path, made.registry).facts.read_bytes())["date"] == "2026-11-20"
-    record["facts"]["model"] = "web@9"  # of a run before
-    (made.path / "stages" / "report.json").write_text(json.dumps(record))
-    assert json.loads(write_report(made.path, made.registry).facts.read_bytes())["date"] is None
+def test_the_report_made_again_has_the_date_of_the_run(first_version: Work, tmp_path: Path) -> None:
+    shutil.copytree(first_version.path, work := tmp_path / "work")
+    (work / "stages").mkdir()
+    for model, date in (("web@1", "2026-11-20"), ("web@9", None)):  # the latter of a run before
+        record = {"facts": {"model": model, "date": "2026-11-20"}}
+        (work / "stages" / "report.json").write_text(json.dumps(record))
+        assert json.loads(write_report(work, first_version.registry).facts.read_bytes())["date"] == date

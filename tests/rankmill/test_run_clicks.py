@@ -142,24 +142,20 @@ def test_a_log_without_swaps_is_not_corrected_and_the_run_says_so(tmp_path: Path
     assert any("web@1 was learnt from clicks without correction" in note for note in notes)
 
 
-@pytest.mark.parametrize(
-    ("change", "facts"),
-    [
-        (('form = "pairs"\n', ""), ("[clicks]", "form", "pairs")),
-        (('form = "grades"\nthresholds = [0.1]\n', ""), ("thresholds", "quantiles")),
-        (('estimate = "coec"\n', ""), ("estimate", "coec")),
-        (('sources2 = ["x"]\n', ""), ("sources2", "clicks")),
-        (("", 'test = ["people.parquet"]\n'), ("[gate]", "people", "ingest.test")),
-        (('columns = {qid = "q", page = "url"}\n', ""), ("[clicks]", "page")),
-    ],
-)
-def test_mistakes_are_found_before_the_run(tmp_path: Path, capsys, change: tuple[str, str], facts) -> None:
-    more, less = change
-    text = CONFIG.replace(less, "") if less else CONFIG.replace("ranks = 5\n", f"ranks = 5\n{more}")
-    (tmp_path / "rankmill.toml").write_text(text)
-    assert run(tmp_path) == 2
-    assert not unnamed(only_line(capsys.readouterr().err), *facts)
-    assert [path.name for path in tmp_path.iterdir()] == ["rankmill.toml"]
+def test_mistakes_are_found_before_the_run(tmp_path: Path, capsys) -> None:
+    for more, facts in (
+        ('form = "pairs"\n', ("[clicks]", "form", "pairs")),
+        ('form = "grades"\nthresholds = [0.1]\n', ("thresholds", "quantiles")),
+        ('estimate = "coec"\n', ("estimate", "coec")),
+        ('sources2 = ["x"]\n', ("sources2", "clicks")),
+        ("", ("[gate]", "people", "ingest.test")),
+        ('columns = {qid = "q", page = "url"}\n', ("[clicks]", "page")),
+    ):
+        text = CONFIG.replace("ranks = 5\n", f"ranks = 5\n{more}")
+        (tmp_path / "rankmill.toml").write_text(text if more else text.replace('test = ["people.parquet"]\n', ""))
+        assert run(tmp_path) == 2
+        assert not unnamed(only_line(capsys.readouterr().err), *facts)
+        assert [path.name for path in tmp_path.iterdir()] == ["rankmill.toml"]
 
 
 def test_the_gate_asks_the_clicks_of_the_log_too(done: Path, capsys) -> None:
@@ -171,16 +167,8 @@ def test_the_gate_asks_the_clicks_of_the_log_too(done: Path, capsys) -> None:
     assert found["value"]["effective_clicks"] > 0
 
     # by hand: the same figures; one option alone is refused; users who never saw these queries say nothing
-    gate = [
-        "models",
-        "gate",
-        "web@1",
-        "--on",
-        str(done / "work/dataset"),
-        "--registry",
-        str(done / "registry"),
-        "--json",
-    ]
+    on = ["--on", str(done / "work/dataset"), "--registry", str(done / "registry")]
+    gate = ["models", "gate", "web@1", *on, "--json"]
     model = ["--propensities", str(done / "work/clicks/click-model.json")]
     execute([*gate, "--alias", "by-hand", "--log", str(done / "log.parquet"), *model])
     again = {row["name"]: row for row in json.loads(capsys.readouterr().out)["report"]["guardrails"]}

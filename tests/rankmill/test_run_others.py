@@ -20,24 +20,15 @@ from rankmill.run.events import Event, RunEnded, StageStarted
 from rankmill.run.run_lock import left_behind
 from rankmill.run.runner import RunRequest, plan_of, run
 from rankmill.run.stage_choice import StageChoice
-from tests.rankmill.test_run import GATE, write_project
+from tests.rankmill.test_run import GATE
 from tests.rankmill.test_run_again import again, edit, outcome
 from tests.refusals import refused
 
-BEFORE_THE_REPORT = StageChoice(last="rerank")
-
-
-@pytest.fixture(scope="module")
-def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = write_project(tmp_path_factory.mktemp("others"))
-    again(folder, choice=BEFORE_THE_REPORT)
-    return folder
-
 
 @pytest.fixture
-def project(done: Path, tmp_path: Path) -> Iterator[Path]:
+def project(run_once: Path, tmp_path: Path) -> Iterator[Path]:
     folder = tmp_path / "project"
-    shutil.copytree(done, folder)
+    shutil.copytree(run_once, folder)
     yield folder
     shutil.rmtree(folder)
 
@@ -56,7 +47,7 @@ def test_what_is_not_asked_for_any_more_is_not_told_of(project: Path) -> None:
     edit(project, "split = {train = 0.7, valid = 0.15, test = 0.15}\n", "")
     edit(project, GATE, "")
     edit(project, '[rerank]\ncandidates = ["candidates.txt"]\ntop_k = 5\n', "")
-    done, events = again(project, choice=BEFORE_THE_REPORT)
+    done, events = again(project)
     assert done == ["ingest", "bin", "train"]
     found = told(events)
     assert found["model"]["version"] == "web@2"
@@ -69,13 +60,8 @@ def test_who_passed_before_does_not_promote_another(project: Path) -> None:
     registry = Registry(project / "registry")
     until = StageChoice(last="gate")
     assert again(project, choice=until)[0] == ["gate"]
-    gate(
-        registry,
-        "web@1",
-        Dataset.open(project / "out" / "dataset"),
-        "test",
-        asked=GateOptions(alias="staging", margin=0.9),
-    )
+    dataset = Dataset.open(project / "out" / "dataset")
+    gate(registry, "web@1", dataset, "test", asked=GateOptions(alias="staging", margin=0.9))
     assert again(project, choice=until)[0] == ["gate"]  # by the rules of the configuration, once
     assert again(project, choice=until)[0] == []
     edit(project, "n_rounds = 12", "n_rounds = 13")
@@ -86,11 +72,11 @@ def test_who_passed_before_does_not_promote_another(project: Path) -> None:
 
 def test_who_was_replaced_by_force_is_not_promoted_again(project: Path) -> None:
     edit(project, "n_rounds = 12", "n_rounds = 13")
-    again(project, choice=BEFORE_THE_REPORT)
+    again(project)
     registry = Registry(project / "registry")
     assert registry.state("web").target("production") == 2
     registry.promote("web", 1, force=True, reason="the shop is down")
-    done, events = again(project, choice=BEFORE_THE_REPORT)
+    done, events = again(project)
     assert done == ["rerank"]
     assert outcome(events) == ("gate not passed", 11)
     assert registry.state("web").target("production") == 1
@@ -98,11 +84,11 @@ def test_who_was_replaced_by_force_is_not_promoted_again(project: Path) -> None:
 
 def test_an_alias_without_a_gate_that_was_taken_back_ranks_what_it_means(project: Path) -> None:
     edit(project, GATE, '[promote]\nalias = "staging"\n')
-    again(project, choice=BEFORE_THE_REPORT)
+    again(project)
     edit(project, "n_rounds = 12", "n_rounds = 13")
-    assert told(again(project, choice=BEFORE_THE_REPORT)[1])["ranked"]["model"]["number"] == 2
+    assert told(again(project)[1])["ranked"]["model"]["number"] == 2
     Registry(project / "registry").rollback("web", alias="staging")
-    done, events = again(project, choice=BEFORE_THE_REPORT)
+    done, events = again(project)
     assert done == ["rerank"]
     assert outcome(events) == ("gate not passed", 11)
     assert told(events)["ranked"]["model"]["number"] == 1

@@ -9,13 +9,15 @@ import pytest
 
 from rankmill.cli import execute
 from rankmill.registry import Registry
-from tests.rankmill.observers.story import read_lines
 from tests.rankmill.test_run import CONFIG, files_of, write_project
 from tests.refusals import unnamed
 
 SEEDS = CONFIG.replace('name = "web"', 'name = "web"\nseeds = [1, 2]\nrow_fraction = 0.5').replace(
     "n_rounds = 12", "n_rounds = 6"
 )
+
+
+WHOLE = ("--until", "report")
 
 
 @pytest.fixture
@@ -26,7 +28,8 @@ def project(tmp_path: Path) -> Path:
 def run(project: Path, text: str, capsys: pytest.CaptureFixture[str], *options: str) -> tuple[int, dict, str]:
     (project / "rankmill.toml").write_text(text)
     capsys.readouterr()
-    command = ["run", str(project / "rankmill.toml"), "--registry", str(project / "registry"), "--json", *options]
+    where = [str(project / "rankmill.toml"), "--registry", str(project / "registry")]
+    command = ["run", *where, "--json", *(options or ("--until", "rerank"))]
     code = execute(command)
     assert code != 1, capsys.readouterr().err
     out, err = capsys.readouterr()
@@ -55,31 +58,29 @@ def test_seeds_are_kept_and_the_way_to_choose_costs_no_training(project: Path, c
 
 
 def test_drift_is_told_once_and_rules_over_the_gate(project: Path, capsys) -> None:
-    text = CONFIG + "[drift]\n"
-    code, _, err = run(project, text, capsys)
+    text = CONFIG + "[drift]\n"  # a dataset is kept for the next run when a run has reached its end
+    code, _, err = run(project, text, capsys, *WHOLE)
     assert code == 0
     assert not unnamed(err, "previous dataset")
     for path in project.glob("judgments/*.txt"):
         lines = path.read_text().splitlines()
         path.write_text("".join(line.replace(" 1:", " 1:9") + "\n" for line in lines))
     worse = text.replace("margin = 0.2", "margin = 0.0").replace("n_rounds = 12", "n_rounds = 1\nmax_depth = 1")
-    assert (
-        run(project, worse, capsys, "--until", "bin")[0] == 12
-    )  # which is not the end: the whole run tells of it as well
-    code, report, err = run(project, worse, capsys)
+    assert run(project, worse, capsys, "--until", "bin")[0] == 12  # not the end: the whole run tells of it as well
+    code, report, err = run(project, worse, capsys, *WHOLE)
     assert code == 12  # the gate was not passed either
     assert not report["gate"]["passed"]
     assert report["drift"]["alarms"] == ["f1"]
     assert not unnamed(err.splitlines()[-1], "drifted", "f1")
     assert json.loads((project / "out" / "drift.json").read_text())["alarms"] == ["f1"]
-    code, report, _ = run(project, worse, capsys)
+    code, report, _ = run(project, worse, capsys, *WHOLE)
     assert code == 11  # of the drift was told; the version still stands before the gate
     assert report["drift"]["alarms"] == ["f1"]
 
 
 def test_drift_ends_the_run_before_the_training_where_it_is_told_to(project: Path, capsys) -> None:
     text = CONFIG + "[drift]\nstop = true\n"
-    assert run(project, text, capsys)[0] == 0
+    assert run(project, text, capsys, *WHOLE)[0] == 0
     for path in project.glob("judgments/*.txt"):
         path.write_text("".join(line.replace(" 1:", " 1:9") + "\n" for line in path.read_text().splitlines()))
     for _ in range(2):  # it stays so until somebody has looked
@@ -87,23 +88,3 @@ def test_drift_ends_the_run_before_the_training_where_it_is_told_to(project: Pat
         assert code == 12
         assert "train:" not in err
     assert len(Registry(project / "registry").versions("web")) == 1
-    assert run(project, text.replace("stop = true", "stop = false"), capsys)[0] == 12
-    assert len(Registry(project / "registry").versions("web")) == 2
-    assert run(project, text.replace("stop = true", "stop = false"), capsys)[0] == 0
-
-
-def test_one_object_on_stdout_and_json_lines_in_the_log(project: Path, capsys) -> None:
-    (project / "rankmill.toml").write_text(CONFIG)
-    command = [
-        "run",
-        str(project / "rankmill.toml"),
-        "--registry",
-        str(project / "registry"),
-        "--json",
-    ]
-    assert execute(command) == 0
-    json.loads(capsys.readouterr().out)
-    lines = read_lines(project / "out" / "log.jsonl")
-    stages = [line["stage"] for line in lines if line.get("stage")]
-    assert list(dict.fromkeys(stages))[:2] == ["ingest", "bin"]
-    assert (lines[0]["event"], lines[-1]["event"]) == ("run_started", "run_ended")

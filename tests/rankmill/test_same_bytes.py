@@ -42,14 +42,12 @@ def test_the_model_depends_on_the_data_alone(
         monkeypatch.setattr(f"rankmill.trainer.{name}", 1)  # let small work be shared out as well
     digests = set()
     orders = list(itertools.permutations(parts))
-    cases = zip(
-        (1, 2, 3, 1), (orders[0], orders[3], orders[5], orders[2]), ("16MiB", "700B", "64KiB", "4KiB"), strict=True
-    )
+    cases = zip((1, 3, 2), (orders[0], orders[5], orders[2]), ("16MiB", "2KiB", "64KiB"), strict=True)
     for number, (threads, order, block) in enumerate(cases):
         dataset, registry = tmp_path / f"dataset{number}", tmp_path / f"registry{number}"
         facts(capsys, "data", "ingest", *order, "-o", dataset, "--split", "train=0.8,valid=0.2", "--block-size", block)
         facts(capsys, "data", "bin", dataset)
-        training = ("--n-rounds", 15, "--max-leaves", 8, "--n-threads", threads)
+        training = ("--n-rounds", 6, "--max-leaves", 8, "--n-threads", threads)
         model = facts(capsys, "train", dataset, "--name", "web", "--registry", registry, *training)
         ranked = tmp_path / f"ranked{number}.parquet"
         facts(

@@ -163,31 +163,21 @@ def test_the_delay_is_bounded_and_the_same_every_time(capsys: pytest.CaptureFixt
     assert minutes <= set(range(11))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("--cron", "0 2 * * *", "--no-such-option"), "unknown option '--no-such-option'"),
-        (("--cron", "0 2 * * *", "--date", "2026-01-01"), "--date cannot be used with schedule"),
-        (("--cron", "0 2 * * *", "--plan"), "--plan cannot be used with schedule"),
-        (("--cron", "0 2 * * *", "a.toml", "b.toml"), "unexpected extra argument"),
+def test_what_would_only_come_to_light_in_the_night_is_said_at_once(tmp_path: Path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("rankmill.toml").write_text('[ingest]\nsources = ["a.txt"]\n[train]\nname = "web"\nn_round = 3\n')
+    nightly = ("--cron", "0 2 * * *")
+    for arguments, message in (
+        ((*nightly, "--no-such-option"), "unknown option '--no-such-option'"),
+        ((*nightly, "--date", "2026-01-01"), "--date cannot be used with schedule"),
+        ((*nightly, "--plan"), "--plan cannot be used with schedule"),
+        ((*nightly, "a.toml", "b.toml"), "unexpected extra argument"),
         (("--cron", "2 o'clock"), "expected five fields"),
-        (("--cron", "0 2 * * *", "--timezone", "Mars"), "unknown 'Mars'"),
-        (("--cron", "0 2 * * *", "nothing.toml"), "nothing.toml: no such file"),
+        ((*nightly, "--timezone", "Mars"), "unknown 'Mars'"),
+        ((*nightly, "nothing.toml"), "nothing.toml: no such file"),
         ((), "missing option '--cron'"),
-    ],
-)
-def test_what_would_only_come_to_light_in_the_night_is_said_at_once(
-    arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, _, said = line(capsys, *arguments)
-    assert code == 2
-    assert message in said
-
-
-def test_a_configuration_that_breaks_a_rule_is_refused_before_the_first_moment(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "rankmill.toml").write_text('[ingest]\nsources = ["a.txt"]\n[train]\nname = "web"\nn_round = 3\n')
-    code, _, said = line(capsys, str(tmp_path / "rankmill.toml"), "--cron", "0 2 * * *")
-    assert code == 2
-    assert said == f"rankmill: {tmp_path / 'rankmill.toml'}: unknown key 'n_round' in [train]; did you mean 'n_rounds'?"
+        (nightly, "rankmill.toml: unknown key 'n_round' in [train]; did you mean 'n_rounds'?"),
+    ):
+        code, _, said = line(capsys, *arguments)
+        assert code == 2
+        assert message in said

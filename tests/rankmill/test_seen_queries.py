@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import shutil
 
 import pytest
-import typer.main
 
-from rankmill.cli import app, execute
+from rankmill.cli import execute
 from rankmill.foundation.errors import InputError
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.grouping.sketch import QuerySketch
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.options import IngestOptions, SynthParameters
 from rankmill.pipeline.synth import write_synthetic
+from rankmill.registry import Registry
 from rankmill.report.report_files import write_report
 from rankmill.scorer.evaluate import evaluate
 from rankmill.scorer.forest import Forest
 from rankmill.scorer.train_test_overlap import TrainedModel, scope_of
-from tests.rankmill.report_case import Work
+from tests.rankmill.test_cli import commands
 from tests.refusals import refused
 from tests.trainer.small_dataset import SHARES, small_dataset
 
 SEEN = "web@1 was trained on train: SEEN IN TRAINING"
 FRESH = "not seen in training"
+SMALL = ["--preset", "defaults-1", "--n-rounds", "3", "--max-leaves", "4", "--min-rows-in-leaf", "5"]
 
 
 @pytest.fixture(scope="module")
@@ -32,20 +34,8 @@ def work(tmp_path_factory):
     """A dataset, two versions that were trained on it, and one on another dataset with the same queries and more."""
     folder = tmp_path_factory.mktemp("seen")
     small_dataset(folder)
-    small = [
-        "--preset",
-        "defaults-1",
-        "--n-rounds",
-        "6",
-        "--max-leaves",
-        "4",
-        "--min-rows-in-leaf",
-        "5",
-        "--n-threads",
-        "1",
-    ]
     for seed in ("1", "2"):
-        train = ["train", str(folder / "d"), "--name", "web", "--registry", str(folder / "r"), "--seed", seed, *small]
+        train = ["train", str(folder / "d"), "--name", "web", "--registry", str(folder / "r"), "--seed", seed, *SMALL]
         assert execute(train) == 0
     return folder
 
@@ -83,19 +73,9 @@ NOT_SCORED = {
 }
 
 
-def leaves(command, path=()):
-    for name, sub in getattr(command, "commands", {}).items():
-        yield from leaves(sub, (*path, name))
-    if not hasattr(command, "commands"):
-        yield " ".join(path), command
-
-
 def test_every_command_that_takes_a_dataset_and_a_split_is_looked_at():
-    found = {
-        name
-        for name, command in leaves(typer.main.get_command(app))
-        if {"split", "on"} & {parameter.name for parameter in command.params}
-    }
+    named = {" ".join(words): {param.name for param in command.params} for words, command in commands()}
+    found = {name for name, params in named.items() if {"split", "on"} & params}
     assert found == COMMANDS.keys() | NOT_SCORED
 
 
@@ -105,16 +85,15 @@ def test_only_queries_that_were_not_seen_are_scored_unless_asked(call, name):
     text = call(*command)
     assert "test; not seen in training" in text
     assert "SEEN IN" not in text
-    facts = json.loads(call(*command, "--json"))
-    assert facts["scope"]["splits"] == ["test"]
-    assert facts["scope"]["seen_in_training"] == {}
-    assert text == call(*command, "--split", "test")
-    for split in ("train", "all"):
-        assert SEEN in call(*command, "--split", split)
-        facts = json.loads(call(*command, "--split", split, "--json"))
-        assert facts["scope"]["seen_in_training"]["web@1"] == ["train"]
-    assert f"{FRESH}; valid decided how many trees web@1 has" in call(*command, "--split", "valid")
-    assert "unknown split 'tets'; did you mean 'test'?" in call(*command, "--split", "tets", status=2)
+    facts = json.loads(call(*command, "--split", "all", "--json"))
+    assert facts["scope"]["seen_in_training"]["web@1"] == ["train"]
+    if name in {"evaluate", "compare"}:
+        facts = json.loads(call(*command, "--json"))
+        assert (facts["scope"]["splits"], facts["scope"]["seen_in_training"]) == (["test"], {})
+        assert text == call(*command, "--split", "test")
+        assert SEEN in call(*command, "--split", "train")
+        assert f"{FRESH}; valid decided how many trees web@1 has" in call(*command, "--split", "valid")
+        assert "unknown split 'tets'; did you mean 'test'?" in call(*command, "--split", "tets", status=2)
 
 
 def test_a_query_that_is_named_is_asked_for(call, work):
@@ -133,8 +112,6 @@ def test_the_gate_takes_the_test_split_and_refuses_what_was_trained_on(call):
 
 
 def test_a_model_file_knows_its_dataset_as_well(call, work):
-    from rankmill.registry import Registry
-
     version = Registry(work / "r").resolve("web@1", bare="latest")
     (work / "m.rankmill").write_bytes(version.read())
     assert f"test; {FRESH}" in call("evaluate", "d", "--model", "m.rankmill")
@@ -148,8 +125,7 @@ def test_a_model_file_knows_its_dataset_as_well(call, work):
 
 def test_where_all_was_seen_it_has_to_be_asked_for(tmp_path, call, work):
     small_dataset(tmp_path, {"train": 1.0})
-    small = ["--preset", "defaults-1", "--n-rounds", "2", "--max-leaves", "4", "--min-rows-in-leaf", "5"]
-    call("train", tmp_path / "d", "--name", "whole", *small)
+    call("train", tmp_path / "d", "--name", "whole", *SMALL)
     line = call("evaluate", tmp_path / "d", "--model", "whole@1", status=2)
     assert "no split has queries that whole@1 has not seen in training" in line
     assert "use these queries anyway with --split all" in line
@@ -179,10 +155,7 @@ def test_a_dataset_that_got_pairs_is_known_again(call, work, tmp_path):
 
 def test_the_data_of_a_base_model_were_seen_too(call, work, tmp_path):
     other = small_dataset(tmp_path, queries=60)
-    small = ["--preset", "defaults-1", "--n-rounds", "2", "--max-leaves", "4", "--min-rows-in-leaf", "5"]
-    call("train", tmp_path / "d", "--name", "joined", "--base-model", "web@1", *small)
-    from rankmill.registry import Registry
-
+    call("train", tmp_path / "d", "--name", "joined", "--base-model", "web@1", *SMALL)
     forest = Forest.from_bytes(Registry(work / "r").resolve("joined@1", bare="latest").read(), "joined@1")
     model = TrainedModel.of(forest, "joined")
     for data in (Dataset.open(work / "d"), other):
@@ -212,12 +185,11 @@ def test_what_does_not_say_what_it_was_trained_on_is_called_so(work):
     ("split", "remark"),
     [("test", "(not seen in training)"), ("valid", "(not seen in training; valid decided how many trees web@1 has)")],
 )
-def test_the_report_says_what_the_model_has_seen_of_the_split(tmp_path, split, remark):
-    case = Work(tmp_path)
-    version, _ = case.train()
-    if split == "valid":  # which the training has watched, as rankmill train does
-        assert case.forest(version).info["valid"]
-    case.judge(version, split=split, margin=1.0)
+def test_the_report_says_what_the_model_has_seen_of_the_split(first_version, tmp_path, split, remark):
+    shutil.copytree(first_version.path.parent, tmp_path, dirs_exist_ok=True)
+    case = copy.copy(first_version)
+    case.path, case.registry, case.store = tmp_path / "work", tmp_path / "registry", Registry(tmp_path / "registry")
+    case.judge("web@1", split=split, margin=1.0, promote=False)
     paths = write_report(case.path, case.registry, n_threads=1)
     assert json.loads(paths.facts.read_bytes())["metrics"]["seen"] == remark[1:-1]
     assert f"of the {split} split {remark}" in paths.markdown.read_text()

@@ -10,14 +10,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import typer.main
 
-from rankmill.cli import app
 from tests.pipeline.interrupted import ROOT
+from tests.rankmill.test_cli import commands
 from tests.waiting import until
 
 WITHIN = 2.0
@@ -93,13 +91,8 @@ candidates = ["{judged}"]
 """
 
 
-def names(group: object, before: str = "") -> Iterator[str]:
-    for name, command in group.commands.items():  # type: ignore[attr-defined]
-        yield from names(command, f"{name} ") if hasattr(command, "commands") else [before + name]
-
-
 def test_every_command_is_tried() -> None:
-    assert sorted(names(typer.main.get_command(app))) == sorted(COMMANDS)
+    assert sorted(" ".join(words) for words, _ in commands()) == sorted(COMMANDS)
 
 
 @pytest.fixture(scope="module")
@@ -194,17 +187,7 @@ def check(prepared: Path, tmp_path: Path, name: str, number: int, *, behind: boo
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", SIGNALS)
-def test_a_signal_ends_a_command_that_waits_in_a_library(tmp_path: Path, number: int) -> None:
-    command(tmp_path, "data synth -o judged.txt --queries 50 --features 10")
-    command(tmp_path, "data ingest judged.txt -o dataset")
-    check(tmp_path, tmp_path, "data query", number, behind=True, wait=1)
-    check(tmp_path, tmp_path, "data query", number, behind=False, wait=0.5)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("behind", [False, True])
-@pytest.mark.parametrize("number", SIGNALS)
+@pytest.mark.parametrize(("number", "behind"), [(signal.SIGTERM, False), (signal.SIGINT, True)])
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_signal_ends_every_command(prepared: Path, tmp_path: Path, name: str, number: int, behind: bool) -> None:
     wait = random.Random(f"{name} {number} {behind}").uniform(0, 4)

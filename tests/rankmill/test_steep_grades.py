@@ -80,12 +80,9 @@ def test_the_ranker_warns_and_takes_linear_gain_without_a_word(table):
         small().fit(X, y // 10, qid=qid)
 
 
-@pytest.mark.parametrize("grades", [[0, 1, 2, 3, 4], range(32), [0, 10], [0], [], [0, 2, 4, 6], [-2, 0, 1]])
-def test_usual_scales_get_none(grades):
-    assert note_on_gains(grades) == ""
-
-
-@pytest.mark.parametrize("grades", [[0, 10, 20, 30], [0, 5, 10], [1, 6], [20, 1, 0], [0, 1, 2, 31]])
-def test_scales_with_wide_steps_get_one_unless_gains_are_linear(grades):
-    assert "times as much" in note_on_gains(grades)
-    assert note_on_gains(grades, "linear") == note_on_gains(grades, "table(0,1,2)") == ""
+def test_scales_with_wide_steps_get_one_unless_gains_are_linear():
+    for usual in ([0, 1, 2, 3, 4], range(32), [0, 10], [0], [], [0, 2, 4, 6], [-2, 0, 1]):
+        assert note_on_gains(usual) == ""
+    for steep in ([0, 10, 20, 30], [0, 5, 10], [1, 6], [20, 1, 0], [0, 1, 2, 31]):
+        assert "times as much" in note_on_gains(steep)
+        assert note_on_gains(steep, "linear") == note_on_gains(steep, "table(0,1,2)") == ""

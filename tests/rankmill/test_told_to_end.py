@@ -157,14 +157,14 @@ def test_told_to_end_at_any_moment(name: str, prepared: Path, tmp_path: Path) ->
     lasts = run_to_the_end(case, whole)
     wanted, ended = made(case, whole), 0
     for moment in itertools.count():
-        if moment >= 4 and ended:
+        if moment >= 2 and ended:
             break
         folder = prepare(case, prepared, tmp_path / str(moment))
         process = subprocess.Popen(
             [sys.executable, "-m", "rankmill", *case.command], cwd=folder, env=environment(), text=True,
             stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True,
         )  # fmt: skip
-        time.sleep(lasts * rng.uniform(0.25, 1.0) * 0.8 ** max(moment - 3, 0))  # earlier, as long as it comes too late
+        time.sleep(lasts * rng.uniform(0.25, 1.0) * 0.8 ** max(moment - 1, 0))  # earlier, as long as it comes too late
         process.send_signal(signal.SIGTERM)
         _, err = process.communicate(timeout=LIMIT)
         # -15: told while Python itself was starting; 0: it had done all

@@ -33,22 +33,14 @@ def refusal(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     return only_line(capsys.readouterr().err)
 
 
-@pytest.mark.parametrize("words", LOCAL, ids=lambda words: " ".join(words[:3]))
-def test_a_url_where_a_local_path_belongs_is_refused(
-    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_a_url_is_refused_where_a_local_path_belongs_and_without_the_library(
+    tmp_path: Path, monkeypatch, capsys
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    line = refusal(words, capsys)
-    assert not unnamed(line, next(word for word in words if "://" in word), "local path")
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("words", ANYWHERE, ids=lambda words: " ".join(words[:3]))
-def test_a_url_without_the_library_says_how_to_install_it(
-    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
+    for words in LOCAL:
+        assert not unnamed(refusal(words, capsys), next(word for word in words if "://" in word), "local path")
     for name in ("obstore", "obstore.exceptions", "obstore.store"):
         monkeypatch.setitem(sys.modules, name, None)
-    assert not unnamed(refusal(words, capsys), "pip install 'rankmill[cloud]'")
+    for words in ANYWHERE:
+        assert not unnamed(refusal(words, capsys), "pip install 'rankmill[cloud]'")
     assert list(tmp_path.iterdir()) == []

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 from rankmill import Ranker, cross_validate
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
-from rankmill.trainer.sampling import fold_of_queries
-from rankmill.trainer.training_result import HOLDOUT
 from tests.rankmill.small_ranker import planted_arrays, small
 from tests.refusals import refused
 
@@ -29,26 +26,6 @@ def test_by_cv_a_ranker_keeps_what_was_found():
     ranker = small(rounds_by="cv", **parameters).fit(X, y, qid=qid)
     assert ranker.cross_validation_ == cross_validate(small(**parameters), X, y, qid=qid)
     assert ranker.forest_.n_rounds == ranker.best_round_ == ranker.cross_validation_.best_round
-
-
-@pytest.mark.parametrize("name", ["sample_weight", "query_weight", "offset", "label"])
-def test_columns_reach_the_folds(name):
-    X, y, qid = planted_arrays()
-    rng = np.random.default_rng(1)
-    given = rng.uniform(size=40)[qid] if name == "query_weight" else rng.uniform(size=400)
-    ranker = small(folds=2, objective="l2", stop_metric="deviance", n_rounds=2)
-    found = cross_validate(ranker, X, y, qid=qid, **{name: given})
-    apart = fold_of_queries(np.arange(40), 2, seed=7)[qid] == 0
-    part = {name: given[~apart]}
-    watched = {"qid": qid[apart], name: given[apart]}
-    plain = small(objective="l2", stop_metric="deviance", n_rounds=2).fit(
-        X[~apart], y[~apart], qid=qid[~apart], eval_set=(X[apart], y[apart], watched), eval_names=[HOLDOUT], **part
-    )
-    # bins are those of all rows: with 400 of them no value is cut off otherwise, but edges lie elsewhere
-    expected = [record.metrics[HOLDOUT]["deviance"] for record in plain.history_]
-    assert found.values("deviance", 1)[0] == pytest.approx(expected[0], rel=0.05)
-    without = cross_validate(ranker, X, y, qid=qid)
-    assert without.values("deviance", 1) != found.values("deviance", 1)
 
 
 def test_what_is_wrong_is_named():

@@ -43,7 +43,7 @@ def strict(line: str) -> dict:
     return json.loads(line, parse_constant=refuse)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.dictionaries(st.text(max_size=5), JSON, max_size=4))
 def test_whatever_an_event_holds_is_one_line_of_json(record: dict) -> None:
     line = json_line(record)
