@@ -2,9 +2,6 @@
 
 import json
 import random
-import signal
-import subprocess
-import sys
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -257,30 +254,6 @@ def test_a_failure_on_the_way_leaves_the_old_dataset_and_nothing_else(tmp_path, 
         ingest([path], out, pairs=[pairs], options=IngestOptions(overwrite=True))
     assert files_in(out) == before
     assert sorted(file.name for file in tmp_path.iterdir()) == ["in.txt", "out", "pairs.txt"]
-
-
-@pytest.mark.slow
-def test_a_killed_run_leaves_no_dataset_and_the_next_one_clears_up(tmp_path):
-    path, out = tmp_path / "in.txt", tmp_path / "out"
-    path.write_text("".join(judgments(40)))
-    script = (
-        "import sys, time, pathlib; from rankmill.pipeline.ingest import dataset_builder as building, ingest\n"
-        "def wait(*a, **k): print('there', flush=True); time.sleep(1000)\n"
-        "building.write_shards = wait\n"
-        "ingest([pathlib.Path(sys.argv[1])], pathlib.Path(sys.argv[2]))\n"
-    )
-    with subprocess.Popen([sys.executable, "-c", script, path, out], stdout=subprocess.PIPE) as process:
-        try:
-            assert process.stdout.readline() == b"there\n"
-            living = list(tmp_path.glob(".out.*.staging"))
-            assert len(living) == 1
-            path.write_text("".join(judgments(40)))
-            ingest([path], tmp_path / "out")  # a run beside it neither disturbs nor clears what is alive
-            assert list(tmp_path.glob(".out.*.staging")) == living
-        finally:
-            process.send_signal(signal.SIGKILL)
-    ingest([path], out, options=IngestOptions(overwrite=True))
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["in.txt", "out"]
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
