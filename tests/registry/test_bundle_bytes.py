@@ -312,16 +312,6 @@ def test_a_pipe_is_no_bundle(registry: Registry, tmp_path: Path) -> None:
     assert not registry.root.exists()
 
 
-def test_what_is_refused_changes_nothing(small: dict[str, bytes], tmp_path: Path) -> None:
-    data = bytearray(small["history"])
-    data[3000] ^= 1
-    (tmp_path / "web.tar").write_bytes(data)
-    registry = Registry(tmp_path / "r", disk=QuickDisk())
-    with pytest.raises(IntegrityError):
-        registry.import_(tmp_path / "web.tar", move_aliases=True)
-    assert not (tmp_path / "r").exists()
-
-
 def test_a_file_that_changes_while_it_is_read_puts_nothing_wrong_into_the_registry(
     small: dict[str, bytes], tmp_path: Path
 ) -> None:
