@@ -62,10 +62,7 @@ def divided(data, parameters, options, cuts, run=fit):
 
     def work(number):
         shard = RowShard(group.peer(number), tuple(cuts))
-        part = replace(
-            data,
-            eval_sets=[(name, own(rows, shard)) for name, rows in data.eval_sets],
-        )
+        part = replace(data, eval_sets=[(name, own(rows, shard)) for name, rows in data.eval_sets])
         try:
             results[number] = run(part, parameters, replace(options, shard=shard))
         except BaseException as error:

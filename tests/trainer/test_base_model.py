@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import re
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from rankmill.cli import execute
 from rankmill.foundation.errors import InvalidParameter
-from rankmill.pipeline.options import SynthParameters
-from rankmill.pipeline.synth import write_synthetic
 from rankmill.scorer.exchange.conversion import CONVERTED_FROM
-from rankmill.scorer.forest import Forest
 from rankmill.scorer.predict import predict
 from rankmill.trainer.combined_forests import BaseModel, after_base
 from tests.rankmill.small_ranker import planted_arrays, small
-from tests.refusals import refused, unnamed
+from tests.refusals import refused
 
 
 @pytest.fixture(scope="module")
@@ -48,9 +41,7 @@ def test_the_correction_is_that_of_offsets_and_the_result_is_the_sum(arrays, bas
 
 
 @pytest.mark.parametrize(
-    "parameters",
-    [{}, {"rounds_by": "cv", "folds": 3}, {"objective": "ranknet", "step_search": "line"}],
-    ids=str,
+    "parameters", [{}, {"rounds_by": "cv", "folds": 3}, {"objective": "ranknet", "step_search": "line"}], ids=str
 )
 def test_going_on_with_a_correction_is_the_same_bytes_as_one_go(arrays, base, parameters):
     X, y, qid = arrays
@@ -116,35 +107,6 @@ def test_several_outputs_are_no_base(arrays):
     several = small(objective="mcrank", n_rounds=2).fit(X, y, qid=qid)
     with refused(InvalidParameter, "base model", "5 outputs"):
         small().fit(X, y, qid=qid, base_model=several)
-
-
-def test_the_command_registers_both(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    write_synthetic(Path("j.txt"), SynthParameters(queries=40, documents_per_query=8, features=10, seed=1))
-    assert execute(["data", "ingest", "j.txt", "-o", "d", "--buckets", "2", "--split", "train=0.7,valid=0.3"]) == 0
-    assert execute(["data", "bin", "d", "--max-bin", "31"]) == 0
-    small_ones = ["--preset", "defaults-1", "--max-leaves", "4", "--min-rows-in-leaf", "5", "--n-threads", "1"]
-    small_ones += ["--early-stopping-rounds", "0"]
-
-    def trained(*options):
-        capsys.readouterr()
-        assert execute(["train", "d", *small_ones, *options, "--json"]) == 0
-        return json.loads(capsys.readouterr().out)
-
-    trees = trained("--name", "global", "--n-rounds", "4", "--objective", "l2")["trees"]
-    whole = trained("--name", "local", "--n-rounds", "6", "--base-model", "global@1")
-    half = trained("--name", "half", "--n-rounds", "3", "--base-model", "global@1")
-    resumed = trained("--name", "half", "--n-rounds", "6", "--base-model", "global@1", "--resume", half["model"])
-    assert resumed["sha256"] == whole["sha256"]
-    assert resumed["rounds_resumed"] == half["rounds"] - trees
-    assert trees < whole["trees"] <= trees + 6
-    assert execute(["models", "show", "local", "--json"]) == 0
-    forest = Forest.from_bytes(Path(json.loads(capsys.readouterr().out)["model_path"]).read_bytes())
-    assert forest.info["base_trees"] == trees
-    assert execute(["train", "d", "--name", "half", *small_ones, "--resume", half["model"]]) == 2
-    assert not unnamed(capsys.readouterr().err, "base model")
-    assert execute(["train", "d", *small_ones, "--name", "told", "--n-rounds", "3", "--base-model", "global@1"]) == 0
-    assert re.search(f"{trees} rounds of the base model and [1-3] of 3 trained on top of it", capsys.readouterr().out)
 
 
 def violations(scores, X, feature, direction, n=500):

@@ -28,14 +28,7 @@ def test_blocks_of_other_rows_are_refused(data):
     train, valid, binspec = data
     other = replace(rows_of(valid, binspec, width=16), grades=train[1], starts=train[2])
     with refused(TrainingDataRejected, "bins", "7)"):
-        boost_rows(
-            other,
-            None,
-            [cuts.edges for cuts in binspec.features],
-            binspec.feature_names,
-            fixed(),
-            max_grade=4,
-        )
+        boost_rows(other, None, [cuts.edges for cuts in binspec.features], binspec.feature_names, fixed(), max_grade=4)
 
 
 def test_another_seed_breaks_first_round_ties_in_another_way(data):

@@ -50,9 +50,7 @@ def test_without_limits_the_best_set_is_the_best_of_all_subsets(k, lambda_l2):
 
 
 @pytest.mark.parametrize(
-    "limits",
-    [{"most": 2}, {"smoothing": 6.0}, {"group": 15}, {"smoothing": 4.0, "most": 3, "group": 10}],
-    ids=str,
+    "limits", [{"most": 2}, {"smoothing": 6.0}, {"group": 15}, {"smoothing": 4.0, "most": 3, "group": 10}], ids=str
 )
 def test_limits_are_those_documented(limits):
     for seed in range(3):

@@ -18,7 +18,6 @@ from rankmill.scorer.forest import Forest
 from rankmill.scorer.predict import predict
 from rankmill.trainer.train_on_dataset import cross_validate, plan_of, train
 from rankmill.trainer.training_options import TrainingOptions
-from rankmill.trainer.training_rows import read_rows
 from tests.refusals import unnamed
 from tests.trainer.fixed import FIXED, fixed
 
@@ -158,18 +157,6 @@ def test_a_dataset_with_all_columns_trains_as_arrays_do(columns, objective):
     assert np.allclose(predict(forest, x), ranker.predict(x), atol=1e-9)
     plain = Ranker(**own, n_threads=1).fit(x, arrays["y"], qid=qid)
     assert not np.allclose(plain.predict(x), ranker.predict(x), atol=1e-3)
-
-
-def test_rows_of_a_split_bring_their_columns(columns):
-    dataset, _, qid, arrays = columns
-    rows = read_rows(dataset, "train", dataset.binspec(), fixed(objective="l2"))
-    at = [int(doc) for doc in dataset.rows("train", ["doc_id"]).column(0).to_pylist()]
-    for name, found in (("label", rows.labels), ("sample_weight", rows.weights), ("offset", rows.offsets)):
-        assert np.array_equal(arrays[name][at], found), name
-    assert np.array_equal(rows.query_weights, arrays["query_weight"][at][rows.starts[:-1]])
-    assert len(set(rows.names.tolist())) == 30
-    assert read_rows(dataset, "train", dataset.binspec(), fixed()).labels is None
-    assert np.array_equal(qid[at][rows.starts[:-1]], np.array(dataset.queries("train").qid.to_pylist(), dtype=int))
 
 
 def test_pairs_of_a_dataset_are_learnt_as_those_of_arrays(columns, capsys):

@@ -67,8 +67,7 @@ def test_what_a_callback_raises_is_raised():
 
 
 @pytest.mark.parametrize(
-    ("names", "message"),
-    [(["train"], "'train'"), (["a", "b", "a"], ("unique", "'train'", "'a'"))],
+    ("names", "message"), [(["train"], "'train'"), (["a", "b", "a"], ("unique", "'train'", "'a'"))]
 )
 def test_names_of_sets_must_differ(names, message):
     data = small_data()

@@ -135,11 +135,7 @@ def leaf_values(forest, t, x):
 
 def test_what_it_cannot_do_is_said():
     rows, scores = case(5)
-    for options, message in (
-        ("tau=0", "above 0"),
-        ("eta=-1", "above 0"),
-        ("trees=0", "1 .."),
-    ):
+    for options, message in (("tau=0", "above 0"), ("eta=-1", "above 0"), ("trees=0", "1 ..")):
         with refused(InvalidParameter, message):
             build(rows, f"gbrank({options})")
     with refused(InvalidParameter, "gbrank", "deviance"):

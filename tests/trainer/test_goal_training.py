@@ -164,10 +164,7 @@ def test_rounds_are_measured_and_chosen_as_if_the_goal_were_the_grade(both):
             assert record.metrics[name]["map"] != metrics["map"]
     of_goal, of_main = (
         measure(result.forest, data, "test", given, metrics)
-        for result, data, given, metrics in (
-            (found, with_goal, parameters, named),
-            (expected, main, others, METRICS),
-        )
+        for result, data, given, metrics in ((found, with_goal, parameters, named), (expected, main, others, METRICS))
     )
     assert of_goal[0] == {f"{metric}:bought": value for metric, value in of_main[0].items()}
     for metric, values in of_main[1].items():

@@ -8,14 +8,7 @@ import pytest
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from tests.naive_points import softmax
 from tests.refusals import refused
-from tests.trainer.loss_cases import (
-    derivatives,
-    gradient_error,
-    hessian_error,
-    objective_on,
-    rows_with,
-    steps_of,
-)
+from tests.trainer.loss_cases import derivatives, gradient_error, hessian_error, objective_on, rows_with, steps_of
 
 GRADES = np.array([0, 4, 3, 2, 1, 4, 0, 2])
 WEIGHTS = np.array([1.0, 2.0, 0.0, 1.0, 3.0, 1.0, 1.0, 0.5])

@@ -68,16 +68,6 @@ def test_members_without_random_draws_are_one_model_several_times():
     assert predict(forest, x) == pytest.approx(predict(alone, x), abs=1e-12)
 
 
-@pytest.mark.parametrize("objective", ["yetirank", "mcrank"])
-def test_what_is_measured_in_a_round_is_what_the_forest_says(objective):
-    _, (x, grades, starts), _ = small_data()
-    result = fit(small_data(), objective=objective, options={"eval_metrics": ["deviance"]}, **RANDOM)
-    queries, metric = PreparedQueries(grades, starts, Policy()), parse_metric("ndcg@10")
-    for record in result.history:
-        found = queries.means([metric], predict(result.forest, x, n_rounds=record.round_number))[metric]
-        assert record.metrics["valid"]["ndcg@10"] == pytest.approx(found, abs=1e-12)
-
-
 def test_a_model_of_other_members_is_no_start():
     short = fit(small_data(), **{**RANDOM, "n_rounds": 5}).forest
     with refused(InvalidParameter, "members", "3", "2"):
@@ -94,16 +84,19 @@ def test_the_plan_counts_the_scores_of_every_member(dataset):
     assert five.bytes_needed - one.bytes_needed == 5 * 8 * one.train_rows
 
 
-SHAPES = {"mcrank": ("softmax_grade", 5, 5), "gbrank(trees=2)": ("identity", 1, 2)}
+SHAPES = {"mcrank": ("softmax_grade", 5, 5), "gbrank(trees=2)": ("identity", 1, 2), "yetirank": ("identity", 1, 1)}
 
 
+@pytest.mark.parametrize("members", [1, 3])
 @pytest.mark.parametrize("objective", SHAPES)
-def test_what_is_measured_in_a_round_is_what_its_forest_says(objective):
+def test_what_is_measured_in_a_round_is_what_its_forest_says(objective, members):
     data = small_data()
     _, (x, grades, starts), _ = data
-    result = fit(data, objective=objective, n_rounds=8, early_stopping_rounds=0)
-    forest = result.forest
-    assert (forest.link, forest.n_outputs, forest.trees_a_round) == SHAPES[objective]
+    if members > 1 and objective.startswith("gbrank"):
+        return  # refused: its score is a mean already
+    result = fit(data, objective=objective, **{**RANDOM, "members": members, "n_rounds": 8})
+    forest, (link, n_outputs, trees) = result.forest, SHAPES[objective]
+    assert (forest.link, forest.n_outputs, forest.trees_a_round) == (link, n_outputs, members * trees)
     assert forest.n_rounds == result.best_round
     assert forest.n_trees == result.best_round * forest.trees_a_round
     metric = parse_metric("ndcg@10")

@@ -12,14 +12,7 @@ from rankmill.foundation.kernels import elementary
 from rankmill.trainer.objectives.pointwise import _kernels as _point_kernels
 from tests.naive_points import least, quantile_range, term
 from tests.refusals import refused
-from tests.trainer.loss_cases import (
-    derivatives,
-    gradient_error,
-    hessian_error,
-    objective_on,
-    rows_with,
-    steps_of,
-)
+from tests.trainer.loss_cases import derivatives, gradient_error, hessian_error, objective_on, rows_with, steps_of
 
 ALL = ["l2", "laplace", "quantile(alpha=0.7)", "huber(alpha=0.8)", "bernoulli", "adaboost", "poisson", "logistic2"]
 TWO_CLASSES = ["bernoulli", "adaboost", "logistic2", "logistic2(balanced=true)"]
@@ -213,21 +206,6 @@ def test_values_are_sorted_whatever_their_order_was(n):
 
 
 # ---- invariances -------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("written", [*ALL, "logistic2(balanced=true)"])
-def test_a_weight_of_two_is_a_row_that_comes_twice(written):
-    rows, scores = case(written)
-    times = rows.weights.astype(int)
-    copies = np.repeat(np.arange(len(scores)), times)
-    one, other = objective_on(written, rows), objective_on(written, rows_with(labels=rows.labels[copies]))
-    assert one.start() == pytest.approx(other.start(), rel=1e-12)
-    assert one.deviance(scores) == pytest.approx(other.deviance(scores[copies]), rel=1e-12)
-    leaves = [leaf for leaf in LEAVES if times[leaf].any()]
-    twice = [np.flatnonzero(np.isin(copies, leaf)) for leaf in leaves]
-    np.testing.assert_allclose(
-        steps_of(one, scores, leaves), steps_of(other, scores[copies], twice), rtol=1e-11, atol=1e-12
-    )
 
 
 def test_the_threshold_parts_grades():

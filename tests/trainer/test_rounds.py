@@ -163,18 +163,6 @@ def test_out_of_bag_improvement_is_what_plain_recomputation_says(parameters):
     assert n > 2
 
 
-def test_whole_queries_are_out_of_the_bag():
-    starts = np.array([0, 4, 9, 9, 30], dtype=np.int64)
-    sampler = Sampler(starts, 3, fixed(query_fraction=0.5, row_fraction=0.5))
-    for round_number in range(1, 20):
-        sample = sampler.draw(round_number)
-        inside = np.unique(np.searchsorted(starts, sample.rows, side="right") - 1)
-        expected = np.ones(4, dtype=bool)
-        expected[inside] = False
-        assert np.array_equal(sampler.left_out(sample, by_query=True), expected)
-        assert sampler.left_out(sample, by_query=False).sum() == 30 - len(sample.rows)
-
-
 def test_by_oob_keeps_the_rounds_with_the_highest_sum():
     found = fitted(
         rounds_by="oob", objective="l2", row_fraction=0.5, learning_rate=1.0, n_rounds=40, early_stopping_rounds=0
@@ -360,16 +348,6 @@ def test_without_early_stopping_all_rounds_are_kept():
     assert stopped.history == cut.history
     assert stopped.forest.n_rounds == len(stopped.history) == cut.best_round + 5
     assert np.array_equal(stopped.forest.node_value[: len(cut.forest.node_value)], cut.forest.node_value)
-
-
-def test_a_valid_split_that_decides_nothing_needs_nothing_relevant():
-    train, _, binspec = small_data()
-    blank = rows_of((train[0], np.zeros_like(train[1]), train[2]), binspec)
-    kept = fitted(eval_sets=[("valid", blank)], early_stopping_rounds=0, n_rounds=3)
-    assert kept.forest.n_rounds == 3
-    for choice in ({"early_stopping_rounds": 2}, {"early_stopping_rounds": 0, "keep_rounds": "best"}):
-        with refused(TrainingDataRejected, "valid split", "relevant"):
-            fitted(eval_sets=[("valid", rows_of((train[0], np.zeros_like(train[1]), train[2]), binspec))], **choice)
 
 
 @pytest.mark.parametrize("rounds_by", ["test", "oob", "cv"])

@@ -28,7 +28,7 @@ WAYS = [
     {"watch": False, "monotone": {"f0": 1, "f2": -1}},
     {"interaction_constraints": [["f0", "f1"]], "watch": False},
     {"objective": "l2", "row_fraction": 0.5, "early_stopping_rounds": 0},
-    {"objective": "gbrank", "n_rounds": 12},
+    {"objective": "gbrank(trees=3)", "n_rounds": 7},
     {"criterion": "ole"},
     {"query_fraction": 0.6, "row_fraction": 0.8, "feature_fraction": 0.5, "early_stopping_rounds": 0},
     {"early_stopping_rounds": 6, "learning_rate": 0.5, "n_rounds": 100},

@@ -102,15 +102,6 @@ def test_the_noise_floor_is_mean_deviation_and_range_over_the_seeds(dataset: Dat
     assert Spread.of([1.0, 1.0]).deviation == 0.0
 
 
-@pytest.mark.parametrize("split", ["train", "valid"])
-def test_measuring_a_forest_gives_what_its_training_has_measured(dataset: Dataset, split: str) -> None:
-    result = training.train(dataset, SMALL, TrainingOptions(eval_metrics=METRICS, n_threads=1))
-    means, by_query = measure(result.forest, dataset, split, SMALL, METRICS)
-    assert means == pytest.approx(result.history[result.best_round - 1].metrics[split], rel=1e-12)
-    for name, kept in result.by_query[split].items():
-        assert np.array_equal(by_query[name].values, kept.values, equal_nan=True)
-
-
 def test_the_average_says_what_it_measures_itself(dataset: Dataset, kept: Path) -> None:
     found = candidate_of(dataset, kept, "average", splits=("test",))
     for split in ("train", "valid", "test"):

@@ -10,16 +10,7 @@ from tests.refusals import refused
 from tests.trainer.peers_in_threads import divided
 from tests.trainer.planted import fit, planted, small_data
 
-NEED_ALL_ROWS = {
-    "coxph",
-    "huber",
-    "laplace",
-    "quantile",
-    "poisson",
-    "consistent_kl",
-    "logistrank",
-    "user",
-}
+NEED_ALL_ROWS = {"coxph", "huber", "laplace", "quantile", "poisson", "consistent_kl", "logistrank", "user"}
 EVEN = {1: (0.0, 1.0), 2: (0.0, 0.5, 1.0), 3: (0.0, 1 / 3, 2 / 3, 1.0)}
 
 

@@ -95,11 +95,3 @@ def test_a_function_of_another_form_is_refused_before_training():
 
     with refused(InvalidParameter, "(scores, targets, starts, g, h)"):
         remember_objective(theirs)
-
-
-def test_noise_scales_scores_and_changes_no_order():
-    grades = np.clip(np.floor(SIGNAL + 1), 0, 3)
-    free = {**SMALL, "min_hessian_in_leaf": 0.0, "objective": "stochasticrank(noise=1.0)"}
-    one = Ranker(**free).fit(X, grades, qid=QID).predict(X)
-    two = Ranker(**{**free, "objective": "stochasticrank(noise=2.0)"}).fit(X, grades, qid=QID).predict(X)
-    assert np.allclose(two, 2.0 * one, rtol=1e-6)

@@ -32,10 +32,7 @@ MISTAKES = [
     (["--monotone", "f99:1"], "monotone: unknown feature 'f99'"),
     (["--interaction-constraints", "f1,f99"], "--interaction-constraints: unknown feature 'f99'"),
     (["--feature-weights", "f1"], "--feature-weights: expected NAME:NUMBER, such as bm25:0.5, found 'f1'"),
-    (
-        ["--feature-weights", "f1:1", "--feature-weights", "f1:2"],
-        "--feature-weights: the feature 'f1' is given twice",
-    ),
+    (["--feature-weights", "f1:1", "--feature-weights", "f1:2"], "--feature-weights: the feature 'f1' is given twice"),
     (["--feature-fraction-by-node", "0.5", "--grow", "oblivious"], "--feature-fraction-by-level"),
     (["--grow", "best"], "unknown value of --grow 'best'"),
     (["--eval-metric", "nddg"], "unknown metric 'nddg'"),

@@ -19,16 +19,13 @@ import pytest
 from rankmill.cli import execute
 from rankmill.foundation.errors import DatasetFormatError, InvalidParameter
 from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.grouping.query_splits import hash_ids
 from rankmill.scorer.metrics.per_query import mean_of
 from rankmill.trainer.nets.options import NetOptions
 from rankmill.trainer.options import TuneOptions
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.presets import shape_of_dataset, with_preset
-from rankmill.trainer.sampling import fold_of_queries
 from rankmill.trainer.train_on_dataset import cross_validate, train
 from rankmill.trainer.training_options import TrainingOptions
-from rankmill.trainer.training_rows import _NAMES_SALT
 from rankmill.trainer.tuning import search
 from rankmill.trainer.tuning import searched as of_kinds
 from rankmill.trainer.tuning.gain import gain_of
@@ -150,19 +147,6 @@ def test_a_search_that_is_killed_again_and_again_leaves_what_an_undisturbed_one_
     assert calls == before  # all is known
 
 
-def test_more_trials_are_added_to_those_there_are(dataset: Dataset, tmp_path: Path, monkeypatch) -> None:
-    few = TuneOptions(trials=2, repeat=0, workers=1, compare_by="valid")
-    first = searched(dataset, tmp_path / "t", few)
-    counted: list[int] = []
-    real = of_kinds.train
-    monkeypatch.setattr(of_kinds, "train", lambda *a, **k: counted.append(1) or real(*a, **k))
-    more = searched(dataset, tmp_path / "t", replace(few, trials=4))
-    assert len(counted) == 2
-    scores = {row.trial: row.outcome for row in more.rows}
-    assert all(scores[row.trial] == row.outcome for row in first.rows)
-    assert [row.outcome.score for row in more.rows] == sorted((row.outcome.score for row in more.rows), reverse=True)
-
-
 def test_a_trial_that_fails_is_told_and_ends_nothing(dataset: Dataset, tmp_path: Path) -> None:
     space = space_of({"objective": "l2,gbrank", "step_search": "line"}, "t")  # which gbrank's loss does not have
     options = TuneOptions(trials=6, repeat=0, workers=1)
@@ -221,15 +205,6 @@ def test_few_queries_are_compared_by_folds_of_all_that_the_model_learns_from(dat
     assert result.forest.info["refit"]["queries"] == len(found.by_query)
     assert not plan_tuning(dataset, BASE, SPACE, replace(options, compare_by="valid")).by_folds
     assert "of the train split" in plan_tuning(dataset, BASE, SPACE, options).render()  # without a refit
-
-
-def test_a_query_of_a_fold_is_measured_by_the_model_that_has_not_seen_it(dataset: Dataset) -> None:
-    parameters = replace(BASE, n_rounds=12, folds=3, early_stopping_rounds=3)
-    found = cross_validate(dataset, parameters, TrainingOptions(n_threads=1), by_query=True)
-    fold_of = fold_of_queries(hash_ids(dataset.queries("train").qid, _NAMES_SALT).view(np.int64), 3, BASE.seed)
-    means = [mean_of(found.by_query[fold_of == fold]) for fold in range(3)]
-    assert means == pytest.approx(found.values("ndcg@10"), abs=1e-12)
-    assert cross_validate(dataset, parameters, TrainingOptions(n_threads=1)) == found
 
 
 class Clock:

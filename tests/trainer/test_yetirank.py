@@ -104,22 +104,6 @@ def test_gumbel_noise_gives_on_average_the_sum_over_all_orders(metric):
     assert (np.abs(mean - expected) <= 4.5 * error + 1e-12).all()
 
 
-@pytest.mark.parametrize("metric", ["err", "mrr@3"])
-def test_a_shift_changes_nothing_and_the_order_of_rows_nothing_on_average(metric):
-    rows, scores = case(4)
-    scores = np.round(scores * 64) / 64
-    built = build(rows, "(mode=metric)", metric=metric)
-    g, h = derivatives(built, scores)
-    shifted = derivatives(built, scores + 8.0)
-    assert shifted[0] == pytest.approx(g, rel=1e-9, abs=1e-12)
-    assert shifted[1] == pytest.approx(h, rel=1e-9, abs=1e-12)
-    rng = np.random.default_rng(4)
-    shuffle = np.concatenate([first + rng.permutation(last - first) for first, last in itertools.pairwise(rows.starts)])
-    other = build(RankedRows(rows.grades[shuffle], rows.starts, []), "(mode=metric)", metric=metric)
-    (mean, error), (moved, moved_error) = on_average(built, scores, 800), on_average(other, scores[shuffle], 800)
-    assert (np.abs(moved - mean[shuffle]) <= 4.5 * np.hypot(moved_error, error[shuffle]) + 1e-12).all()
-
-
 def test_queries_that_no_swap_changes_count_nothing():
     grades = np.array([1, 2, 3, 0, 1, 0], np.int32)
     built = build(RankedRows(grades, np.array([0, 3, 6]), []), "(mode=metric)", metric="map")

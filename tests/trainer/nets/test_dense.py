@@ -11,14 +11,7 @@ import sys
 import numpy as np
 import pytest
 
-from rankmill.foundation.kernels.dense import (
-    PANEL,
-    add_products,
-    dense,
-    from_panels,
-    in_panels,
-    transpose_panels,
-)
+from rankmill.foundation.kernels.dense import PANEL, add_products, dense, from_panels, in_panels, transpose_panels
 
 SHAPES = [(1, 1, 1), (5, 3, 40), (13, 7, 32), (30, 300, 70), (257, 136, 96), (530, 20, 33)]
 

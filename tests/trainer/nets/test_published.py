@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 import pytest
 
@@ -40,20 +38,6 @@ def test_the_factored_gradient_is_the_one_pair_by_pair(n, n_hidden):
     for a, b, c in zip(factored, by_pair, twin, strict=True):
         assert a == pytest.approx(b, rel=1e-10, abs=1e-10)
         assert a == pytest.approx(c, rel=1e-9, abs=1e-9)  # exp is a polynomial
-
-
-def test_the_forces_that_nets_are_trained_by_are_those_of_all_pairs():
-    rng = np.random.default_rng(4)
-    scores, grades = rng.normal(size=40), rng.integers(0, 3, 40).astype(np.int32)
-    rows = RankedRows(grades, np.array([0, 25, 40], dtype=np.int64), ())
-    g, h, expected = (np.zeros(40) for _ in range(3))
-    objective_of(rows, as_published(sigma=0.7).losses()).gradients(1, scores, g, h, Team(1))
-    for i, j in itertools.product(range(40), repeat=2):
-        if grades[i] > grades[j] and (i < 25) == (j < 25):
-            force = 0.7 / (1.0 + np.exp(0.7 * (scores[i] - scores[j])))
-            expected[i] -= force
-            expected[j] += force
-    assert g == pytest.approx(expected, abs=1e-10)
 
 
 @pytest.mark.parametrize("layers", [(), (6,)])

@@ -57,8 +57,6 @@ def test_a_net_is_registered_and_used_like_any_model(dataset, tmp_path):
         ["inspect", "influence", "net@1", "--on", dataset.path, "--split", "test", "--permutations", "1"],
         ["report", "net@1", "-o", tmp_path / "report"],
         ["models", "promote", "net@1", "--force"],
-        ["models", "gate", "net@1", "--on", dataset.path],  # against itself
-        ["report", "net@1", "-o", tmp_path / "again"],
         ["train", dataset.path, "--name", "pairs", *SMALL, "--updates", "pairs", "--objective", "ranknet", "--activation",
          "tanh", "--dropout", 0, "--no-batch-norm", "--optimiser", "sgd", "--weight-decay", 0],
     ):  # fmt: skip
