@@ -52,16 +52,13 @@ for _, record in compiled.buffer:
 
 def said(cache: Path, *, program: str = SAID, argument: str = "") -> str:
     done = subprocess.run(
-        [sys.executable, "-c", program, argument],
-        check=True,
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
+        [sys.executable, "-c", program, argument], check=True, capture_output=True, text=True, cwd=ROOT,
         env={**os.environ, "NUMBA_CACHE_DIR": str(cache)},
-    )
+    )  # fmt: skip
     return done.stdout
 
 
+@pytest.mark.slow
 def test_compiling_once_is_said_where_it_is_true(tmp_path: Path) -> None:
     first = said(tmp_path)
     assert not unnamed(first, "compiling", "once", "half a minute", "or longer")

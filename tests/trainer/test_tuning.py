@@ -102,6 +102,8 @@ def test_the_winner_is_the_best_trial_only_if_it_gains_on_other_queries(done: tu
     apart = replace(table, rows=(Row(1, {"max_leaves": 2}, lucky, {}), Row(0, {}, given, {})))
     assert (apart.best.trial, apart.winner.trial) == (1, 0)
     assert "trial 0 wins" in apart.render()
+    alike = replace(apart, rows=(Row(1, {"max_leaves": 2}, replace(given, score=0.56), {}), Row(0, {}, given, {})))
+    assert (alike.best.trial, alike.gain.corrected, alike.winner.trial) == (1, 0.0, 0)  # on queries nothing is gained
     unmeasured = replace(
         apart, rows=tuple(replace(row, outcome=replace(row.outcome, by_query=None)) for row in apart.rows)
     )
