@@ -12,7 +12,6 @@ import pytest
 
 from rankmill.foundation.errors import ConflictError, InputError, IntegrityError
 from rankmill.foundation.storage.bucket import StoreError, StoreRefusal
-from rankmill.foundation.storage.location import ObjectUrl
 from rankmill.registry import bucket_storage, commit_log
 from rankmill.registry.commit_log import CommitLog
 from rankmill.registry.model_registry import Registry
@@ -156,13 +155,3 @@ def test_what_killed_processes_left_is_swept(world: World) -> None:
     world.objects[URL / "tmp" / "clock.new"] = (b"", time.time())
     registry._store.storage.sweep()
     assert [u.name for u in world.objects if u.parent == URL / "tmp"] == ["clock.new"]
-
-
-def test_urls_are_taken_apart_and_put_together() -> None:
-    url = ObjectUrl("s3", "b", "x") / "y" / "z.json"
-    assert (url.name, url.suffix, str(url.parent), str(url.relative_to(ObjectUrl("s3", "b")))) == (
-        "z.json",
-        ".json",
-        "s3://b/x/y",
-        "x/y/z.json",
-    )

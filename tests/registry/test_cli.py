@@ -46,14 +46,6 @@ def test_help_has_an_example() -> None:
         assert "--json" in text
 
 
-def test_list_names_the_models(models: Shell) -> None:
-    text = models("list")
-    assert "web" in text
-    assert "production = 3, shadow = 1" in text
-    (web,) = models.json("list")["models"]
-    assert (web["versions"], web["aliases"]) == (3, {"production": 3, "shadow": 1})
-
-
 @pytest.mark.parametrize("damage", ["torn", "pipe"])
 def test_list_shows_the_other_models_beside_a_damaged_one(models: Shell, damage: str) -> None:
     web = models.json("list")["models"]

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rankmill.foundation.errors import InputError, UnknownModel
 from rankmill.registry.model_state import State
 from rankmill.registry.promotion import rollback
-from rankmill.registry.retention import DAY, Plan, RetentionRules, plan, reasons
+from rankmill.registry.retention import DAY, Plan, RetentionRules, plan
 from rankmill.registry.stored_records import Change, Entry, Mark, Move, Register, Sweep, Tag, Unset
 
 NOW = 1000 * DAY
@@ -145,13 +144,6 @@ def test_keeping_more_lets_nothing_more_go(drawn: tuple[History, RetentionRules]
     history, rules = drawn
     wider = RetentionRules(rules.keep + more, rules.grace + more * DAY)
     assert set(history.plan(rules).kept) <= set(history.plan(wider).kept)
-
-
-@pytest.mark.parametrize("keep", [0, 1, 3])
-def test_the_last_versions_stay(keep: int) -> None:
-    history = History()
-    history.register(5)
-    assert set(reasons(history.state, keep)) == set(range(6 - keep, 6))
 
 
 def test_the_reason_is_the_strongest() -> None:

@@ -43,15 +43,6 @@ def test_the_chain_is_what_the_docstring_says(web: Registry) -> None:
     assert web.verify().ok
 
 
-def test_the_state_is_a_fold_of_the_entries(web: Registry) -> None:
-    state = State()
-    for entry in web.log("web"):
-        state.apply(entry)
-    assert (state.head, len(state.versions)) == (7, 3)
-    assert (state.target("production"), state.target("shadow"), state.target("none")) == (3, 1, None)
-    assert (state.aliases(1), state.aliases(2), state.aliases(3)) == (("shadow",), (), ("production",))
-
-
 def test_every_flipped_bit_and_every_truncation_of_an_entry_is_found(web: Registry) -> None:
     data = files(web, "models")[4].read_bytes()
     for damaged in (*flips(data), *(data[:length] for length in range(len(data)))):
@@ -150,11 +141,6 @@ def test_verify_reports_foreign_files_and_missing_blobs_together(web: Registry) 
     assert len(findings) == 2
     assert "notes.txt" in findings[0]
     assert str(lost) in findings[1]
-
-
-def test_a_listing_that_lags_behind_hides_nothing(web: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(CommitLog, "listed", lambda self, after=0: 1)
-    assert len(web.log("web")) == 7
 
 
 def test_an_entry_that_no_reader_would_take_is_not_written(web: Registry, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,13 +70,6 @@ def test_promoting_what_stands_returns_the_entry_that_set_it(web: Registry) -> N
     assert everything(web) == before
 
 
-def test_aliases_move_apart(web: Registry) -> None:
-    web.promote("web", 2, alias="shadow")
-    assert production(web) == 3
-    web.rollback("web", alias="shadow")
-    assert (production(web), web.resolve("web@shadow", bare="latest").number) == (3, 1)
-
-
 def test_preconditions_hold_or_nothing_happens(web: Registry) -> None:
     entries = web.log("web")
     with refused(ConflictError, "web@production", "version 3", "version 2"):

@@ -264,19 +264,6 @@ def test_what_no_gate_can_have_measured_is_named(guarded: Registry) -> None:
     assert len(guarded.log("web")) == 3
 
 
-def test_an_unset_alias_can_be_rolled_back_to_what_it_meant(guarded: Registry) -> None:
-    guarded.promote("web", 1, alias="canary")
-    guarded.promote("web", 2, alias="canary")
-    entry = guarded.unset("web", "canary")
-    assert record_json(entry.change) == {"op": "unset", "alias": "canary", "previous": 2}
-    assert guarded.unset("web", "canary").number == entry.number, "it is so already"
-    with pytest.raises(UnknownModel, match="canary"):
-        guarded.resolve("web@canary", bare="latest")
-    guarded.rollback("web", alias="canary")
-    assert guarded.resolve("web@canary", bare="latest").number == 2
-    assert guarded.verify().ok
-
-
 def test_tags_are_plain_words(guarded: Registry) -> None:
     for key, value in [("Bad", "x"), ("a/b", "x"), ("ok", ""), ("ok", "two\nlines")]:
         with pytest.raises(InputError):

@@ -13,8 +13,6 @@ from typer.testing import CliRunner
 
 from rankmill.foundation.errors import InputError, IntegrityError, InvalidName
 from rankmill.foundation.storage.disk import Disk
-from rankmill.foundation.storage.publish import publish_new
-from rankmill.registry import commit_log
 from rankmill.registry.blob_store import Store
 from rankmill.registry.cli import app
 from rankmill.registry.model_registry import Registry
@@ -96,13 +94,6 @@ def test_the_rename_of_this_machine_takes_a_free_name_and_no_other(folder: Path)
     assert holds(folder) == {"frée": "new", "taken": "old"}
     with pytest.raises(FileNotFoundError):
         Disk().rename_new(folder / "staged", folder / "other")
-
-
-@pytest.mark.parametrize("disk", [Disk(), NoLinks()], ids=["link", "rename"])
-def test_a_free_name_is_taken_and_a_taken_one_left(folder: Path, disk: Disk) -> None:
-    assert not publish_new(disk, folder / "staged", folder / "taken")
-    assert publish_new(disk, folder / "staged", folder / "free")
-    assert {name: text for name, text in holds(folder).items() if name != "staged"} == {"free": "new", "taken": "old"}
 
 
 @pytest.mark.parametrize("number", NO_LINKS)
@@ -228,22 +219,6 @@ def test_a_second_name_that_somebody_else_has_made_is_no_success(web: Registry, 
     (web.root / "one").write_bytes(b"2")
     assert not store.storage.put_if_absent(web.root / "one", b"1")
     assert list((web.root / "tmp").iterdir()) == []
-
-
-def test_no_acknowledged_commit_of_sixteen_writers_is_lost_where_half_of_them_rename(registry: Registry) -> None:
-    for number in range(1, 17):
-        registry.register("web", b"%d" % number, manifest=FACTS)
-
-    def work(i: int) -> list[commit_log.Entry]:
-        mine = Registry(registry.root, disk=QuickDisk() if i % 2 else NoLinks())
-        return [mine.promote("web", (i + step) % 16 + 1, alias=f"a{i % 3}") for step in range(4)]
-
-    acknowledged: set[str] = set()
-    for result in all_at_once(16, work):
-        assert not isinstance(result, BaseException), result
-        acknowledged |= {entry.txid for entry in result}
-    assert acknowledged == {entry.txid for entry in registry.log("web") if entry.change.op == "promote"}
-    assert registry.verify().ok
 
 
 def test_of_sixteen_that_take_one_name_one_wins(tmp_path: Path) -> None:

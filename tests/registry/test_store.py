@@ -47,14 +47,6 @@ def test_a_large_blob_survives_short_writes(tmp_path: Path) -> None:
     assert blobs.read(blobs.put(b"0123456789" * 777)) == b"0123456789" * 777
 
 
-def test_put_if_absent_never_replaces(store: Store) -> None:
-    target = store.root / "one"
-    assert store.storage.put_if_absent(target, b"first")
-    assert not store.storage.put_if_absent(target, b"second")
-    assert store.storage.put_if_absent(target, b"first")
-    assert target.read_bytes() == b"first"
-
-
 def test_a_damaged_or_missing_blob_is_neither_served_nor_built_upon(store: Store) -> None:
     blobs = blobs_of(store)
     sha256 = blobs.put(b"bytes")
@@ -138,40 +130,6 @@ def test_a_fresh_volume_is_empty_enough(tmp_path: Path) -> None:
 def test_a_copy_without_the_empty_folder_still_takes_writes(store: Store) -> None:
     (store.root / "tmp").rmdir()
     assert blobs_of(store).read(blobs_of(store).put(b"x")) == b"x"
-
-
-def test_bytes_are_flushed_before_they_are_named_and_the_name_before_success(tmp_path: Path) -> None:
-    calls: list[str] = []
-
-    class Recorder(Disk):
-        def __getattribute__(self, name: str) -> object:
-            if not name.startswith("_"):
-                calls.append(name)
-            return super().__getattribute__(name)
-
-    store = Store(tmp_path / "r", Recorder())
-    store.prepare()
-    calls.clear()
-    store.storage.put_if_absent(store.root / "one", b"first")
-    assert calls == ["create", "allocate", "write", "fsync", "close", "link", "unlink", "fsync_folder"]
-
-
-def test_every_folder_that_names_a_blob_is_flushed_whoever_made_it(tmp_path: Path) -> None:
-    flushed: list[Path] = []
-
-    class Recorder(Disk):
-        def fsync_folder(self, folder: Path) -> None:
-            flushed.append(folder)
-            super().fsync_folder(folder)
-
-    store = Store(tmp_path / "r", Recorder())
-    store.prepare()
-    folder = store.root / "blobs" / "web"
-    blobs_of(store).put(b"bytes")
-    assert flushed[-3:] == [store.root, folder.parent, folder]  # from the top down: no name without its parent
-    flushed.clear()
-    blobs_of(store).put(b"bytes")
-    assert flushed == [folder]
 
 
 FAILURES = {

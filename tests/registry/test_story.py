@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any, get_args
 
 import pytest
@@ -382,17 +381,3 @@ def test_the_command_line_says_no_markup(web: Registry) -> None:
         in CliRunner().invoke(app, ["log", "web"], env={"RANKMILL_REGISTRY": str(web.root)}).stdout
     )
     assert rendering.what_of(web.log("web")[-1]) == "tagged version 1: note=[bold]x[/bold] :smile:"
-
-
-def test_looking_writes_nothing(busy: Registry, models: Shell, tree: Any) -> None:
-    before = tree(busy.root)
-    for words in (
-        ["show", "web"],
-        ["log", "web"],
-        ["list", "web", "--all"],
-        ["list"],
-        ["alias", "web"],
-        ["tag", "web@1"],
-    ):
-        models(*words)
-    assert tree(Path(busy.root)) == before

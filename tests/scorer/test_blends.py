@@ -138,28 +138,6 @@ def case():
     return trained(data, epochs=1, layers=(8,)).net, data.train.values
 
 
-def test_columns_in_any_order_or_one_at_a_time(case):
-    net, values = case
-    predictor = predictor_of(net)
-    scores = predictor.scores(values)
-    assert scores.tobytes() == net.predict(values).tobytes()
-    assert predictor.scores(values, n_threads=2).tobytes() == scores.tobytes()
-    places = list(predictor.features)
-    turned = np.ascontiguousarray(values[:, places[::-1]])
-    assert predictor.scores(turned, columns=np.arange(len(places))[::-1]).tobytes() == scores.tobytes()
-    codes = predictor.codes_buffer(len(values))
-    for slot, place in enumerate(places):
-        for first in range(0, len(values), 100):
-            predictor.take_column(codes, slot, first, values[first : first + 100, place])
-    assert predictor.scores_of_codes(codes, len(values)).tobytes() == scores.tobytes()
-    gone = values.copy()
-    gone[:, places[0]] = 0.0
-    lacking = predictor.scores(values[:, places], columns=[-1, *range(1, len(places))], absent=0.0)
-    assert lacking.tobytes() == predictor.scores(gone).tobytes()
-    with pytest.raises(ValueError, match="no room"):
-        predictor.take_column(codes, 0, len(values), values[:1, 0])
-
-
 def test_a_net_in_a_blend_scores_as_it_does_alone(case):
     net, values = case
     numeric = [name for name in net.feature_names if name not in net.categories]

@@ -111,16 +111,6 @@ def test_an_end_is_the_best_where_its_ties_are_worth_more_than_what_breaks_them(
     assert found.means.tolist() == [0.5]
 
 
-def test_the_order_of_rows_and_queries_does_not_matter() -> None:
-    metric = parse_metric("ndcg@5")
-    first, second, grades, starts = lists(11, [7, 7, 7, 7])
-    one = combine(first, second, grades, starts, metric, Policy())
-    rows = np.arange(28).reshape(4, 7)[::-1, ::-1].ravel()
-    other = combine(first[rows], second[rows], grades[rows], starts, metric, Policy())
-    assert (one.weight, one.interval, one.value) == (other.weight, other.interval, other.value)
-    assert one.borders.tolist() == other.borders.tolist()
-
-
 def test_what_cannot_be_mixed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     metric = parse_metric("ndcg@5")
     first, second, grades, starts = lists(1, [5, 5])

@@ -86,18 +86,6 @@ def test_a_feature_without_effect_in_the_queries_loses_nothing():
     assert permutation_losses(predictor, values, graded, NDCG, repeats=3, seed=2)[1] != losses
 
 
-def test_the_feature_that_ranks_perfectly_loses_most():
-    n = 400
-    graded = queries(n)
-    predictor = predictor_of(random_forest(8, n_trees=30, n_features=3))
-    values = documents(predictor, n)
-    order = np.argsort(scores_of_documents(predictor, values))
-    graded = PreparedQueries(np.digitize(np.argsort(order), [150, 300]).astype(np.int32), graded.starts, Policy())
-    base, losses = permutation_losses(predictor, values, graded, NDCG)
-    assert base == pytest.approx(1.0, abs=0.01)
-    assert losses[0].loss > 0.01
-
-
 def shapley(value_of, d):
     """The definition by orders: the mean of what each feature adds."""
     total, orders = np.zeros(d), list(itertools.permutations(range(d)))

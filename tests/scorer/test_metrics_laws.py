@@ -240,17 +240,6 @@ def test_the_selected_top_is_that_of_the_whole_sort(values, cut):
     assert places[:found].tolist() == slots[:found].tolist()
 
 
-@pytest.mark.parametrize("n", [1, 2, 7, 499, 500, 501, 1700])
-@pytest.mark.parametrize("different", [1, 30, 10_000])
-def test_equal_keys_keep_their_order_in_lists_of_any_length(n, different):
-    drawn = np.random.default_rng(n).integers(0, different, n).astype(float)
-    keys, slots = drawn.copy(), np.arange(n)
-    _kernels.sort_descending(keys, slots, np.empty(n), np.empty(n, np.int64), n)
-    expected = np.argsort(-drawn, kind="stable")
-    assert slots.tolist() == expected.tolist()
-    assert keys.tolist() == drawn[expected].tolist()
-
-
 @pytest.mark.parametrize("highest", [1, 4, 2**31 - 1])
 @pytest.mark.parametrize("bits", [63, 8])
 def test_rows_by_value_are_those_of_a_sort_by_two_keys(highest, bits, monkeypatch):

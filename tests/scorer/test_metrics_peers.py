@@ -127,24 +127,3 @@ def test_concordance_and_balanced_errors_agree_with_scikit_learn(data, n, releva
     found = evaluate_queries([error], scores, grades, starts, Policy(relevant_from=relevant_from))[error].mean()
     expected = 1 - peer.balanced_accuracy_score(relevant, scores > 0.25) if two else np.nan
     assert found == pytest.approx(expected, nan_ok=True)
-
-
-def test_input_order_of_mq2008(test_data):
-    """NDCG@10 of the order in which the published file lists documents, known to be .335 over the five parts."""
-    means = []
-    for part in range(1, 6):
-        qids, grades = [], []
-        for line in (test_data / "mq2008" / f"S{part}.txt").read_text().splitlines():
-            grade, qid, _ = line.split(" ", 2)
-            grades.append(int(grade))
-            qids.append(qid)
-        starts = np.append(np.flatnonzero(np.append([True], np.array(qids[1:]) != np.array(qids[:-1]))), len(qids))
-        values = evaluate_queries(
-            [Metric("ndcg", 10)],
-            np.zeros(len(grades)),
-            np.array(grades, np.int32),
-            starts,
-            Policy(ties="row_order", nothing_relevant="zero"),
-        )
-        means.append(values[Metric("ndcg", 10)].mean())
-    assert np.mean(means) == pytest.approx(0.335, abs=5e-4)

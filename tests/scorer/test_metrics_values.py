@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rankmill.foundation.errors import InputError
 from rankmill.foundation.options import values_of
 from rankmill.scorer.metrics import METRIC_NAMES, Metric, Policy, parse_metric
-from rankmill.scorer.metrics.discount import gains, persistence, stable_log2, stop_probabilities
+from rankmill.scorer.metrics.discount import gains, stable_log2, stop_probabilities
 from rankmill.scorer.metrics.metric import WITHOUT_CUTOFF
 from tests.refusals import refused
 
@@ -112,15 +112,6 @@ def test_log2_is_right_to_1e_12_and_exact_at_powers_of_two():
     assert np.max(np.abs(ours - true) / np.maximum(1.0, np.abs(true))) <= 1e-15
     powers = np.arange(-1000, 1000)
     np.testing.assert_array_equal(stable_log2(np.ldexp(1.0, powers)), powers)
-
-
-@given(st.floats(0, 1, exclude_min=True, exclude_max=True), st.integers(0, 400))
-def test_readers_who_end_at_each_rank_or_go_on_are_all_readers(p, n):
-    shares = persistence(n, p)
-    assert shares.shape == (n,)
-    assert shares.sum() + p**n == pytest.approx(1.0)
-    if n > 1:
-        assert shares[1] == pytest.approx((1 - p) * p)
 
 
 def test_gains_of_a_table_end_with_it():

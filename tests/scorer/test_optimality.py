@@ -72,16 +72,6 @@ def test_a_model_at_its_maximum_passes() -> None:
     assert found.changes.greatest < 0.0
 
 
-def test_a_model_that_has_learnt_nothing_does_not() -> None:
-    forest = random_forest(2, n_trees=20, max_leaves=12)
-    x, grades, starts = case(2, forest)
-    found = local_optimality(forest, x, PreparedQueries(grades, starts, Policy()), METRIC, Moves(p0=0.05, delta=0.05))
-    assert not found.passed
-    assert 0.2 < found.p < 0.8
-    assert found.interval[0] < found.p < found.interval[1]
-    assert found.changes.least < found.changes.mean < found.changes.greatest
-
-
 def test_a_step_too_small_to_change_anything_proves_nothing() -> None:
     forest = random_forest(3)
     x, grades, starts = case(3, forest)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -92,15 +91,6 @@ def test_names_are_exchanged_in_one_step(tmp_path, way, monkeypatch):
     monkeypatch.setattr(Path, "rename", rename)
     replace(tmp_path / "out")
     assert (tmp_path / "out").stat().st_ino != before
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="names are exchanged on Linux only")
-def test_exchange_of_a_missing_name(tmp_path):
-    (tmp_path / "a").mkdir()
-    with pytest.raises(FileNotFoundError) as caught:
-        exchange(tmp_path / "a", tmp_path / "b")
-    assert caught.value.filename2 == str(tmp_path / "b")
-    assert names(tmp_path) == ["a"]
 
 
 @pytest.mark.parametrize("error", [OSError(5, "Input/output error"), KeyboardInterrupt()])

@@ -100,17 +100,6 @@ def test_models_that_are_not_there(workplace, tmp_path, monkeypatch):
     assert not (tmp_path / "elsewhere").exists()
 
 
-def test_option_values_that_are_unknown(workplace):
-    for option, value, message in (
-        ("--absent", "zeros", "zero"),
-        ("--format", "letter", "letor"),
-        ("--index-base", "2", "0 .. 1"),
-        ("--memory", "lots", ("size", "2GB")),
-    ):
-        with refused(Exception, message):
-            call("rerank", "c.txt", "--model", "web", "-o", "out", option, value)
-
-
 def test_the_bar_shows_rate_and_time_left_on_a_terminal_only(capsys):
     with DocumentBar("scoring", 100.0) as bar:
         bar.update(1000, 50.0)
