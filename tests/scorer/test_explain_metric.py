@@ -100,21 +100,6 @@ SMALL = pa.table(
 )
 
 
-def test_the_calculation_for_people():
-    """(3/2)/log2(3) is .946395 and (3/2)/2 is .75; the ideal is 3 + 1/log2(3)."""
-    first, rest = explain_metric(SMALL, "a", "ndcg@3").render().split("\n\n", 1)
-    value = 1.5 * (1 / math.log2(3) + 1 / 2) / (3 + 1 / math.log2(3))
-    assert first.rpartition(" ")[0] == "ndcg@3 of query a:"
-    assert float(first.rpartition(" ")[2]) == pytest.approx(value, abs=1e-15)
-    words = " ".join(rest.split())
-    for part in (
-        "1 w 1 0 0 0 2 (2-3) x 0.5 2 0.946395 0.946395 3 (2-3) y 0.5 0 0.750000 1.696395",
-        "the ideal order rank grade term sum", "1 2 3 3 2 1 0.630930 3.630930 3 0 0 3.630930",
-        "value 1.69639463 / 3.63092975 = 0.467206679; divided by the sum of the ideal order",
-    ):  # fmt: skip
-        assert part in words.replace("─", "")
-
-
 @pytest.mark.parametrize(
     ("metric", "options", "words"),
     [

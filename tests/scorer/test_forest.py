@@ -50,30 +50,6 @@ def test_bytes_and_back_of_several_outputs_and_trees_a_round(seed, link, n_outpu
         assert random_forest(seed, n_trees=n_outputs * n_rounds, max_leaves=4, link=link, n_outputs=n_outputs) == forest
 
 
-def test_a_forest_of_one_output_has_the_bytes_that_it_had_before_there_were_several():
-    """Digest of the file that the first version wrote: a registry names models by it."""
-    forest = Forest(
-        feature_names=("length", "übereinstimmung"),
-        cuts=np.float32([0.5, 1.25, -np.inf]),
-        cut_starts=[0, 2, 3],
-        tree_starts=[0, 5, 6],
-        node_feature=[0, 1, -1, -1, -1, -1],
-        node_cut=[1, 0, -1, -1, -1, -1],
-        node_missing_left=np.uint8([1, 0, 0, 0, 0, 0]),
-        node_left=[1, 3, -1, -1, -1, -1],
-        node_right=[2, 4, -1, -1, -1, -1],
-        node_value=[0.1, -0.2, 0.3, 1e-300, -7.0, 0.0],
-        node_gain=[2.5, 1.5, 0.0, 0.0, 0.0, 0.0],
-        node_rows=[10, 6, 4, 1, 5, 10],
-        tree_weights=[1.0, 0.5],
-        base_score=-0.125,
-        objective="lambdamart",
-        parameters={"seed": 7, "metric": "ndcg@10"},
-        info={"max_grade": 4, "absent": "zero"},
-    )
-    assert forest.sha256 == "b0bd23e3b5a442fa2da4ce756c05e94fb8d792e27e3cde65c4e9ecb85dcd000a"
-
-
 def test_arrays_are_copied_and_read_only():
     weights = np.ones(6)
     forest = Forest(**(as_arguments(random_forest(0)) | {"tree_weights": weights}))
