@@ -1,0 +1,1 @@
+"""Tables, read by DuckDB into Arrow."""
