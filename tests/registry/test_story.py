@@ -286,6 +286,7 @@ def test_a_list_shows_the_last_and_those_with_an_alias(registry: Registry, monke
     assert "older" not in shell("list", "web", "--all")
     assert shown("--tag", "owner=ann") == [2, n]
     assert shown("--tag", "owner=bob") == []
+    assert shell("list", "web", "--tag", "owner=bob") == "no version of web has the tag owner=bob\n"
     assert shell.json("list", "web")["of"] == n
     assert "owner=ann" in shell("list", "web")
 

@@ -103,6 +103,16 @@ def test_threads_do_not_change_a_bit() -> None:
         assert interactions(forest, x, over=over) == interactions(forest, x, over=over, n_threads=3)
 
 
+def test_a_feature_never_asked_for_changes_nothing() -> None:
+    forest = random_forest(5, n_features=8, n_trees=2, max_leaves=3)
+    name = next(forest.feature_names[f] for f in range(8) if f not in forest.used_features)
+    used = forest.feature_names[forest.used_features[0]]
+    found = partial_dependence(forest, [name, used])
+    assert np.ptp(found.outputs, axis=1) == pytest.approx(np.zeros((1, found.outputs.shape[2])))
+    h = {one.features: one.h for one in interactions(forest, random_values(5, forest), features=[name, used])}
+    assert h[name, used] == h[name,] == 0.0
+
+
 def test_what_is_not_there_is_said() -> None:
     forest = random_forest(0)
     with refused(InputError, "feature", "'f11'", "'f1'"):

@@ -349,8 +349,9 @@ def test_wrong_columns_types_and_files(tmp_path):
         evaluate_scored(broken, NDCG, POLICY)
 
 
-def test_the_report_for_programs():
+def test_the_reports():
     found = evaluate_scored(scored_table(), [Metric("ndcg", 10), Metric("mrr")], Policy())
+    assert "a 0.6309 0.5000 b 1.0000 1.0000 c skipped skipped" in " ".join(found.render(per_query=True).split())
     text = found.to_json(per_query=True)
     assert "\n" not in text
     report = json.loads(text)

@@ -86,6 +86,13 @@ def test_evaluate_reports_the_default_metrics_and_the_conventions(workplace):
         call("evaluate", "out.run")
 
 
+def test_evaluate_writes_values_per_query(workplace, tmp_path):
+    call("evaluate", "c.txt", "--model", "web", "--metric", "map", "--per-query", "q.tsv")
+    assert len((tmp_path / "q.tsv").read_text().splitlines()) == 13
+    with refused(InputError, "q.doc", ".tsv, .csv", ".parquet"):
+        call("evaluate", "missing-too", "--per-query", "q.doc")
+
+
 def test_models_that_are_not_there(workplace, tmp_path, monkeypatch):
     with refused(InputError, "'web'"):
         call("rerank", "c.txt", "--model", "wbe", "-o", "out")
