@@ -116,6 +116,9 @@ def test_a_categorical_feature_has_a_dot_for_each_category() -> None:
     row = {"feature": "f<1>", "influence": 1.0, "candidate": curve(acme=1.0, zeta=-3.0, other=2.0)}
     row |= {"before": None, "values": None}
     drawn = str(dependence(row, 252.0))
+    anchors = set(re.findall(r'<text [^>]*text-anchor="(\w+)"', drawn))  # "start" is what is meant without one
+    assert anchors
+    assert anchors <= {"middle", "end"}
     assert drawn.count("<circle") == 3
     assert drawn.index(">other<") < drawn.index(">acme<") < drawn.index(">zeta<")
     assert "f&lt;1&gt;" in drawn
