@@ -194,6 +194,15 @@ def test_slices_share_the_queries_and_their_documents_out(work: Work, facts) -> 
     assert {part["by"] for part in facts["slices"]} == {"query_size", "n_relevant", "share_relevant"}
 
 
+def test_a_dependence_has_the_spread_of_the_training_rows(work: Work, facts) -> None:
+    for row in facts["dependence"]:
+        values = np.concatenate([*work.dataset.feature_batches("train", [row["feature"]])])[:, 0]
+        known, told = values[~np.isnan(values)], row["values"]
+        assert (told["minimum"], told["maximum"]) == (float(known.min()), float(known.max()))
+        assert told["missing"] == pytest.approx(np.isnan(values).mean())
+        assert told["deciles"] == pytest.approx(np.quantile(known, np.arange(1, 10) / 10), abs=0.1)
+
+
 def test_the_histogram_counts_every_query_once(facts) -> None:
     queries = facts["queries"]
     data = queries["histogram"]

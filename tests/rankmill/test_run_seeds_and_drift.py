@@ -57,6 +57,7 @@ def test_seeds_are_kept_and_the_way_to_choose_costs_no_training(project: Path, c
     assert facts["seeds"]["choose"] == "average"
 
 
+@pytest.mark.slow
 def test_drift_is_told_once_and_rules_over_the_gate(project: Path, capsys) -> None:
     text = CONFIG + "[drift]\n"  # a dataset is kept for the next run when a run has reached its end
     code, _, err = run(project, text, capsys, *WHOLE)

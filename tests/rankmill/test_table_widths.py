@@ -54,6 +54,7 @@ def tables_of(text: str) -> list[str]:
     return [lines[at] for at in sorted(found)]
 
 
+@pytest.mark.slow
 def test_no_table_is_wider_than_the_terminal(folder, monkeypatch, capsys):
     monkeypatch.chdir(folder)
     monkeypatch.setenv("COLUMNS", "60")
