@@ -4,12 +4,6 @@
 # The digest is that of the index of all platforms, so that a build next year starts from the same bytes.
 ARG BASE=python:3.13.16-slim-bookworm@sha256:a1165e272e578941b84abc79e4ab38a0305cd12803a5c4247979ac7655f4d641
 FROM ${BASE} AS base
-# The CPU that the kernels are compiled for: x86-64-v3 (AVX2) runs on every x86 server since 2015.  For other machines
-# build with --build-arg CPU=generic.  Both values must be the same at build and run time, or Numba compiles again.
-ARG CPU=x86-64-v3
-ENV NUMBA_CPU_NAME=${CPU} \
-    NUMBA_CPU_FEATURES="" \
-    NUMBA_CACHE_DIR=/opt/rankmill/numba-cache
 
 FROM base AS build
 # binutils has strip, for docker/install.sh; it stays in this stage.
@@ -28,14 +22,16 @@ LABEL org.opencontainers.image.title="rankmill" \
       org.opencontainers.image.licenses="Apache-2.0"
 # New volumes inherit the owner and permissions of these folders.  Other users have to set permissions themselves.
 RUN useradd --uid 10001 --gid 0 --no-create-home --home-dir /tmp --shell /usr/sbin/nologin rankmill \
-    && for folder in /data /var/lib/rankmill/work /var/lib/rankmill/registry; do \
+    && for folder in /data /var/lib/rankmill/work /var/lib/rankmill/registry /var/lib/rankmill/kernels; do \
          mkdir -p "$folder" && chown 10001:0 "$folder" && chmod 775 "$folder"; done
-# Read-only at run time, for any user.
+# Read-only at run time, for any user.  The kernels in it run on every x86 server since 2015 (AVX2, x86-64-v3); an older
+# processor compiles into NUMBA_CACHE_DIR, as `rankmill warm` does for a newer one: a volume there keeps that.
 COPY --from=build /opt/rankmill /opt/rankmill
 # Compile the bytecode of the modules that we load: the base image has none, and it cannot be written later.
 RUN /opt/rankmill/bin/python -I -c "import rankmill.cli, rankmill.run.runner" && /opt/rankmill/bin/rankmill --help > /dev/null
 ENV PATH=/opt/rankmill/bin:$PATH \
     HOME=/tmp \
+    NUMBA_CACHE_DIR=/var/lib/rankmill/kernels \
     PYTHONUNBUFFERED=1 \
     PYTHONDONTWRITEBYTECODE=1
 USER 10001

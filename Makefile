@@ -65,9 +65,12 @@ docs: $(VENV)/.docs ## Set up, then build the documentation into site/; warnings
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "open site/index.html; with search: $(BIN)/python -m http.server --directory site"
 
+# Further options of the build, such as --no-isolation.
+BUILD ?=
+
 dist: $(VENV)/.dev ## Build the sdist, the wheel, and for Linux on x86-64 one with kernels, in dist/, and check them as package indexes do.
 	rm -rf dist
-	$(BIN)/python -m build
+	$(BIN)/python -m build $(BUILD)
 	$(if $(filter Linux-x86_64,$(shell uname -s)-$(shell uname -m)),$(MAKE) wheel)
 	$(CLEAR_UV) $(BIN)/uvx twine check --strict dist/*
 	ls -l dist
@@ -77,7 +80,7 @@ wheel: $(VENV)/.dev ## Add a wheel with compiled kernels for this version of Pyt
 	rm -rf build/wheel && mkdir -p build/wheel
 	tar -xzf dist/*.tar.gz -C build/wheel --strip-components=1
 	cd build/wheel && PYTHONPATH=. $(abspath $(BIN))/python -m rankmill.shipped_kernels
-	$(BIN)/python -m build --wheel --outdir dist -C=--build-option=--plat-name=manylinux_2_17_x86_64 \
+	$(BIN)/python -m build $(BUILD) --wheel --outdir dist -C=--build-option=--plat-name=manylinux_2_17_x86_64 \
 		-C=--build-option=--python-tag=$$($(BIN)/python -c 'import sys; print("cp%d%d" % sys.version_info[:2])') build/wheel
 
 lock: $(VENV)/.dev ## Resolve the locks again (UPGRADE=--upgrade for the newest versions).

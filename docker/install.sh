@@ -1,24 +1,17 @@
 #!/bin/sh
-# Install rankmill from its locks into a folder and compile every kernel ahead of time.
+# Install rankmill from its locks into a folder, with kernels compiled for any processor of level x86-64-v3 (generic elsewhere).
 #
 #   docker/install.sh SOURCE PREFIX
 #
-# The Dockerfile and a test both run this script, so that the test covers the image.  The command is PREFIX/bin/rankmill;
-# PREFIX/numba-cache has the compiled kernels.
+# The Dockerfile and a test both run this script, so that the test covers the image.  The command is PREFIX/bin/rankmill.
 #
-#   PYTHON               the interpreter (default: python3)
-#   LOCK                 what is installed: cloud (default; for buckets) or dask (for clusters)
-#   NUMBA_CPU_NAME       the CPU to compile for; set the same value at run time
-#   NUMBA_CPU_FEATURES   set it too, empty by default: otherwise Numba would add those of the build host
+#   PYTHON   the interpreter (default: python3)
+#   LOCK     what is installed: cloud (default; for buckets) or dask (for clusters)
 set -eu
 
 source=$(cd "$1" && pwd)
 mkdir -p "$2"
 prefix=$(cd "$2" && pwd)
-: "${NUMBA_CPU_NAME:?name the CPU baseline, for example x86-64-v3 or generic}"
-: "${NUMBA_CPU_FEATURES=}"
-NUMBA_CACHE_DIR="$prefix/numba-cache"
-export NUMBA_CPU_NAME NUMBA_CPU_FEATURES NUMBA_CACHE_DIR
 
 "${PYTHON:-python3}" -m venv "$prefix"
 pip() { "$prefix/bin/python" -m pip --disable-pip-version-check --no-cache-dir --quiet "$@"; }
@@ -46,4 +39,4 @@ if command -v strip > /dev/null; then
 fi
 
 # -I: compile the installed packages, not those in the working directory.
-"$prefix/bin/python" -I -m rankmill.warm
+"$prefix/bin/python" -I -m rankmill.shipped_kernels

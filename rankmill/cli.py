@@ -366,9 +366,7 @@ def demo(
     def say(line: str) -> None:
         typer.echo(line, err=as_json)
 
-    say(
-        "Each command is shown as you would type it. The first run also compiles the kernels, which takes about 30 seconds."
-    )
+    say("Each command is shown as you would type it. A first run may also compile kernels, for about 30 seconds.")
     given = {} if queries is None else {"queries": queries}
     report = (run_clicks_demo if clicks else run_demo)(out, run_command, say, seed=seed, **given)
     typer.echo(report.render(json=as_json))

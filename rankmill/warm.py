@@ -190,17 +190,25 @@ def warm(folder: Path) -> int:
     from rankmill.foundation.kernels.compiling import without_shipped_kernels
 
     with without_shipped_kernels(), event.install_recorder("numba:compile") as compiled:
-        for line in command_lines():
-            run_quietly(shlex.split(line.format(folder=shlex.quote(os.fspath(folder)))))
-            if line.startswith("data synth") and "judgments.parquet" in line:
-                _write_other_formats(folder)
-        _scatter_rows()
-        _bin_a_sample(folder / "dataset")
-        _score_in_every_way(folder / "registry")
-        _fit_arrays()
-        _train_nets()
-        _fit_click_models()
+        call_every_kernel(folder)
     return sum(record.is_start for _, record in compiled.buffer)
+
+
+def call_every_kernel(folder: Path) -> tuple[dict[str, str], list[npt.NDArray[np.float64]]]:
+    """Run the commands in the empty folder ``folder``, and call what they do not; RuntimeError as `warm`.
+
+    Returns what each command prints, and the predictions of the models that are not in the folder.
+    """
+    printed = {}
+    for line in command_lines():
+        printed[line] = run_quietly(shlex.split(line.format(folder=shlex.quote(os.fspath(folder)))))
+        if line.startswith("data synth") and "judgments.parquet" in line:
+            _write_other_formats(folder)
+    _scatter_rows()
+    _bin_a_sample(folder / "dataset")
+    _score_in_every_way(folder / "registry")
+    _fit_click_models()
+    return printed, [*_fit_arrays(), *_train_nets()]
 
 
 def _fit_click_models() -> None:
@@ -217,15 +225,16 @@ def _fit_click_models() -> None:
     compare_click_models(log, ClickFitOptions(policy="random", replicates=2))
 
 
-def run_quietly(arguments: list[str]) -> None:
-    """Run one command line; RuntimeError with its stderr if it fails."""
+def run_quietly(arguments: list[str]) -> str:
+    """Run one command line and return what it prints; RuntimeError with its stderr if it fails."""
     from rankmill.cli import execute
 
-    errors = io.StringIO()
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(errors):
+    printed, errors = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(errors):
         code = execute(arguments)
     if code:
         raise RuntimeError(f"rankmill {shlex.join(arguments)} left with {code}: {errors.getvalue()}")
+    return printed.getvalue()
 
 
 def _write_other_formats(folder: Path) -> None:
@@ -324,8 +333,8 @@ def _score_in_every_way(registry: Location) -> None:
     _kernels.raise_bars(np.zeros(2, np.int64), np.zeros(2), np.empty((1, 1)), np.zeros(1, np.int64), keep)
 
 
-def _fit_arrays() -> None:
-    """Train on arrays in memory, whose layouts differ from those of the commands."""
+def _fit_arrays() -> Iterator[npt.NDArray[np.float64]]:
+    """Train on arrays in memory, whose layouts differ from those of the commands, and yield predictions."""
     import numpy as np
 
     from rankmill.ranker import Ranker
@@ -336,16 +345,16 @@ def _fit_arrays() -> None:
     grades, qid = generator.integers(0, 4, size=200), np.repeat(np.arange(20), 10)
     for preset in ("defaults-1", "auto-1"):
         ranker = Ranker(preset=preset, n_rounds=3).fit(x, grades, qid=qid, eval_set=(x, grades, qid))
-        ranker.predict(x)
+        yield ranker.predict(x)
     for objective in sorted(OBJECTIVES.keys() - {"user"}):
-        Ranker(preset="defaults-1", n_rounds=2, max_leaves=4, objective=objective).fit(
-            x, grades, qid=qid, sample_weight=generator.uniform(size=200)
-        )
-    Ranker(preset="defaults-1", n_rounds=2, max_leaves=4, delta=_grade_difference).fit(x, grades, qid=qid)
+        ranker = Ranker(preset="defaults-1", n_rounds=2, max_leaves=4, objective=objective)
+        yield ranker.fit(x, grades, qid=qid, sample_weight=generator.uniform(size=200)).predict(x)
+    ranker = Ranker(preset="defaults-1", n_rounds=2, max_leaves=4, delta=_grade_difference)
+    yield ranker.fit(x, grades, qid=qid).predict(x)
 
 
-def _train_nets() -> None:
-    """Train and score nets of every kind."""
+def _train_nets() -> Iterator[npt.NDArray[np.float64]]:
+    """Train nets of every kind, and yield their scores."""
     import numpy as np
 
     from rankmill.trainer.nets.options import NetOptions, as_published
@@ -366,7 +375,7 @@ def _train_nets() -> None:
         (numeric, as_published(epochs=1)),
         (numeric, as_published(epochs=1, updates="pairs")),
     ):
-        train_net(each, options).net.predict(values)
+        yield train_net(each, options).net.predict(values)
 
 
 def _grade_difference(grades: npt.NDArray[np.int32], i: int, j: int) -> float:

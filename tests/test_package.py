@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -13,6 +14,7 @@ import tomllib
 import venv
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -73,6 +75,64 @@ def test_the_wheel_holds_the_package_and_nothing_else(built: Path) -> None:
     assert set(metadata.provides_extra or ()) == set(PROJECT["optional-dependencies"])
     assert not metadata.project_urls
     assert not metadata.home_page
+
+
+EVERYTHING = """
+import hashlib, json, sys
+from pathlib import Path
+from typing import Any
+from numba.core import event
+import rankmill
+from rankmill.warm import call_every_kernel
+
+folder = Path(sys.argv[1])
+with event.install_recorder("numba:compile") as compiled:
+    printed, scores = call_every_kernel(folder)
+made = {name: [file.name for file in sorted(folder.rglob(name)) if file.is_file()] for name in ("*.bins", "blobs/**/*")}
+made |= {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in ("ranked.run", "ranked.parquet", "bare.tsv")}
+made["scores"] = hashlib.sha256(b"".join(found.tobytes() for found in scores)).hexdigest()
+made |= {line: text.replace(str(folder), "") for line, text in printed.items() if line.startswith(("evaluate", "inspect"))}
+print(json.dumps([rankmill.__file__, sum(record.is_start for _, record in compiled.buffer), made]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif((sys.platform, os.uname().machine) != ("linux", "x86_64"), reason="is for Linux on x86-64")
+def test_the_wheel_with_kernels_compiles_nothing_and_gives_the_same_bits(built: Path, tmp_path: Path) -> None:
+    """Every kernel is called with those for x86-64-v3, and with those for this machine."""
+    (tmp_path / "dist").mkdir()
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    shutil.copy(next(built.glob("*.tar.gz")), tmp_path / "dist")
+    here = f"BIN={Path(sys.executable).parent}"
+    subprocess.run(
+        ["make", "-o", ".venv/.dev", "wheel", here, "BUILD=--no-isolation"], cwd=tmp_path, check=True, timeout=2400
+    )
+    (wheel,) = (tmp_path / "dist").glob("*.whl")
+    python = f"cp{sys.version_info[0]}{sys.version_info[1]}"
+    assert wheel.name == f"rankmill-{rankmill.__version__}-{python}-none-manylinux_2_17_x86_64.whl"
+    assert wheel.stat().st_size < 25_000_000
+    with zipfile.ZipFile(wheel) as packed:
+        packed.extractall(tmp_path / "site")
+
+    def everything(packages: Path, name: str) -> tuple[int, dict[str, Any]]:
+        clean = {key: value for key, value in os.environ.items() if not key.startswith(("NUMBA", "PYTHON"))}
+        done = subprocess.run(
+            [sys.executable, "-c", EVERYTHING, str(tmp_path / name)],
+            env={**clean, "PYTHONPATH": str(packages)},
+            cwd=packages,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        home, compiled, made = json.loads(done.stdout)
+        assert home.startswith(str(packages))
+        return compiled, made
+
+    compiled, made = everything(tmp_path / "site", "shipped")
+    assert compiled == 0
+    assert len(made["blobs/**/*"]) > 100
+    assert made == everything(ROOT, "native")[1]
 
 
 @pytest.mark.slow

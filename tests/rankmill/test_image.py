@@ -98,7 +98,9 @@ def python_of_everybody() -> str:
 
 def environment_of_the_image(prefix: Path) -> dict[str, str]:
     """What the Dockerfile sets for who runs, for an installation in ``prefix``."""
-    final = text_of("Dockerfile").replace("\\\n", " ").replace("${CPU}", BASELINE).replace("/opt/rankmill", str(prefix))
+    final = text_of("Dockerfile").replace("\\\n", " ")
+    for folder in ("/opt/rankmill", "/var/lib/rankmill"):  # nothing may be written there
+        final = final.replace(folder, str(prefix))
     words = [word for line in re.findall(r"^ENV (.*)", final, flags=re.MULTILINE) for word in shlex.split(line)]
     found = dict(word.split("=", 1) for word in words)
     return {name: value.replace("$PATH", os.defpath) for name, value in found.items()}
@@ -131,10 +133,9 @@ def kernels_of_the_house() -> set[tuple[str, str, str]]:
 
 
 def kernel_of(cached: str) -> tuple[str, str, str]:
-    """(package, file, function) of a file of the cache: ``scorer_<digest>/_kernels.bin_rows.py311-<tools and digests>.nbc``."""
-    path = Path(cached)
-    file, function, *_ = path.name.split(".")
-    return path.parent.name.rsplit("_", 1)[0], file, function
+    """(package, file, function) of a shipped file: ``trainer.growing._growth_kernels.grow_by_level.<digest>.<digest>.nbc``."""
+    package, file, function = Path(cached).name.split(".")[-6:-3]
+    return package, file, function
 
 
 def text_of(name: str) -> str:
@@ -150,14 +151,15 @@ def test_the_dockerfile_installs_through_the_script_alone() -> None:
     assert not any(word in run for run in runs if run != tools for word in ("pip", "apt", "curl", "wget"))
 
 
-def test_the_image_runs_as_nobody_in_particular_with_the_values_it_was_compiled_for() -> None:
+def test_the_image_runs_as_nobody_in_particular_on_any_processor() -> None:
     dockerfile = text_of("Dockerfile")
     build, final = dockerfile.split("FROM base AS build")[1].split("\nFROM base\n")
     assert re.search(r"^USER 10001$", final, flags=re.MULTILINE)
     assert 'ENTRYPOINT ["rankmill"]' in final
-    assert re.findall(r"NUMBA_\w+", build + final) == []  # said once, in the stage that both start from
-    assert {"NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES", "NUMBA_CACHE_DIR"} <= set(re.findall(r"NUMBA_\w+", dockerfile))
-    assert "NUMBA_CACHE_DIR=/opt/rankmill/numba-cache" in dockerfile
+    assert "NUMBA_CPU" not in dockerfile  # which kernels run is found out when it runs
+    assert "NUMBA" not in build
+    (kept,) = re.findall(r"NUMBA_CACHE_DIR=(\S+)", final)
+    assert kept in " ".join(re.findall(r"for folder in (.*); do", final)).split()  # made for its user
 
 
 def test_the_build_context_holds_what_the_script_copies() -> None:
@@ -178,19 +180,18 @@ def test_the_script_installs_into_an_empty_folder_and_a_stranger_runs_what_may_n
     clean = {"PATH": os.defpath, "HOME": str(home), "PIP_CONFIG_FILE": os.devnull, "LANG": "C.UTF-8"}
     clean |= {name: os.environ[name] for name in WAY_OUT if name in os.environ}
     image = environment_of_the_image(prefix)
-    clean |= {name: image[name] for name in ("NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES")}
     installed = subprocess.run(
         ["sh", str(ROOT / "docker" / "install.sh"), str(ROOT), str(prefix)],
         env=clean | {"PYTHON": python_of_everybody()}, cwd=home, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert installed.returncode == 0, installed.stderr
-    assert re.search(
-        rf"compiled \d+ kernels for {BASELINE} into {re.escape(str(prefix))}/numba-cache", installed.stdout
-    )
+    (shipped,) = prefix.rglob("rankmill/compiled/*")
+    assert f"kernels for {BASELINE} in " in installed.stdout
     assert not list(home.rglob("*.nb?"))
+    assert not list(prefix.rglob("__pycache__/*.nbc"))
 
     def cache() -> dict[str, str]:
-        return {str(path): file_digest(path) for path in (prefix / "numba-cache").rglob("*") if path.is_file()}
+        return {str(path): file_digest(path) for path in shipped.iterdir()}
 
     def tree() -> dict[str, tuple[int, int]]:
         return {str(path): (path.lstat().st_mtime_ns, path.lstat().st_size) for path in (prefix, *prefix.rglob("*"))}
