@@ -79,7 +79,7 @@ dist: $(VENV)/.dev ## Build the sdist, the wheel, and for Linux on x86-64 one wi
 wheel: $(VENV)/.dev ## Add a wheel with compiled kernels for this version of Python to dist/, from the sdist there (minutes).
 	rm -rf build/wheel && mkdir -p build/wheel
 	tar -xzf dist/*.tar.gz -C build/wheel --strip-components=1
-	cd build/wheel && PYTHONPATH=. $(abspath $(BIN))/python -m rankmill.shipped_kernels
+	cd build/wheel && PYTHONPATH=. $(abspath $(BIN))/python -m rankmill.shipped
 	$(BIN)/python -m build $(BUILD) --wheel --outdir dist -C=--build-option=--plat-name=manylinux_2_17_x86_64 \
 		-C=--build-option=--python-tag=$$($(BIN)/python -c 'import sys; print("cp%d%d" % sys.version_info[:2])') build/wheel
 

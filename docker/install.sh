@@ -39,4 +39,4 @@ if command -v strip > /dev/null; then
 fi
 
 # -I: compile the installed packages, not those in the working directory.
-"$prefix/bin/python" -I -m rankmill.shipped_kernels
+"$prefix/bin/python" -I -m rankmill.shipped

@@ -40,10 +40,17 @@ def warm(as_json: AsJson = False) -> None:
 
     Example: rankmill warm
     """
-    import json
+    import subprocess
+    import sys
+    from pathlib import Path
 
-    from rankmill.warm import warm_up
+    import rankmill
 
     typer.echo("compiling every kernel for this machine: some minutes, or longer if other programs are busy", err=True)
-    facts = warm_up()
-    typer.echo(json.dumps(facts) if as_json else "compiled {kernels} kernels for {cpu} in {folder}".format(**facts))
+    command = [sys.executable, "-m", "rankmill.warm", *["--json"] * as_json]  # it calls all commands, this one not
+    with subprocess.Popen(command, cwd=Path(rankmill.__path__[0]).parent) as compiling:  # noqa: S603 - our own
+        try:
+            code = compiling.wait()
+        finally:
+            compiling.terminate()  # does nothing if it has ended
+    raise typer.Exit(code)

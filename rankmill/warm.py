@@ -1,4 +1,4 @@
-"""Compile every kernel ahead of time: ``rankmill warm``, for this machine, and `rankmill.shipped_kernels`, for others.
+"""Compile every kernel ahead of time: ``rankmill warm``, for this machine, and `rankmill.shipped`, for others.
 
 Numba compiles a kernel on its first call with each combination of argument types, and caches the machine code in
 ``NUMBA_CACHE_DIR`` for the CPU ``NUMBA_CPU_NAME``.  The commands below, on a few generated queries, call every kernel with all
@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import io
 import itertools
+import json
 import os
 import shlex
 import sys
@@ -239,8 +240,6 @@ def run_quietly(arguments: list[str]) -> str:
 
 def _write_other_formats(folder: Path) -> None:
     """Write the generated rows as CSV and TSV, as LETOR text with omitted and missing values, and as judgments."""
-    import json
-
     import numpy as np
     import pyarrow.csv
     import pyarrow.parquet
@@ -394,8 +393,14 @@ def warm_up() -> dict[str, str | int]:
 
 
 def main() -> None:
-    """Compile all kernels and print a summary."""
-    sys.stdout.write("compiled {kernels} kernels for {cpu} in {folder}\n".format(**warm_up()))
+    """Compile all kernels and print a summary, with ``--json`` as an object."""
+    facts = warm_up()
+    line = (
+        json.dumps(facts)
+        if "--json" in sys.argv
+        else "compiled {kernels} kernels for {cpu} in {folder}".format(**facts)
+    )
+    sys.stdout.write(f"{line}\n")
 
 
 if __name__ == "__main__":

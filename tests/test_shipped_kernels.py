@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from rankmill.foundation.kernels.compiling import LEVEL, SHIPPED
-from rankmill.shipped_kernels import collect
+from rankmill.shipped import collect
 
 ROOT = Path(__file__).resolve().parents[1]
 KERNELS = """

@@ -293,6 +293,16 @@ def _byte_of(kernel: str) -> int:
 
 
 _turns: dict[str, _Turns] = {}  # by cache folder
+_sources: dict[Path, tuple[object, str]] = {}  # specification and digest of a module as it was imported
+
+
+def _sources_of(function: Callable[..., Any], path: Path) -> str:
+    """Return the digest of the sources of the function's module, found once for all its kernels, and again if it is reloaded."""
+    specification = function.__globals__.get("__spec__")
+    known = _sources.get(path)
+    if known is None or specification is None or known[0] is not specification:
+        known = _sources[path] = specification, sources_digest(function.__module__, path)
+    return known[1]
 
 
 class _KernelCache(FunctionCache):
@@ -307,7 +317,7 @@ class _KernelCache(FunctionCache):
         self._cache_file: Any = _KernelFiles(
             self._cache_path,
             self._kernel,
-            sources_digest(function.__module__, Path(path)),
+            _sources_of(function, Path(path)),
             f"{module}.{name}" if module != function.__module__ else "",  # kernels of users are not shipped
         )
         self._turns = _turns.setdefault(self._cache_path, _Turns(self._cache_path))

@@ -33,7 +33,7 @@ NEEDS = {
 }
 """Commands, and the libraries that they may load besides those that every command does."""
 OTHERS_NEED = {
-    "train web.dataset --name other --n-rounds 2 --preset defaults-1": f"{ROWS} pyarrow.dataset",
+    "train web.dataset --name other --n-rounds 2 --preset defaults-1": f"{ROWS} joblib pyarrow.dataset",
     "rerank judgments.txt --model web@1 -o lists": f"{ROWS} duckdb",
     "--version": "",
     "data ingest judgments.txt -o other.dataset": f"{ROWS} pyarrow.dataset",

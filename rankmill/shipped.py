@@ -1,4 +1,4 @@
-"""Compile the kernels that come with a package: ``python -m rankmill.shipped_kernels``, for ``make wheel`` and the image.
+"""Compile the kernels that come with a package: ``python -m rankmill.shipped``, for ``make wheel`` and the image.
 
 It compiles every kernel for the CPU level that `rankmill.foundation.kernels.compiling` names, in a package that was unpacked or
 installed just now, and moves the machine code into a folder of the package.  Sources, Python, Numba, llvmlite and NumPy decide
