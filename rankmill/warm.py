@@ -18,6 +18,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -141,6 +142,8 @@ def command_lines() -> Iterator[str]:
             yield from _trainings()
         else:
             yield line.replace("METRICS", metrics)
+    if find_spec("distributed"):  # kernels that a cluster alone needs
+        yield "train {folder}/dataset --name clustered --registry {folder}/registry --n-rounds 2 --preset defaults-1 --cluster local:2"
 
 
 def _trainings() -> Iterator[str]:
