@@ -26,11 +26,11 @@ demo: $(VENV)/.runtime ## Set up, then run the demo on generated judgments.
 # Bytecode is kept whatever the environment says: pytest rewrites every assertion, and tests start commands by the hundred.
 test test-slow: export PYTHONDONTWRITEBYTECODE =
 
-test: $(VENV)/.dev ## Set up, then run the tests in two processes (without slow ones).
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+test: $(VENV)/.dev ## Set up, then run the tests in three processes (without slow ones): each waits at times.
+	$(BIN)/python -m pytest -n 3 --dist loadfile
 
 test-slow: $(VENV)/.dev ## Set up, then run the slow tests.
-	$(BIN)/python -m pytest -m slow -o faulthandler_timeout=3000
+	$(BIN)/python -m pytest -m slow -n 2 --dist loadfile -o faulthandler_timeout=3000
 
 lint: $(VENV)/.dev ## Check style, format and types.
 	$(BIN)/ruff check .
