@@ -79,7 +79,7 @@ def csv_lines(block: Block, delimiter: str, width: int) -> CsvLines:
             for blank, edges in _edges(mark).items():
                 for edge in edges:
                     outside = outside.replace(edge, edge.replace(blank, b""))
-            text = outside[1:]
+        text = outside[1:]
     separators = np.frombuffer(outside, dtype=np.uint8)[1:]
     at = np.flatnonzero((separators == mark[0]) | (separators == _NEWLINE))
     counts = np.diff(np.flatnonzero(separators[at] == _NEWLINE), prepend=-1)

@@ -37,7 +37,6 @@ from rankmill.pipeline.sources.table_rows import Problems
 _HEADER_LIMIT = 16 << 20
 _FIRST_BYTES = 1 << 20
 _MOST_LINES = 1 << 17  # parsed at a time: short cells take many times the memory of their text
-_MOST_BYTES = 8 << 20  # parsed at a time, if lines allow it: a thread holds several times as much
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +88,7 @@ class DelimitedText:
         if block.number == 0:
             block = replace(block, start=block.data.index(b"\n", block.start) + 1, lines_before=1)
             lines -= 1
-        most = min(_MOST_LINES, max(1, lines * _MOST_BYTES // (block.stop - block.start)) if lines else 1)
-        for piece, _ in block.pieces(lines, most):
+        for piece, _ in block.pieces(lines, _MOST_LINES):
             found = csv_lines(piece, self.delimiter, len(self.header))
             cells = cells_of(found, self.delimiter, len(self.header), wanted)
             columns: list[pa.Array[Any]] = [

@@ -9,12 +9,10 @@ import pytest
 
 from rankmill.foundation.errors import DataRejected, MalformedLine
 from rankmill.pipeline.options import ReadOptions
-from rankmill.pipeline.read.csv_lines import split_line
 from rankmill.pipeline.sources import delimited_text
 from rankmill.pipeline.sources.batch import Quarantine
 from rankmill.pipeline.sources.delimited import DelimitedSource
 from rankmill.pipeline.sources.delimited_text import DelimitedText
-from rankmill.pipeline.sources.table_rows import Problems
 from tests import naive
 
 ENDS = ("\n", "\r\n", "\r")
@@ -56,37 +54,6 @@ def test_all_short_texts_have_the_cells_of_the_csv_module(tmp_path, end):
                 assert error.found == stopped[1], text
             else:
                 assert error.expected == "a cell that ends on its line", text
-
-
-@pytest.mark.parametrize("delimiter", [",", "\t"])
-def test_blanks_and_quotes_around_cells_in_one_file(tmp_path, delimiter):
-    """DuckDB finds the cells of each line that are found one by one, whether a line needs to be rewritten or not."""
-    lines = [
-        "".join(letters) for length in range(1, 6) for letters in itertools.product('1" ' + delimiter, repeat=length)
-    ]
-    split = [split_line(line.encode(), delimiter.encode()) for line in lines]
-    closed = [(number, cells) for number, cells in enumerate(split, 2) if cells is not None]
-    path, quarantine = tmp_path / "a.csv", Quarantine(len(lines))
-    path.write_text(f"a{delimiter}b\n" + "".join(lines[number - 2] + "\n" for number, _ in closed))
-    text, found, ragged = DelimitedText(path, delimiter), [], []
-    for rows in itertools.chain.from_iterable(text.parse(block, ["a", "b"]) for block in text.blocks()):
-        text.report(rows, Problems(len(rows)), quarantine)
-        found += zip(*(column.to_pylist() for column in rows.texts.columns), strict=True)
-        ragged += rows.place.tolist()
-    whole = [(number, cells) for number, (_, cells) in enumerate(closed, 2) if len(cells) == 2]
-    assert found == [tuple(cell.decode() for cell in cells) for _, cells in whole]
-    assert ragged == [number for number, _ in whole]
-    assert len(quarantine.rejects) == len(closed) - len(whole)
-
-
-def test_a_wide_table_has_the_cells_of_a_narrow_one(tmp_path):
-    names = [f"f{k}" for k in range(1100)]
-    cells = [f'"{k}, x"' if k % 7 == 0 else "" if k % 5 == 0 else f" {k}" for k in range(1100)]
-    path = tmp_path / "a.csv"
-    path.write_text(",".join(names) + "\n" + (",".join(cells) + "\n") * 2)
-    (batch,) = DelimitedText(path, ",").texts(names)
-    (one,) = csv.reader([",".join(cells)], skipinitialspace=True)
-    assert [column.to_pylist() for column in batch.columns] == [[cell, cell] for cell in one]
 
 
 TOKENS = ["1", "-2.50", "+3e2", ".5", "7.", "", '""', '"1.5"', '" 1 "', " 2\t", "nan", '"null"', "-inf", "TRUE", "n/a", "0.1" + "0" * 30]  # fmt: skip
