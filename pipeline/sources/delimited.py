@@ -6,6 +6,7 @@ cells, ``nan``, ``null`` and the marks of other tools.  ``true`` and ``false`` a
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from difflib import get_close_matches
 from functools import partial
@@ -24,7 +25,7 @@ from rankmill.pipeline.sources.batch import Quarantine, ReadTask, RowBatch, shor
 from rankmill.pipeline.sources.column_roles import OPTIONAL
 from rankmill.pipeline.sources.columnar import ColumnsOf, ParsedNumbers, TableSource
 from rankmill.pipeline.sources.columns import TableColumns
-from rankmill.pipeline.sources.delimited_text import DelimitedRows, DelimitedText
+from rankmill.pipeline.sources.delimited_text import DelimitedRows, DelimitedText, Wanted
 from rankmill.pipeline.sources.grades import GradeRules
 from rankmill.pipeline.sources.number_text import read_floats
 from rankmill.pipeline.sources.role_columns import feature_numbers
@@ -67,8 +68,9 @@ class DelimitedSource(TableSource):
     def tasks(self, block_bytes: int = DEFAULT_BLOCK_BYTES) -> Iterator[ReadTask]:
         """Yield a task for each block of the file."""
         spare: list[bytearray] = []
+        wanted = self._text.wanted(self._texts, self._columns.features, decimal_comma=self._decimal_comma)
         for block in self._text.blocks(block_bytes, spare):
-            yield ReadTask(partial(self._rows_of, block, spare), block.position)
+            yield ReadTask(partial(self._rows_of, block, wanted, spare), block.position)
 
     def batches(self, block_bytes: int = DEFAULT_BLOCK_BYTES) -> Iterator[RowBatch]:
         """Yield the rows in the order of the file."""
@@ -78,8 +80,10 @@ class DelimitedSource(TableSource):
 
     def table_rows(self, block_bytes: int = DEFAULT_BLOCK_BYTES, *, again: bool = False) -> Iterator[TableRows]:
         """Yield the columns with a role, in the order of the file; ``place`` is the line number."""
+        wanted = self._text.wanted(self._texts)
         for block in self._text.blocks(block_bytes):
-            for rows in self._text.parse(block, self._texts):
+            room = sys.maxsize if again else self._quarantine.remaining
+            for rows in self._text.parse(block, wanted, room):
                 yield self._table_rows(
                     self._with_points(rows.texts, self._columns),
                     rows.place,
@@ -92,25 +96,30 @@ class DelimitedSource(TableSource):
         """Columns that are read as text."""
         return *self._columns.column_of.values(), *sorted(self._columns.categorical)
 
-    def _rows_of(self, block: Block, spare: list[bytearray]) -> Iterator[RowBatch]:
-        numbers = [name for name in self._columns.features if name not in self._columns.categorical]
-        for rows in self._text.parse(block, self._texts, numbers):
-            cells = self._with_points(rows.texts, self._columns)
-            batch, problems = self._reader.rows(cells, self._numbers_of(cells))
+    def _rows_of(self, block: Block, wanted: Wanted, spare: list[bytearray]) -> Iterator[RowBatch]:
+        for rows in self._text.parse(block, wanted, self._quarantine.remaining):
+            batch, problems = self._reader.rows(self._with_points(rows.texts, self._columns), self._numbers_of(rows))
             self._put_aside(rows, problems)
             yield batch
         spare.append(block.data)
 
-    def _numbers_of(self, cells: pa.RecordBatch) -> ParsedNumbers:
-        """Return the features of some rows."""
-        values = np.empty((len(cells), len(self._columns.features)), dtype=np.float32)
-        bad = {}
-        for number, name in enumerate(self._columns.features):
-            if name not in self._columns.categorical:
-                values[:, number], wrong = feature_numbers(cells[name])
-                if wrong.any():
-                    bad[name] = wrong
-        return ParsedNumbers(values, bad.items())
+    def _numbers_of(self, rows: DelimitedRows) -> ParsedNumbers:
+        """Return the features of ``rows``, with odd cells read by the rules for words."""
+        odd = rows.odd
+        numbers, wrong = feature_numbers(_with_point(odd.text) if self._decimal_comma else odd.text)
+        rows.numbers[odd.row, odd.number] = numbers
+        return ParsedNumbers(rows.numbers, self._bad_rows(odd.row[wrong], odd.number[wrong], len(rows)))
+
+    def _bad_rows(
+        self, row: npt.NDArray[np.int64], number: npt.NDArray[np.int64], n: int
+    ) -> Iterator[tuple[str, npt.NDArray[np.bool_]]]:
+        """Yield each feature with bad cells, and in which of ``n`` rows; cell k is that of ``row[k]`` and feature ``number[k]``."""
+        order = np.argsort(number, kind="stable")
+        features, first = np.unique(number[order], return_index=True)
+        for feature, begin, end in zip(features.tolist(), first, [*first[1:], len(row)], strict=False):
+            bad = np.zeros(n, dtype=np.bool_)
+            bad[row[order[begin:end]]] = True
+            yield self._columns.features[feature], bad
 
     def _put_aside(self, rows: DelimitedRows, problems: Problems, *, again: bool = False) -> None:
         self._text.report(rows, problems, self._quarantine, self._columns.column_of, ragged=not again)

@@ -1,4 +1,4 @@
-"""Read the lines of CSV and TSV into columns of text.
+"""Read the lines of CSV and TSV into columns of text and a matrix of numbers.
 
 A cell in quotes may contain delimiters, and a quote as two; it ends on its line.  Blanks around a cell without quotes are no part
 of it, in the first line too.  Empty lines are skipped.
@@ -9,10 +9,11 @@ from __future__ import annotations
 import csv
 import io
 import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -20,9 +21,10 @@ import pyarrow as pa
 
 from rankmill.foundation.errors import DataRejected, MalformedLine
 from rankmill.foundation.storage.arriving import readable
+from rankmill.pipeline.arrow import strings_from
 from rankmill.pipeline.options import DEFAULT_BLOCK_BYTES, USUAL_DELIMITERS
-from rankmill.pipeline.read.csv_lines import CsvLines, csv_lines, split_line
-from rankmill.pipeline.read.tables import cells_of
+from rankmill.pipeline.sources import _delimited_kernels as _kernels
+from rankmill.pipeline.sources._number_kernels import POWERS
 from rankmill.pipeline.sources.batch import Quarantine, shorten
 from rankmill.pipeline.sources.blocks import (
     Block,
@@ -37,6 +39,41 @@ from rankmill.pipeline.sources.table_rows import Problems
 _HEADER_LIMIT = 16 << 20
 _FIRST_BYTES = 1 << 20
 _MOST_LINES = 1 << 17  # parsed at a time: short cells take many times the memory of their text
+_ODD_CELLS = 1 << 14
+_BLANKS = " \t"
+_IS_BLANK = np.isin(np.arange(256), [ord(blank) for blank in _BLANKS])
+
+Positions = npt.NDArray[np.int64]
+
+
+class Wanted(NamedTuple):
+    """The columns to read; see `DelimitedText.wanted`."""
+
+    kinds: npt.NDArray[np.int64]
+    """What the kernel does with each column of the header."""
+    texts: tuple[str, ...]
+    numbers: int
+    """How many columns are numbers."""
+    point: int
+    """The byte before decimals; 0: none, which no text has."""
+
+
+class BadLine(NamedTuple):
+    """A line with another number of cells than the header, or one that ends in a quote."""
+
+    start: int
+    line: int
+    """In the block, from 0."""
+    cells: int
+
+
+class OddCells(NamedTuple):
+    """Cells of columns of numbers that need a closer look, in the order of the file: words, or numbers with many digits."""
+
+    row: Positions
+    number: Positions
+    """Its place among the columns of numbers."""
+    text: pa.StringArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,16 +82,26 @@ class DelimitedRows:
 
     block: Block
     texts: pa.RecordBatch
-    """The columns that were asked for; a cell that is empty is empty text, or null in those of numbers."""
-    lines: CsvLines
+    """The columns of text; a cell that is empty is empty text."""
+    numbers: npt.NDArray[np.float32]
+    """(n, columns) NaN if empty; undefined for odd cells."""
+    odd: OddCells
+    row_from: Positions
+    """(n,) where the line of each row begins."""
+    line: Positions
+    """(n,) the number of its line in the block, from 0."""
+    ragged: Sequence[BadLine]
+    """Lines that are no rows."""
+    unclosed: BadLine | None
+    """The first line that ends in a quote; nothing behind it was read."""
 
     def __len__(self) -> int:
-        return len(self.lines.line)
+        return len(self.line)
 
     @property
-    def place(self) -> npt.NDArray[np.int64]:
+    def place(self) -> Positions:
         """(n,) the number of the line of each row in the file, from 1."""
-        return self.block.first_line + self.lines.line
+        return self.block.first_line + self.line
 
 
 class DelimitedText:
@@ -76,40 +123,45 @@ class DelimitedText:
         self.header = self._read_header()
         self._column_of = {name: column for column, name in reversed([*enumerate(self.header)])}
 
+    def wanted(self, texts: Iterable[str] = (), numbers: Sequence[str] = (), *, decimal_comma: bool = False) -> Wanted:
+        """Say which columns to read as text, and which as ``numbers``; a column in both is text.  Of several of a name, the first is read."""
+        kinds, texts = np.full(len(self.header), _kernels.IGNORED), tuple(dict.fromkeys(texts))
+        for k, name in enumerate(numbers):
+            kinds[self._column_of[name]] = k
+        for t, name in enumerate(texts):
+            kinds[self._column_of[name]] = -2 - t
+        point = "," if decimal_comma else "."
+        return Wanted(kinds, texts, len(numbers), 0 if point == self.delimiter else ord(point))
+
     def blocks(self, block_bytes: int = DEFAULT_BLOCK_BYTES, spare: list[bytearray] | None = None) -> Iterator[Block]:
         """Yield the lines as blocks to `parse`, the first one with the header."""
         return unchecked_blocks(self.path, block_bytes, spare, cr_ends_lines=True)
 
-    def parse(self, block: Block, names: Iterable[str], numbers: Iterable[str] = ()) -> Iterator[DelimitedRows]:
-        """Yield the columns ``names`` and ``numbers`` of the rows of ``block``, of several of a name the first; DataRejected if it is not text."""
-        texts = frozenset(names)
-        wanted = {name: self._column_of[name] for name in (*names, *numbers)}
+    def parse(self, block: Block, wanted: Wanted, room: int = 0) -> Iterator[DelimitedRows]:
+        """Yield the rows of ``block``; it may stop after more than ``room`` ragged lines.  DataRejected if it is not text."""
         lines = block.check()
         if block.number == 0:
             block = replace(block, start=block.data.index(b"\n", block.start) + 1, lines_before=1)
             lines -= 1
-        for piece, _ in block.pieces(lines, _MOST_LINES):
-            found = csv_lines(piece, self.delimiter, len(self.header))
-            cells = cells_of(found, self.delimiter, len(self.header), wanted)
-            columns: list[pa.Array[Any]] = [
-                cells.column(name).fill_null("") if name in texts else cells.column(name) for name in wanted
-            ]
-            yield DelimitedRows(piece, pa.RecordBatch.from_arrays(columns, list(wanted)), found)
+        for piece, n in block.pieces(lines, _MOST_LINES):
+            yield self._parse(piece, n, wanted, room)
 
     def texts(self, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Yield the columns ``names``, which differ; DataRejected if the file is malformed."""
+        wanted = self.wanted(names)
         for block in self.blocks():
-            for rows in self.parse(block, names):
+            for rows in self.parse(block, wanted):
                 self.report(rows, Problems(len(rows)), Quarantine())
                 yield rows.texts
 
     def sample(self) -> DelimitedRows | None:
         """Return the first rows, all columns as text; None if there are none or the text is malformed."""
+        wanted = self.wanted(self.header)
         try:
             for block in self.blocks(_FIRST_BYTES):
-                for rows in self.parse(block, self.header):
-                    if len(rows) or rows.lines.unclosed:
-                        return None if rows.lines.unclosed else rows
+                for rows in self.parse(block, wanted, sys.maxsize):
+                    if len(rows) or rows.unclosed:
+                        return None if rows.unclosed else rows
         except DataRejected:  # reading the rows reports it
             pass
         return None
@@ -134,19 +186,58 @@ class DelimitedText:
         """
         names, found = column_of or {}, []
         for row, part, _, expected, cure in problems.sorted():
-            text, _ = rows.block.line_at(int(rows.lines.start[row]))
+            text, _ = rows.block.line_at(int(rows.row_from[row]))
             column, cell = _cell(text, self._column_of[names.get(part, part)], self.delimiter)
-            number = int(rows.place[row])
+            number = rows.block.first_line + int(rows.line[row])
             found.append((MalformedLine(self.path, number, column, shorten(cell), expected, cure), column, text))
-        for start, line, cells in rows.lines.ragged if ragged else ():
+        for start, line, cells in rows.ragged if ragged else ():
             number, wanted = rows.block.first_line + line, f"{len(self.header)} cells as in the first line"
             text, column = rows.block.line_at(start)
             found.append((MalformedLine(self.path, number, column, f"{cells} cells", wanted), column, text))
         for error, column, text in sorted(found, key=lambda each: each[0].line):
             quarantine.add(error, column, text)
-        if (unclosed := rows.lines.unclosed) is not None:
-            text, _ = rows.block.line_at(unclosed.start)
-            raise self._unclosed_quote(rows.block.first_line + unclosed.line, text)
+        if rows.unclosed is not None:
+            text, _ = rows.block.line_at(rows.unclosed.start)
+            raise self._unclosed_quote(rows.block.first_line + rows.unclosed.line, text)
+
+    def _parse(self, block: Block, lines: int, wanted: Wanted, room: int) -> DelimitedRows:
+        text, kinds = block.bytes_view, wanted.kinds
+        # a row has at least a byte for each cell, with the delimiter or line end behind it; a ragged line begins like a row
+        most = min(lines, (block.stop - block.start) // len(kinds)) + 1
+        values = np.empty((most, wanted.numbers), dtype=np.float32)
+        cell_from, cell_to = (np.empty((len(wanted.texts), most), dtype=np.int64) for _ in range(2))
+        row_from, line = (np.empty(most, dtype=np.int64) for _ in range(2))
+        odd = np.empty((4, max(_ODD_CELLS, len(kinds))), dtype=np.int64)
+        state = np.zeros(_kernels.STATE_CELLS, dtype=np.int64)
+        state[_kernels.AT] = block.start
+        found: list[npt.NDArray[np.int64]] = []
+        ragged: list[BadLine] = []
+        code = _kernels.FULL
+        while code not in {_kernels.END, _kernels.UNCLOSED} and len(ragged) <= room:
+            _kernels.parse_rows(
+                text, block.stop, ord(self.delimiter), wanted.point, kinds, POWERS, values, cell_from, cell_to, row_from, line, odd,
+                state,
+            )  # fmt: skip
+            code = int(state[_kernels.CODE])
+            bad = BadLine(*(int(state[k]) for k in (_kernels.WHERE, _kernels.BAD_LINE, _kernels.CELLS)))
+            if code == _kernels.RAGGED:
+                ragged.append(bad)
+            if state[_kernels.ODD] or not found:
+                found.append(odd[:, : state[_kernels.ODD]].copy())
+                state[_kernels.ODD] = 0
+        n = int(state[_kernels.ROWS])
+        row, number, start, stop = np.concatenate(found, axis=1)
+        columns = [_cells(text, *_stripped(text, cell_from[t, :n], cell_to[t, :n])) for t in range(len(wanted.texts))]
+        return DelimitedRows(
+            block=block,
+            texts=pa.RecordBatch.from_arrays(columns, list(wanted.texts)) if columns else _no_columns(n),
+            numbers=values[:n],
+            odd=OddCells(row, number, _cells(text, start, stop)),
+            row_from=row_from[:n],
+            line=line[:n],
+            ragged=ragged,
+            unclosed=bad if code == _kernels.UNCLOSED else None,
+        )
 
     def _text(self) -> io.TextIOWrapper:
         stream = pa.input_stream(readable(self.path), compression=cast("Any", compression_of(self.path)))
@@ -177,8 +268,9 @@ class DelimitedText:
         if not cells:
             found = "an empty line" if line else "an empty file"
             raise DataRejected(f"{self.path}:1: expected the names of the columns, found {found}")
-        split = split_line(line.rstrip("\r\n").encode(), self.delimiter.encode())
-        return cells if split is None else [cell.decode() for cell in split]
+        if any(cell != cell.strip(_BLANKS) for cell in cells):
+            cells = _without_blanks(line.rstrip("\r\n"), self.delimiter)
+        return cells
 
     def _unclosed_quote(self, line: int, text: str) -> DataRejected:
         """Return the error for a quote that does not close in ``line``, whose content is ``text``."""
@@ -198,6 +290,48 @@ class DelimitedText:
         except DataRejected as error:
             return error
         return DataRejected(f"{self.path}: not a text file in UTF-8; convert it to UTF-8")
+
+
+def _without_blanks(line: str, delimiter: str) -> list[str]:
+    """Return the cells of ``line``, without blanks around those that do not begin with a quote.
+
+    >>> _without_blanks('a, b," c", "d" ,"e"', ",")
+    ['a', 'b', ' c', 'd', 'e']
+    """
+    found = []
+    for quoted, rest in re.findall(rf'(?:^|{re.escape(delimiter)})("(?:[^"]|"")*")?([^{re.escape(delimiter)}]*)', line):
+        cell = f"{quoted}{rest}".strip(_BLANKS)
+        found.append(cell[1:-1].replace('""', '"') if re.fullmatch('"(?:[^"]|"")*"', cell) else cell)
+    return found
+
+
+def _stripped(text: npt.NDArray[np.uint8], start: Positions, stop: Positions) -> tuple[Positions, Positions]:
+    """Return where cells begin and stop without blanks around them; a cell in quotes begins with its quote.
+
+    >>> text = np.frombuffer(b'a, b ,  ," c"', dtype=np.uint8)
+    >>> start, stop = _stripped(text, np.array([0, 2, 6, 9]), np.array([1, 5, 8, 13]))
+    >>> [bytes(text[k:m]) for k, m in zip(start, stop)]
+    [b'a', b'b', b'', b'" c"']
+    """
+    while len(here := np.flatnonzero((start < stop) & _IS_BLANK[text[np.minimum(start, len(text) - 1)]])):
+        start = start.copy()
+        start[here] += 1
+    while len(here := np.flatnonzero((start < stop) & _IS_BLANK[text[stop - 1]])):
+        stop = stop.copy()
+        stop[here] -= 1
+    return start, stop
+
+
+def _cells(text: npt.NDArray[np.uint8], start: Positions, stop: Positions) -> pa.StringArray:
+    """Copy cells of valid UTF-8 ``text`` without their quotes."""
+    offsets = np.empty(len(start) + 1, dtype=np.int32)
+    data = np.empty(int((stop - start).sum()), dtype=np.uint8)
+    _kernels.copy_cells(text, start, stop, offsets, data)
+    return strings_from(offsets, data)
+
+
+def _no_columns(n: int) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.nulls(n)], [""]).select([])
 
 
 def _cell(line: str, number: int, delimiter: str) -> tuple[int, str]:

@@ -1,1 +1,0 @@
-"""Tables, read by DuckDB into Arrow."""
