@@ -9,11 +9,11 @@ _OBJECTS = 400_000  # more than all imports make
 
 
 class _Spared:
-    """Hides what PyArrow (pandas) and Numba (cffi, SciPy, yaml) import where it is installed: no command uses it."""
+    """Hides what PyArrow (pandas) and Numba (cffi, SciPy) import where it is installed: no command uses it."""
 
     @staticmethod
     def find_spec(name: str, *_: object) -> None:
-        if name in {"cffi", "pandas", "scipy", "yaml"}:
+        if name in {"cffi", "pandas", "scipy"}:
             raise ModuleNotFoundError(f"commands do without {name}", name=name)
 
 
