@@ -12,7 +12,7 @@ from rankmill.cli import execute
 
 HEAVY = {
     *("altair", "cffi", "dask", "duckdb", "IPython", "jinja2", "joblib", "numba", "numpy", "obstore", "pandas"),
-    *("polars", "pyarrow", "pyarrow.dataset", "pydantic", "rich", "scipy", "sklearn", "yaml"),
+    *("polars", "pyarrow", "pyarrow.dataset", "pydantic", "rich", "scipy", "sklearn"),
 }
 LOADED = """
 import gc, sys
