@@ -61,7 +61,7 @@ bench-letor: $(VENV)/.bench ## Set up with the peers, then run the five folds of
 	$(BIN)/python benchmarks/letor5.py $(DATA) --peers
 
 docs: $(VENV)/.docs ## Set up, then build the documentation into site/; warnings and broken links are errors.
-	$(BIN)/python -m rankmill.reference_pages --check docs
+	$(BIN)/python -m rankmill.reference.pages --check docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "open site/index.html; with search: $(BIN)/python -m http.server --directory site"
 

@@ -2,7 +2,7 @@
 
 A ranker that was trained on a share of the judgments logs result lists of the train queries; in a tenth of the sessions two neighbours
 are swapped, without which no log of one ranker tells position from relevance.  Users click as one of the models of
-`rankmill.pipeline.clicks.simulate` says.  Each correction makes labels or pairs for the documents that were shown; the same trees learn
+`rankmill.clicks.simulate` says.  Each correction makes labels or pairs for the documents that were shown; the same trees learn
 from them; the test queries have true grades.  The limits of the gap are
 
     naive   click-through rates of documents, with shrinkage and weights (``clicks judge``)
@@ -36,16 +36,16 @@ import numpy.typing as npt
 from benchmarks.intervals import Differences, paired_interval
 from benchmarks.report import render, surroundings, table
 from rankmill import Ranker
-from rankmill.pipeline.clicks.judge import judge_documents
-from rankmill.pipeline.clicks.judge_options import JudgeOptions
-from rankmill.pipeline.clicks.models.click_model import NotIdentified
-from rankmill.pipeline.clicks.models.fit_log import ClickModelComparison, compare_click_models
-from rankmill.pipeline.clicks.models.options import ClickFitOptions
-from rankmill.pipeline.clicks.preferences import block_pairs
-from rankmill.pipeline.clicks.propensities import Propensities
-from rankmill.pipeline.clicks.recommend import recommend
-from rankmill.pipeline.clicks.simulate import QueriesToShow, SimulatedLog, simulate
-from rankmill.pipeline.clicks.simulation_options import ClickSimulation
+from rankmill.clicks.judge import judge_documents
+from rankmill.clicks.judge_options import JudgeOptions
+from rankmill.clicks.models.click_model import NotIdentified
+from rankmill.clicks.models.fit_log import ClickModelComparison, compare_click_models
+from rankmill.clicks.models.options import ClickFitOptions
+from rankmill.clicks.preferences import block_pairs
+from rankmill.clicks.recommend import recommend
+from rankmill.clicks.simulate import QueriesToShow, SimulatedLog, simulate
+from rankmill.clicks.simulation_options import ClickSimulation
+from rankmill.pipeline.judgments.propensities import Propensities
 from rankmill.pipeline.options import SynthParameters
 from rankmill.pipeline.synth import generate
 from rankmill.scorer.metrics import Policy, parse_metric

@@ -140,7 +140,7 @@ def with_delays(work: Path, delays: list[float]) -> None:
     """Measure rounds of two workers whose exchanges take longer, beside what the model says."""
     from rankmill.foundation.cluster.dask_engine import DaskEngine
     from rankmill.foundation.cluster.workers import open_cluster
-    from rankmill.pipeline.dataset import Dataset
+    from rankmill.pipeline.dataset.dataset import Dataset
     from rankmill.trainer.parameters import TrainParameters
     from rankmill.trainer.train_on_cluster import train_on_cluster
     from rankmill.trainer.training_options import TrainingOptions

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.letor import PARTS, Split, make_fold
-from rankmill.pipeline.binspec import BinSpec, apply_bins, matrix_bins
+from rankmill.pipeline.bins.spec import BinSpec, apply_bins, matrix_bins
 from rankmill.scorer.metrics import Policy, parse_metric
 from rankmill.scorer.metrics.per_query import PreparedQueries, mean_of
 from rankmill.scorer.predict import predict

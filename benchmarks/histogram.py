@@ -24,8 +24,8 @@ from numba import njit
 
 from benchmarks.cases import DOCUMENTS_PER_QUERY
 from benchmarks.report import render, spread, surroundings, table
-from rankmill.pipeline.bin_layout import BIN, BINS_A_FEATURE, BLOCK_WIDTH
-from rankmill.pipeline.binspec import BinSpec, apply_bins, feature_bins
+from rankmill.pipeline.bins.layout import BIN, BINS_A_FEATURE, BLOCK_WIDTH
+from rankmill.pipeline.bins.spec import BinSpec, apply_bins, feature_bins
 from rankmill.pipeline.options import SynthParameters
 from rankmill.pipeline.synth import generate
 from rankmill.trainer.growing import _histogram_kernels

@@ -63,7 +63,7 @@ def ingest_once(text: Path, work: Path, threads: int) -> None:
 
 def parse_once(text: Path, work: Path, threads: int) -> None:  # noqa: ARG001
     from rankmill.pipeline.options import ReadOptions
-    from rankmill.pipeline.sources.letor import LetorSource
+    from rankmill.pipeline.read.letor import LetorSource
 
     for _ in LetorSource(text, ReadOptions()).batches():
         pass

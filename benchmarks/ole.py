@@ -26,7 +26,7 @@ import numpy.typing as npt
 from benchmarks.folds import BinnedFold, binned, letor_folds
 from benchmarks.letor import Split, missing_parts
 from benchmarks.report import render, surroundings, table
-from rankmill.pipeline.binspec import apply_bins
+from rankmill.pipeline.bins.spec import apply_bins
 from rankmill.pipeline.options import SynthParameters
 from rankmill.pipeline.synth import generate
 from rankmill.scorer.metrics import Policy

@@ -90,7 +90,7 @@ def score_alone(model: Path, rows: int) -> None:
 
 def rerank_all(path: Path, model: Path, out: Path, memory: str) -> None:
     """Re-rank with the public function."""
-    from rankmill.scorer.rerank import rerank
+    from rankmill.scorer.rerank.rerank import rerank
 
     rerank(path, model, out, top_k=100, memory=memory, overwrite=True)
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from benchmarks.cases import CASES, Data, prepare
 from benchmarks.report import render, surroundings, table
-from rankmill.pipeline.binspec import apply_bins, matrix_bins
+from rankmill.pipeline.bins.spec import apply_bins, matrix_bins
 from rankmill.scorer.metrics import Policy, parse_metric
 from rankmill.scorer.metrics.per_query import PreparedQueries
 from rankmill.scorer.predict import predict

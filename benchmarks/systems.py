@@ -70,7 +70,7 @@ def _rankmill_oblivious(task: Task) -> Settings:
 
 
 def _run_rankmill(data: Data, task: Task, settings: Settings, built: Built) -> tuple[Clock, Scorer]:
-    from rankmill.pipeline.binspec import apply_bins, matrix_bins
+    from rankmill.pipeline.bins.spec import apply_bins, matrix_bins
     from rankmill.scorer.predict import predict
     from rankmill.trainer.boosting import boost
     from rankmill.trainer.parameters import TrainParameters

@@ -31,7 +31,7 @@ from benchmarks.letor import Fold, Parts, Split, make_fold
 from benchmarks.quality import NDCG, PATIENCE, POLICY, ROUNDS
 from benchmarks.quality_sets import REAL
 from benchmarks.report import render, surroundings, table
-from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.scorer.metrics.per_query import PreparedQueries
 from rankmill.scorer.predict import predict
 from rankmill.trainer.options import TuneOptions

@@ -133,7 +133,7 @@ class Spread:
 
     mean: float
     deviation: float
-    """Standard deviation with n - 1 degrees of freedom, as that of :class:`rankmill.scorer.comparison.SeedNoise`."""
+    """Standard deviation with n - 1 degrees of freedom, as that of :class:`rankmill.scorer.evaluate.comparison.SeedNoise`."""
     least: float
     greatest: float
 

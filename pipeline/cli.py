@@ -10,10 +10,9 @@ from typing import Annotated
 
 import typer
 
-from rankmill.foundation.command_line import AsJson, Overwrite, takes_options
+from rankmill.foundation.command_line import AsJson, takes_options
 from rankmill.pipeline.cli_ingest import ingest
-from rankmill.pipeline.clicks.simulation_options import ClickSimulation
-from rankmill.pipeline.options import BinOptions, QueryOptions, SynthParameters
+from rankmill.pipeline.options import BinOptions, QueryOptions
 
 _SHOWN = 40  # rows of an answer
 
@@ -43,8 +42,8 @@ def bin_(
 
     rankmill data bin DATASET --max-bin-of brand=50,price=63
     """
-    from rankmill.pipeline.binning import bin_dataset, bin_plan, find_bins
-    from rankmill.pipeline.dataset import Dataset
+    from rankmill.pipeline.bins.binning import bin_dataset, bin_plan, find_bins
+    from rankmill.pipeline.dataset.dataset import Dataset
 
     opened = Dataset.open(dataset)
     plan = bin_plan(opened, options.memory)
@@ -109,7 +108,7 @@ def describe(
     """
     from rankmill.foundation.errors import DriftAlarm, InputError
     from rankmill.foundation.terminal import page_width
-    from rankmill.pipeline.dataset import Dataset
+    from rankmill.pipeline.dataset.dataset import Dataset
     from rankmill.pipeline.statistics.dataset_drift import compare
     from rankmill.pipeline.statistics.describe_dataset import describe as look
 
@@ -153,8 +152,8 @@ def query(
     """
     from rankmill.foundation.errors import InputError
     from rankmill.foundation.terminal import text_table
-    from rankmill.pipeline.dataset import Dataset
-    from rankmill.pipeline.sql import query_dataset
+    from rankmill.pipeline.dataset.dataset import Dataset
+    from rankmill.pipeline.dataset.sql import query_dataset
 
     if as_json and as_csv:
         raise InputError("--json and --csv cannot be combined; use one of them")
@@ -169,46 +168,3 @@ def query(
         more = f", the first {_SHOWN} shown; --json and --csv have all" * (len(answer) > _SHOWN)
         cells = [["" if value is None else str(value) for value in row] for row in rows[:_SHOWN]]
         typer.echo(f"{text_table(names, cells)}\n{len(answer):,} row{'s' * (len(answer) != 1)}{more}")
-
-
-@app.command()
-@takes_options
-def synth(
-    *,
-    out: Annotated[Path, typer.Option("--out", "-o", help="File to write: .parquet, or .txt for LETOR text.")],
-    parameters: SynthParameters,
-    clicks: Annotated[
-        Path | None,
-        typer.Option(
-            "--clicks",
-            help="File to write a click log of simulated users to: .parquet or .csv.",
-            rich_help_panel="Simulated clicks",
-        ),
-    ] = None,
-    simulation: ClickSimulation,
-    overwrite: Overwrite = False,
-    as_json: AsJson = False,
-) -> None:
-    """Generate synthetic judgments like those of a web search engine, with a known signal.
-
-    With --clicks, also simulate users who see and click lists of these documents. Examples, the first of the size of MSLR-WEB10K:
-
-    rankmill data synth -o judgments.parquet --queries 6000 --docs-per-query 120 --features 136
-
-    rankmill data synth -o judgments.parquet --clicks log.parquet --sessions 100000 --eta 1 --swapped 0.1
-    """
-    from rankmill.pipeline.synth import write_synthetic
-
-    if clicks is not None:
-        from rankmill.pipeline.clicks.simulate import check_path
-
-        check_path(clicks, overwrite=overwrite)
-    report = write_synthetic(out, parameters, overwrite=overwrite)
-    facts, text = report.to_json(), report.render()
-    if clicks is not None:
-        from rankmill.pipeline.clicks.simulate import generated_queries, write_click_log
-
-        judged, scores = generated_queries(parameters, simulation.logger)
-        log = write_click_log(clicks, judged, scores, simulation, seed=parameters.seed, overwrite=overwrite)
-        facts["clicks"], text = log.to_json(), f"{text}\n{log.render()}"
-    typer.echo(json.dumps(facts) if as_json else text)

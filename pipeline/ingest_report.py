@@ -12,14 +12,14 @@ from rich.progress import TaskID
 from rankmill.foundation.cures import NAME, spelled_with
 from rankmill.foundation.progress import TerminalBar, stderr_console
 from rankmill.foundation.records import JSON, as_json, infinite_as_words
-from rankmill.pipeline.dataset_manifest import JUDGMENT_REJECTS_NAME, PAIR_REJECTS_NAME, REJECTS_NAME, UNJUDGED
-from rankmill.pipeline.sources.grades import HIGHEST_LABEL_AS_GRADE, note_on_gains
-from rankmill.pipeline.vocabulary import Vocabulary
+from rankmill.pipeline.bins.vocabulary import Vocabulary
+from rankmill.pipeline.dataset.manifest import JUDGMENT_REJECTS_NAME, PAIR_REJECTS_NAME, REJECTS_NAME, UNJUDGED
+from rankmill.pipeline.read.grades import HIGHEST_LABEL_AS_GRADE, note_on_gains
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from rankmill.pipeline.dataset_manifest import Manifest, Repeats, SourceFile
+    from rankmill.pipeline.dataset.manifest import Manifest, Repeats, SourceFile
     from rankmill.pipeline.statistics.feature_statistics import Statistics
 
 

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 from rankmill.foundation.errors import InputError
 from rankmill.foundation.options import spelled
 from rankmill.foundation.process_memory import checked_memory, fitting_threads
-from rankmill.pipeline.sources.batch import BATCH_BYTES
-from rankmill.pipeline.vocabulary import MOST_BYTES
+from rankmill.pipeline.bins.vocabulary import MOST_BYTES
+from rankmill.pipeline.read.batch import BATCH_BYTES
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from rankmill.pipeline.dataset_manifest import Manifest
+    from rankmill.pipeline.dataset.manifest import Manifest
 
 
 RESIDENT = 290 * 10**6  # bytes of the process with libraries and kernels, and memory that allocators keep

@@ -14,8 +14,8 @@ from rankmill.foundation.options import group, option, option_like, options, spe
 from rankmill.foundation.units import MIN_MEMORY
 
 if TYPE_CHECKING:
-    from rankmill.pipeline.dataset_manifest import FoldChoice
-    from rankmill.pipeline.grouping.query_splits import SplitRule
+    from rankmill.pipeline.dataset.manifest import FoldChoice
+    from rankmill.pipeline.group.query_splits import SplitRule
 
 Format = Literal["auto", "letor", "csv", "tsv", "parquet", "arrow", "jsonl", "run"]
 Absent = Literal["zero", "missing"]
@@ -49,7 +49,7 @@ _NUMBER = re.compile(r"[+-]?[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?")
 
 
 def _columns(texts: Iterable[str]) -> Mapping[str, str]:
-    from rankmill.pipeline.sources.column_roles import parse_columns
+    from rankmill.pipeline.read.column_roles import parse_columns
 
     return parse_columns(texts)
 
@@ -112,7 +112,7 @@ def _checked_categories(numbers: Iterable[int]) -> tuple[int, ...]:
 
 
 def _goals(names: Iterable[str]) -> tuple[str, ...]:
-    from rankmill.pipeline.goals import checked_goals
+    from rankmill.pipeline.dataset.goals import checked_goals
 
     return checked_goals(names)
 
@@ -200,19 +200,19 @@ def _ordered(grades: Mapping[str, int] | Iterable[tuple[str, int]]) -> Words:
 
 
 def _shares(texts: Iterable[str]) -> Mapping[str, float]:
-    from rankmill.pipeline.grouping.query_splits import parse_shares
+    from rankmill.pipeline.group.query_splits import parse_shares
 
     return parse_shares(",".join(texts))
 
 
 def _split_times(texts: Iterable[str]) -> Mapping[str, str]:
-    from rankmill.pipeline.grouping.query_splits import parse_split_time
+    from rankmill.pipeline.group.query_splits import parse_split_time
 
     return parse_split_time(",".join(texts)).bounds()
 
 
 def _times(given: Any) -> Mapping[str, str] | None:
-    from rankmill.pipeline.grouping.query_splits import ByTime, split_time_of
+    from rankmill.pipeline.group.query_splits import ByTime, split_time_of
 
     if given is None or isinstance(given, ByTime):
         return None if given is None else given.bounds()
@@ -349,7 +349,7 @@ class ReadOptions:
 
     def check_together(self) -> None:
         """Raise InputError if values do not go together."""
-        from rankmill.pipeline.sources.column_roles import check_columns
+        from rankmill.pipeline.read.column_roles import check_columns
 
         if self.columns or self.ignore:
             check_columns(self.columns, self.ignore)
@@ -468,14 +468,14 @@ class IngestOptions:
     @property
     def fold_choice(self) -> FoldChoice | None:
         """The choice of a fold."""
-        from rankmill.pipeline.grouping.query_splits import fold_choice
+        from rankmill.pipeline.group.query_splits import fold_choice
 
         return fold_choice(self.folds, self.fold)
 
     @property
     def rule(self) -> SplitRule | None:
         """The rule that assigns queries to splits; None: the files."""
-        from rankmill.pipeline.grouping.query_splits import rule_of, split_time_of
+        from rankmill.pipeline.group.query_splits import rule_of, split_time_of
 
         times = (
             None

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from rankmill.foundation.errors import DataRejected
 from rankmill.foundation.options import spelled
-from rankmill.pipeline.dataset_manifest import SPLITS
+from rankmill.pipeline.dataset.manifest import SPLITS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,15 +10,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rankmill.binned_dataset import BinnedDataset
-    from rankmill.loading import load_model, register_model
-    from rankmill.pipeline.dataset import Dataset
-    from rankmill.ranker import Ranker
+    from rankmill.pipeline.dataset.dataset import Dataset
+    from rankmill.python.binned_dataset import BinnedDataset
+    from rankmill.python.loading import load_model, register_model
+    from rankmill.python.ranker import Ranker
+    from rankmill.python.validating import cross_validate, select_features
     from rankmill.registry.model_registry import Registry
-    from rankmill.scorer.evaluate import evaluate
-    from rankmill.scorer.rerank import rerank
+    from rankmill.scorer.evaluate.evaluate import evaluate
+    from rankmill.scorer.rerank.rerank import rerank
     from rankmill.trainer.objectives.user import check_lambdas
-    from rankmill.validating import cross_validate, select_features
 
 __all__ = [
     "BinnedDataset",
@@ -38,16 +38,16 @@ __all__ = [
 __version__ = "0.1.0"
 
 _HOME = {
-    "BinnedDataset": "rankmill.binned_dataset",
-    "Dataset": "rankmill.pipeline.dataset",
-    "Ranker": "rankmill.ranker",
-    "cross_validate": "rankmill.validating",
-    "select_features": "rankmill.validating",
-    "load_model": "rankmill.loading",
-    "register_model": "rankmill.loading",
+    "BinnedDataset": "rankmill.python.binned_dataset",
+    "Dataset": "rankmill.pipeline.dataset.dataset",
+    "Ranker": "rankmill.python.ranker",
+    "cross_validate": "rankmill.python.validating",
+    "select_features": "rankmill.python.validating",
+    "load_model": "rankmill.python.loading",
+    "register_model": "rankmill.python.loading",
     "Registry": "rankmill.registry.model_registry",
-    "evaluate": "rankmill.scorer.evaluate",
-    "rerank": "rankmill.scorer.rerank",
+    "evaluate": "rankmill.scorer.evaluate.evaluate",
+    "rerank": "rankmill.scorer.rerank.rerank",
     "check_lambdas": "rankmill.trainer.objectives.user",
 }
 

@@ -29,17 +29,18 @@ import rankmill
 import rankmill.cli_convert
 import rankmill.cli_doctor
 import rankmill.cli_models
-import rankmill.cli_report
-import rankmill.cli_run
-import rankmill.cli_schedule
+import rankmill.clicks.cli
+import rankmill.clicks.cli_off_policy
 import rankmill.pipeline.cli
-import rankmill.pipeline.cli_clicks
 import rankmill.registry.cli
+import rankmill.report.cli
+import rankmill.run.cli
+import rankmill.run.cli_schedule
 import rankmill.scorer.cli
-import rankmill.scorer.cli_clicks
 import rankmill.scorer.cli_inspect
 import rankmill.trainer.cli
 import rankmill.trainer.cli_tune
+from rankmill.clicks.cli_synth import synth
 from rankmill.foundation.command_line import WITHOUT_NUMBER, AsJson, TakesUrls
 from rankmill.foundation.cores import available_cores
 from rankmill.foundation.cures import shell_line, words_of
@@ -48,7 +49,7 @@ from rankmill.foundation.exit_codes import BUG, INTERRUPTED, READER_GONE, TERMIN
 from rankmill.foundation.interrupts import end_on_signals, leave, was_asked_to_end
 from rankmill.foundation.options import spelled_for_a_command_line
 from rankmill.foundation.shown import Shown, shown_on_streams
-from rankmill.other_libraries import OURS
+from rankmill.python.other_libraries import OURS
 from rankmill.removed import COMMAND, removal
 from rankmill.scorer.metrics import parse_metric
 
@@ -354,8 +355,8 @@ def demo(
     Example: rankmill demo --out rankmill-demo
     Clicks: rankmill demo --clicks
     """
+    from rankmill.clicks.demo import run_clicks_demo
     from rankmill.demo import run_demo
-    from rankmill.demo_clicks import run_clicks_demo
 
     def run_command(arguments: Sequence[str]) -> None:
         with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext():
@@ -372,15 +373,16 @@ def demo(
     typer.echo(report.render(json=as_json))
 
 
-app.registered_commands += rankmill.cli_run.app.registered_commands
-app.registered_commands += rankmill.cli_schedule.app.registered_commands
+app.registered_commands += rankmill.run.cli.app.registered_commands
+app.registered_commands += rankmill.run.cli_schedule.app.registered_commands
 app.registered_commands += (
     rankmill.trainer.cli.app.registered_commands + rankmill.trainer.cli_tune.app.registered_commands
 )
 app.registered_commands += rankmill.scorer.cli.app.registered_commands
 app.registered_commands += rankmill.cli_convert.app.registered_commands
-app.registered_commands += rankmill.cli_report.app.registered_commands
+app.registered_commands += rankmill.report.cli.app.registered_commands
 app.registered_commands += rankmill.cli_doctor.app.registered_commands
+rankmill.pipeline.cli.app.command()(synth)
 app.add_typer(rankmill.pipeline.cli.app, name="data")
 models = typer.Typer(
     no_args_is_help=True,
@@ -393,9 +395,9 @@ models.registered_commands += (
 )
 app.add_typer(models, name="models")
 app.add_typer(rankmill.scorer.cli_inspect.app, name="inspect")
-clicks = typer.Typer(no_args_is_help=True, help=rankmill.pipeline.cli_clicks.app.info.help)
+clicks = typer.Typer(no_args_is_help=True, help=rankmill.clicks.cli.app.info.help)
 clicks.registered_commands += (
-    rankmill.pipeline.cli_clicks.app.registered_commands + rankmill.scorer.cli_clicks.app.registered_commands
+    rankmill.clicks.cli.app.registered_commands + rankmill.clicks.cli_off_policy.app.registered_commands
 )
 app.add_typer(clicks, name="clicks")
 adopt(app)

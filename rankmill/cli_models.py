@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
+from rankmill.clicks.cli import PropensityFile
 from rankmill.foundation.command_line import takes_options
 from rankmill.foundation.cures import command
 from rankmill.foundation.errors import InputError
 from rankmill.foundation.shown import shown_in_line
 from rankmill.gate.gate_rules import GateRequest
-from rankmill.pipeline.cli_clicks import PropensityFile
 from rankmill.registry.cli_options import DEFAULT_FOLDER, AsJson, NewModel, Reason, RegistryFolder
 from rankmill.registry.rendering import print_json, print_table
 from rankmill.scorer.cli_options import Conventions, NThreads
@@ -65,9 +65,9 @@ def gate(
     else:
         from rankmill.gate.learnt_from_clicks import ClickEvidence
         from rankmill.gate.recording import gate as through_the_gate
-        from rankmill.pipeline.clicks.propensities import read_propensities
-        from rankmill.pipeline.dataset import Dataset
-        from rankmill.pipeline.dataset_manifest import MANIFEST_NAME
+        from rankmill.pipeline.dataset.dataset import Dataset
+        from rankmill.pipeline.dataset.manifest import MANIFEST_NAME
+        from rankmill.pipeline.judgments.propensities import read_propensities
         from rankmill.scorer.metrics.conventions import OURS, named_convention
 
         if asked.on is None:
@@ -125,7 +125,7 @@ def register(
 
     Example: rankmill models register best.rankmill --name web --metrics test.json
     """
-    from rankmill.model_files import register_file
+    from rankmill.python.model_files import register_file
     from rankmill.registry import Registry
 
     done = register_file(Registry(registry), file, name, dataset=dataset, metrics=metrics, reason=reason)
@@ -189,7 +189,7 @@ def blend(
 
     Example: rankmill models blend web@3 shop@latest --on web.dataset --name both
     """
-    from rankmill.pipeline.dataset import Dataset
+    from rankmill.pipeline.dataset.dataset import Dataset
     from rankmill.registry import Registry
     from rankmill.trainer.derived_models_service import blend_and_register
 

@@ -15,14 +15,14 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
+from rankmill.clicks.judge_options import WITHOUT_PROPENSITIES, JudgeOptions
+from rankmill.clicks.log_options import ClickLogOptions
+from rankmill.clicks.models.options import ClickFitOptions, ClickModelName
 from rankmill.foundation.cluster.options import ClusterOptions, cluster_address
 from rankmill.foundation.errors import ConfigError, InvalidParameter
 from rankmill.foundation.options import ChangesOf, Without
 from rankmill.foundation.storage.url_arguments import url_of
 from rankmill.gate.gate_rules import GateOptions
-from rankmill.pipeline.clicks.judge_options import WITHOUT_PROPENSITIES, JudgeOptions
-from rankmill.pipeline.clicks.log_options import ClickLogOptions
-from rankmill.pipeline.clicks.models.options import ClickFitOptions, ClickModelName
 from rankmill.pipeline.options import BinOptions, IngestOptions
 from rankmill.registry.names import PRODUCTION, check_name
 from rankmill.scorer.metrics import DEFAULT_METRICS, Policy, parse_metric
@@ -137,7 +137,7 @@ class EvaluateSection:
 
     @property
     def conventions(self) -> dict[str, Any]:
-        """The conventions by name, as `rankmill.scorer.evaluate.evaluate` takes them."""
+        """The conventions by name, as `rankmill.scorer.evaluate.evaluate.evaluate` takes them."""
         return {"convention": self.convention, **self.policy}
 
 

@@ -18,9 +18,9 @@ from rankmill.foundation.errors import ConfigError, InputError, RankmillError
 from rankmill.foundation.options import Grouped, grouped, option_of, spelled_for_a_file, types_in
 from rankmill.foundation.storage.special_files import refuse_special
 from rankmill.gate.gate_rules import METRIC
-from rankmill.other_libraries import unknown_name
-from rankmill.pipeline.goals import check_goal
-from rankmill.pipeline.sources.column_roles import check_columns
+from rankmill.pipeline.dataset.goals import check_goal
+from rankmill.pipeline.read.column_roles import check_columns
+from rankmill.python.other_libraries import unknown_name
 from rankmill.registry.names import check_alias, check_name
 from rankmill.removed import removal
 from rankmill.scorer.metrics import Metric, parse_metric

@@ -15,11 +15,11 @@ import numpy.typing as npt
 from rankmill.foundation.errors import InputError
 from rankmill.foundation.options import values_of
 from rankmill.gate.graded_queries import best_single_feature
-from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.options import ReadOptions
-from rankmill.pipeline.sources.open_source import open_source
+from rankmill.pipeline.read.open_source import open_source
 from rankmill.pipeline.synth import ideal_scores
-from rankmill.scorer.evaluate import evaluate_scored
+from rankmill.scorer.evaluate.evaluate import evaluate_scored
 from rankmill.scorer.metrics import Policy, parse_metric
 from rankmill.scorer.metrics.per_query import evaluate_queries, mean_of
 

@@ -12,11 +12,11 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from rankmill.feature_table import matrix_for
 from rankmill.foundation.errors import InputError, InvalidParameter, MissingLibrary
 from rankmill.foundation.scalars import whole_number
-from rankmill.ranker import Ranker
-from rankmill.scorer.evaluation import Evaluation
+from rankmill.python.feature_table import matrix_for
+from rankmill.python.ranker import Ranker
+from rankmill.scorer.evaluate.evaluation import Evaluation
 from rankmill.scorer.forest import Forest, feature_importance
 from rankmill.scorer.inspect.dependence import partial_dependence
 from rankmill.scorer.inspect.paths import leaf_paths

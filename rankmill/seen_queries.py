@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from rankmill.other_libraries import frame_of_search
-from rankmill.pipeline.grouping.sketch import QuerySketch, overlap
+from rankmill.pipeline.group.sketch import QuerySketch, overlap
+from rankmill.python.other_libraries import frame_of_search
 
 
 @dataclass(frozen=True, slots=True, eq=False)

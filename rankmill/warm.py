@@ -219,10 +219,10 @@ def _fit_click_models() -> None:
     """Fit every click model to a small simulated log."""
     import numpy as np
 
-    from rankmill.pipeline.clicks.models.fit_log import compare_click_models
-    from rankmill.pipeline.clicks.models.options import ClickFitOptions
-    from rankmill.pipeline.clicks.simulate import QueriesToShow, simulate
-    from rankmill.pipeline.clicks.simulation_options import ClickSimulation
+    from rankmill.clicks.models.fit_log import compare_click_models
+    from rankmill.clicks.models.options import ClickFitOptions
+    from rankmill.clicks.simulate import QueriesToShow, simulate
+    from rankmill.clicks.simulation_options import ClickSimulation
 
     judged = QueriesToShow(np.arange(0, 41, 8), np.arange(40, dtype=np.int32) % 5)
     log = simulate(judged, [np.arange(40.0)], ClickSimulation(sessions=2000, randomised=0.5, list_length=4)).log
@@ -293,7 +293,7 @@ def _scatter_rows() -> None:
     """Scatter rows as an ingest does if a bucket does not fit into memory."""
     import numpy as np
 
-    from rankmill.pipeline.grouping import _kernels
+    from rankmill.pipeline.group import _kernels
 
     rows = np.zeros((1, 1), dtype=np.float32)
     _kernels.put_rows(rows, np.zeros(1, dtype=np.int64), rows.copy())
@@ -301,8 +301,8 @@ def _scatter_rows() -> None:
 
 def _bin_a_sample(folder: Path) -> None:
     """Bin a dataset as if it were too large for exact quantiles."""
-    from rankmill.pipeline.binning import bin_dataset, bin_plan
-    from rankmill.pipeline.dataset import Dataset
+    from rankmill.pipeline.bins.binning import bin_dataset, bin_plan
+    from rankmill.pipeline.dataset.dataset import Dataset
 
     dataset = Dataset.open(folder)
     bin_dataset(dataset, 31, plan=replace(bin_plan(dataset), sampled_rows=100))
@@ -339,7 +339,7 @@ def _fit_arrays() -> Iterator[npt.NDArray[np.float64]]:
     """Train on arrays in memory, whose layouts differ from those of the commands, and yield predictions."""
     import numpy as np
 
-    from rankmill.ranker import Ranker
+    from rankmill.python.ranker import Ranker
     from rankmill.trainer.objectives.spelling import OBJECTIVES
 
     generator = np.random.Generator(np.random.PCG64(1))

@@ -1,6 +1,6 @@
 """The options that Python functions take by name, with their types, for editors and type checkers.
 
-The classes are made by ``python -m rankmill.reference_pages docs`` from those that declare the options; a test says if they are out of
+The classes are made by ``python -m rankmill.reference.pages docs`` from those that declare the options; a test says if they are out of
 date.
 """
 

@@ -55,8 +55,8 @@ def rerank(
 
     Example: rankmill rerank candidates --model web -o ranked --cluster tcp://10.0.0.5:8786
     """
-    from rankmill.scorer import rerank as reranking
     from rankmill.scorer.model_service import find_model, find_models
+    from rankmill.scorer.rerank import rerank as reranking
 
     arguments = values_of(replace(options, announce=True))
     if len(model) == 1:
@@ -102,7 +102,7 @@ def evaluate(
 
     Example: rankmill evaluate ranked --metric ndcg@10 --by query_size --by grade_mix
     """
-    from rankmill.scorer import evaluate as evaluating
+    from rankmill.scorer.evaluate import evaluate as evaluating
     from rankmill.scorer.model_service import find_model, trained_model
 
     if per_query is not None:
@@ -134,7 +134,7 @@ def explain_metric(
 
     Example: rankmill explain-metric ranked --qid 10 --metric ndcg@10 --convention lightgbm
     """
-    from rankmill.scorer import explain_metric as explaining
+    from rankmill.scorer.metrics import explain_metric as explaining
 
     explanation = explaining.explain_metric(scored, qid, metric, qrels=qrels, convention=convention, **conventions)
     typer.echo(explanation.to_json() if as_json else explanation.render(), nl=as_json)
@@ -185,7 +185,7 @@ def compare(
 
     Example: rankmill compare old.run new.run other.run --qrels qrels.txt --metric ndcg@10 --convention trec
     """
-    from rankmill.scorer import compare as comparing
+    from rankmill.scorer.evaluate import compare as comparing
     from rankmill.scorer.model_service import find_ranking
 
     arguments = values_of(replace(options, announce=True))

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from rankmill.foundation.storage.location import Location
+    from rankmill.scorer.evaluate.train_test_overlap import TrainedModel
     from rankmill.scorer.forest import Forest
     from rankmill.scorer.inspect.documents import Documents
     from rankmill.scorer.inspect.paths import Paths
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from rankmill.scorer.metrics import Metric, Policy
     from rankmill.scorer.model import Model
     from rankmill.scorer.model_service import ModelIdentity
-    from rankmill.scorer.train_test_overlap import TrainedModel
 
 app = typer.Typer(
     no_args_is_help=True, help="Explain a model: feature importance, dependence, contributions, mixtures, optimality."

@@ -8,7 +8,7 @@ Nodes of one tree are contiguous, the root first, each child after its parent.  
 cut ``c`` a value goes left if ``x <= cuts[cut_starts[f] + c]``, and right if it is greater; NaN goes left if
 ``missing_left`` is 1.  A cut may be infinite: ``x <= +inf`` separates present values from missing ones.
 
-The cuts of a categorical feature are its categories (``rankmill.pipeline.categories``), and ``c`` is the number of a set::
+The cuts of a categorical feature are its categories (``rankmill.pipeline.bins.categories``), and ``c`` is the number of a set::
 
     set_members = [0 2 5 | 1 2 | 0 ..]       set 1 holds the categories cuts[cut_starts[f] + 1] and cuts[cut_starts[f] + 2]
     set_starts  = [0       3     5 ..]
@@ -31,7 +31,7 @@ from rankmill.foundation.errors import InputError, ModelFormatError
 from rankmill.foundation.notebook_html import HtmlTable, ShareCell, card
 from rankmill.foundation.options import spelled
 from rankmill.foundation.records import JSON, canonical_json
-from rankmill.pipeline.categories import category_code, is_number
+from rankmill.pipeline.bins.categories import category_code, is_number
 from rankmill.scorer import model_file
 from rankmill.scorer.links import class_values, link_fault
 from rankmill.scorer.model import Model, check_bound

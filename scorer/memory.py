@@ -39,7 +39,7 @@ class MemoryPlan:
     sort_bytes: int
     """Bytes that the sort may hold before it spills; buffers that it does not count take about as much again."""
     held: int = 0
-    """Bytes that the models, and the documents of a first-stage run (`rankmill.scorer.first_stage`), take throughout."""
+    """Bytes that the models, and the documents of a first-stage run (`rankmill.scorer.rerank.first_stage`), take throughout."""
 
     @classmethod
     def of(cls, total: int) -> MemoryPlan:
@@ -77,7 +77,7 @@ class MemoryPlan:
 
     @property
     def best_bytes(self) -> int:
-        """Bytes for the best scores of each query so far (`rankmill.scorer.top_k.BestScores`)."""
+        """Bytes for the best scores of each query so far (`rankmill.scorer.rerank.top_k.BestScores`)."""
         return BLOCKS_FOR_BEST * self.block_bytes
 
     def columns_bytes(self, n_threads: int) -> int:

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rankmill.foundation.storage.location import Location
-    from rankmill.pipeline.grouping.sketch import QuerySketch
+    from rankmill.pipeline.group.sketch import QuerySketch
     from rankmill.registry import Version
-    from rankmill.scorer.compare import Ranking
+    from rankmill.scorer.evaluate.compare import Ranking
+    from rankmill.scorer.evaluate.train_test_overlap import TrainedModel
     from rankmill.scorer.model import Model
-    from rankmill.scorer.train_test_overlap import TrainedModel
 
 MODEL_SUFFIX = ".rankmill"
 LIST_SUFFIXES = frozenset({".run", ".parquet", ".tsv", ".csv", ".txt"})
@@ -82,7 +82,7 @@ def find_ranking(subject: str, registry: Location, *, seeds: bool) -> Ranking:
 
     ``seeds`` adds the versions that differ only in their seed.
     """
-    from rankmill.scorer.compare import Ranking
+    from rankmill.scorer.evaluate.compare import Ranking
     from rankmill.scorer.model_file import is_model_file
     from rankmill.scorer.models import load_model_file
 
@@ -116,7 +116,7 @@ def trained_model(model: Model, identity: ModelIdentity, registry: Location, ref
 
     ``reference`` is the name of a model file in messages.
     """
-    from rankmill.scorer.train_test_overlap import TrainedModel
+    from rankmill.scorer.evaluate.train_test_overlap import TrainedModel
 
     name = reference if identity.name is None else str(identity)
     return TrainedModel.of(model, name, queries_trained_on(identity, registry))
@@ -133,7 +133,7 @@ def queries_trained_on(identity: ModelIdentity, registry: Location) -> QuerySket
 
 def train_queries(version: Version) -> QuerySketch | None:
     """Return the sketch of the queries that a version was trained on; None if there is none."""
-    from rankmill.pipeline.grouping.sketch import TRAIN_QUERIES, QuerySketch
+    from rankmill.pipeline.group.sketch import TRAIN_QUERIES, QuerySketch
 
     data = version.attachment(TRAIN_QUERIES)
     return None if data is None else QuerySketch.from_bytes(data, f"{version}, {TRAIN_QUERIES}")

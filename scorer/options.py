@@ -111,7 +111,7 @@ class RerankOptions(CandidateOptions):
 class JudgedOptions(CandidateOptions):
     """Which metrics to compute, on which queries, with which judgments.  `Policy` has the options for single conventions.
 
-    ``by`` is ``query_size``, ``grade_mix``, or a column of the subject (see `rankmill.scorer.slices`).
+    ``by`` is ``query_size``, ``grade_mix``, or a column of the subject (see `rankmill.scorer.evaluate.slices`).
     """
 
     metrics: Sequence[str | Metric] = option(

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from rankmill.pipeline.options import ReadOptions
-from rankmill.pipeline.sources.batch import Source
+from rankmill.pipeline.read.batch import Source
 from rankmill.scorer.predictor import Predictor
-from rankmill.scorer.ranked_file import SCORED_ROW
+from rankmill.scorer.rerank.ranked_file import SCORED_ROW
 from rankmill.scorer.scoring import InputPosition, Scored, ScoringLimits, score_in_order
 
 BLOCK_BYTES = 16 << 20

@@ -16,16 +16,16 @@ import pyarrow as pa
 from rankmill.foundation.progress import TerminalBar
 from rankmill.foundation.threads import Failure, in_order
 from rankmill.pipeline.arrow import as_array
-from rankmill.pipeline.made_ids import named_by_row
 from rankmill.pipeline.options import ReadOptions
-from rankmill.pipeline.sources.batch import ColumnBatch, ColumnTask, ReadTask, RowBatch, Source, tasks_of
-from rankmill.pipeline.sources.columnar import ColumnarSource
-from rankmill.pipeline.sources.grades import UNKNOWN_GRADE
-from rankmill.scorer.candidates import Columns, check_finite, check_rows, locate_features
-from rankmill.scorer.first_stage import FirstStage, Listed, columns_of, rows_of
+from rankmill.pipeline.read.batch import ColumnBatch, ColumnTask, ReadTask, RowBatch, Source, tasks_of
+from rankmill.pipeline.read.columnar import ColumnarSource
+from rankmill.pipeline.read.grades import UNKNOWN_GRADE
+from rankmill.pipeline.read.made_ids import named_by_row
 from rankmill.scorer.predictor import Predictor
-from rankmill.scorer.ranked_file import SCORED_ROW
-from rankmill.scorer.top_k import BestScores, first_of_queries
+from rankmill.scorer.rerank.candidates import Columns, check_finite, check_rows, locate_features
+from rankmill.scorer.rerank.first_stage import FirstStage, Listed, columns_of, rows_of
+from rankmill.scorer.rerank.ranked_file import SCORED_ROW
+from rankmill.scorer.rerank.top_k import BestScores, first_of_queries
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -96,7 +96,7 @@ def score_in_order(
 ) -> InputPosition:
     """Score the rows of all ``sources`` with each of ``predictors``, and return the final position.
 
-    A document without an id is named by its row in the whole input (`rankmill.pipeline.made_ids`).  Rows that cannot be in the top k of their query are
+    A document without an id is named by its row in the whole input (`rankmill.pipeline.read.made_ids`).  Rows that cannot be in the top k of their query are
     left out.  ``take`` gets the results of each part of the input, in order.  Memory per thread: a block of input, or the codes of
     a row group if columns can be read one at a time.
 
@@ -108,7 +108,7 @@ def score_in_order(
         The documents that are candidates, with one row each; other rows are left out.  Default: every row is a candidate.
     part
         The sources are a part of the input: documents without an id get no name yet, and what only the whole input shows is not
-        checked (`rankmill.scorer.candidates.check_rows`).
+        checked (`rankmill.scorer.rerank.candidates.check_rows`).
 
     Raises
     ------

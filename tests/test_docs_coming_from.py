@@ -13,7 +13,7 @@ import pytest
 
 from rankmill import BinnedDataset, Ranker, cross_validate
 from rankmill.foundation.errors import InvalidParameter
-from rankmill.other_libraries import NOT_HERE, OURS
+from rankmill.python.other_libraries import NOT_HERE, OURS
 from rankmill.scorer.exchange.formats import READERS, WRITERS
 from rankmill.scorer.metrics.metric import parse_metric
 from rankmill.trainer.objectives.registry import objective_class

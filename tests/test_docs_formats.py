@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from rankmill.foundation.training_facts import Circumstances, TrainingFacts
-from rankmill.pipeline.sources import files
+from rankmill.pipeline.read import files
 from rankmill.scorer.metrics.conventions import CONVENTIONS
 from rankmill.scorer.metrics.metric import METRIC_NAMES
 from tests.trainer.small_dataset import small_dataset

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from rankmill import reference_pages
 from rankmill.config_file import read_config
-from rankmill.reference_pages import generated
+from rankmill.reference import pages as reference_pages
+from rankmill.reference.pages import generated
 from tests.docs_blocks import DOCS, ROOT, blocks, commands, complaint, lines, written_pages
 
 PAGES = [path.relative_to(ROOT).as_posix() for path in written_pages()]

@@ -11,14 +11,14 @@ import pytest
 
 import rankmill
 from rankmill.foundation.errors import RankmillError
-from rankmill.pipeline.binning import bin_dataset
-from rankmill.pipeline.clicks.propensities import Propensities, read_propensities, write_propensities
-from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.bins.binning import bin_dataset
+from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
+from rankmill.pipeline.judgments.propensities import Propensities, read_propensities, write_propensities
 from rankmill.pipeline.statistics.drift_reference import DriftReference
-from rankmill.scorer.evaluate import evaluate
+from rankmill.scorer.evaluate.evaluate import evaluate
 from rankmill.scorer.models import load_model_file
-from rankmill.scorer.rerank import rerank
+from rankmill.scorer.rerank.rerank import rerank
 from rankmill.trainer.tuning.trials import TrialStore
 from tests.refusals import refused
 from tests.scorer.candidate_files import random_candidates, write_letor

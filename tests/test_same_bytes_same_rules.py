@@ -15,10 +15,10 @@ from rankmill.foundation.errors import DataRejected
 from rankmill.pipeline.judgments.judgment_files import JudgmentFile
 from rankmill.pipeline.options import ReadOptions
 from rankmill.pipeline.pairs.pair_files import PairFile
-from rankmill.pipeline.sources.batch import Quarantine
-from rankmill.pipeline.sources.open_source import open_source
-from rankmill.scorer.first_stage import FirstStage
-from rankmill.scorer.scored_file import read_qrels, read_scored
+from rankmill.pipeline.read.batch import Quarantine
+from rankmill.pipeline.read.open_source import open_source
+from rankmill.scorer.evaluate.scored_file import read_qrels, read_scored
+from rankmill.scorer.rerank.first_stage import FirstStage
 
 CANDIDATES = ReadOptions(grade_required=False)
 RUN, QRELS, PAIRS = b"q Q0 d 1 2.5 t\n", b"q 0 d 1\n", b"q d e .5 1\n"

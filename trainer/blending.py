@@ -19,15 +19,15 @@ import numpy.typing as npt
 from rankmill.foundation.errors import CandidatesRejected, InputError, InvalidParameter
 from rankmill.foundation.options import spelled
 from rankmill.foundation.scaling import without_exponent
-from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.goals import check_goal
+from rankmill.pipeline.dataset.dataset import Dataset
+from rankmill.pipeline.dataset.goals import check_goal
+from rankmill.scorer.evaluate.train_test_overlap import TrainedModel, scope_of
 from rankmill.scorer.inspect.combine import combine
 from rankmill.scorer.metrics import Metric, Policy, parse_metric
 from rankmill.scorer.metrics.conventions import OURS, named_convention
 from rankmill.scorer.metrics.per_query import PreparedQueries
 from rankmill.scorer.model import Model, check_kinds
 from rankmill.scorer.models import Blend, predictor_of
-from rankmill.scorer.train_test_overlap import TrainedModel, scope_of
 from rankmill.trainer.combined_forests import check_read_alike, facts_alike
 from rankmill.trainer.options import BlendOptions
 

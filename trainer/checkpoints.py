@@ -20,7 +20,7 @@ from rankmill.foundation.code_digest import OF_TRAINING, code_digest
 from rankmill.foundation.errors import RankmillError
 from rankmill.foundation.records import as_json, canonical_json, from_json
 from rankmill.foundation.storage.publish import write_atomically
-from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.scorer.forest import Forest
 from rankmill.trainer.options import CHECKPOINT_SECONDS
 from rankmill.trainer.parameters import TrainParameters

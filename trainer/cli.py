@@ -66,7 +66,7 @@ def train(
     Several goals: rankmill train web.dataset --name web --goals bought:0.3
     """
     from rankmill.foundation.cluster.workers import open_cluster
-    from rankmill.pipeline.dataset import Dataset
+    from rankmill.pipeline.dataset.dataset import Dataset
     from rankmill.registry import Registry
     from rankmill.registry.names import check_name
     from rankmill.trainer.checkpoints import FinishedTrainings
@@ -130,7 +130,7 @@ def _train_net(
     *,
     as_json: bool,
 ) -> None:
-    from rankmill.pipeline.dataset import Dataset
+    from rankmill.pipeline.dataset.dataset import Dataset
     from rankmill.registry import Registry
     from rankmill.trainer.progress import note_few_queries
     from rankmill.trainer.training_service import train_net_and_register
@@ -167,7 +167,7 @@ def cv(
     """
     from rankmill.foundation.cluster.workers import open_cluster
     from rankmill.foundation.kernels.compiling import compilation_announced
-    from rankmill.pipeline.dataset import Dataset
+    from rankmill.pipeline.dataset.dataset import Dataset
     from rankmill.trainer.cross_validate_on_cluster import cross_validate_on_cluster
     from rankmill.trainer.nets.cross_validating import cross_validate_net_on
     from rankmill.trainer.nets.plan import plan_net

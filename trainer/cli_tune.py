@@ -64,7 +64,7 @@ def tune(
     begun = time.monotonic()
     from rankmill.foundation.cluster.workers import open_cluster
     from rankmill.foundation.kernels.compiling import FIRST, compilation_announced, kernels_compiled
-    from rankmill.pipeline.dataset import Dataset
+    from rankmill.pipeline.dataset.dataset import Dataset
     from rankmill.trainer.progress import TrialsProgress, note_few_queries, say_of_gains
     from rankmill.trainer.training_options import TrainingOptions
     from rankmill.trainer.tuning.search import plan_tuning
@@ -141,7 +141,7 @@ def select_features(
     from rankmill.foundation.kernels.compiling import compilation_announced
     from rankmill.foundation.records import to_line
     from rankmill.foundation.storage.publish import write_atomically
-    from rankmill.pipeline.dataset import Dataset
+    from rankmill.pipeline.dataset.dataset import Dataset
     from rankmill.trainer.feature_selection import select_features as select
     from rankmill.trainer.progress import note_few_queries, say_of_gains, to_stderr
     from rankmill.trainer.training_options import TrainingOptions

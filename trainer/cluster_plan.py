@@ -8,7 +8,7 @@ from math import log2
 
 import numpy as np
 
-from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.trainer.train_on_dataset import BYTES_OF_METRICS, TrainingPlan
 
 # measured: docs/benchmarks/training-rounds.md and docs/benchmarks/cluster.md

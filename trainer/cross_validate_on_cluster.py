@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from rankmill.foundation.cluster.duty import stopper
 from rankmill.foundation.cluster.workers import Cluster
-from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.trainer.cross_validation import Fold, cross_validated, folds_of, naming
 from rankmill.trainer.early_stopping import EarlyStopping, stop_measure
 from rankmill.trainer.measured_queries import check_decides

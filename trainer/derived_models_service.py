@@ -10,12 +10,12 @@ from typing import cast
 from rankmill.foundation.cores import available_cores
 from rankmill.foundation.records import JSON
 from rankmill.foundation.training_facts import MergedModel, TrainingFacts
-from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.grouping.sketch import TRAIN_QUERIES, QuerySketch
+from rankmill.pipeline.dataset.dataset import Dataset
+from rankmill.pipeline.group.sketch import TRAIN_QUERIES, QuerySketch
 from rankmill.registry import Registry
 from rankmill.registry.names import check_name
+from rankmill.scorer.evaluate.train_test_overlap import scope_of
 from rankmill.scorer.model_service import find_model, trained_model
-from rankmill.scorer.train_test_overlap import scope_of
 from rankmill.trainer.blending import blended
 from rankmill.trainer.combined_forests import merged
 from rankmill.trainer.options import BlendOptions, MergeOptions

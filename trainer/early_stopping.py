@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from rankmill.foundation.errors import InvalidParameter
 from rankmill.foundation.options import spelled
-from rankmill.pipeline.goals import ALL_GOALS
+from rankmill.pipeline.dataset.goals import ALL_GOALS
 from rankmill.scorer.metrics import Metric, parse_metric
 from rankmill.trainer.objectives.registry import stops_by_deviance
 from rankmill.trainer.parameters import TrainParameters

@@ -19,7 +19,7 @@ from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.foundation.kernels.randoms import random_keys
 from rankmill.foundation.records import JSON, as_json, not_in_json
 from rankmill.foundation.terminal import text_table
-from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.scorer.forest import Forest, feature_importance
 from rankmill.scorer.links import apply_link
 from rankmill.trainer import _kernels

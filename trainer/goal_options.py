@@ -9,7 +9,7 @@ from typing import Any
 from rankmill.foundation.errors import InputError, InvalidParameter
 from rankmill.foundation.options import spelled
 from rankmill.foundation.scalars import real_number
-from rankmill.pipeline.goals import checked_goals
+from rankmill.pipeline.dataset.goals import checked_goals
 
 MIXES = SUM, DRAW = ("sum", "draw")
 ROUNDING = 1e-9  # of sums of weights

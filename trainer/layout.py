@@ -1,4 +1,4 @@
-"""Data types of the trainer, and the binned matrix in its layout (`rankmill.pipeline.bin_layout`)."""
+"""Data types of the trainer, and the binned matrix in its layout (`rankmill.pipeline.bins.layout`)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rankmill.foundation.errors import TrainingDataRejected
-from rankmill.pipeline.bin_layout import (
+from rankmill.pipeline.bins.layout import (
     BIN,
     BINS_A_FEATURE,
     BLOCK_WIDTH,

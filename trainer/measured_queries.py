@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rankmill.foundation.errors import TrainingDataRejected
-from rankmill.pipeline.goals import check_goal
+from rankmill.pipeline.dataset.goals import check_goal
 from rankmill.scorer.metrics import Metric, Policy
 from rankmill.scorer.metrics.per_query import PreparedQueries, mean_of
 from rankmill.trainer.early_stopping import GoalMean, Measure

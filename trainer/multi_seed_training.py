@@ -30,9 +30,9 @@ from rankmill.foundation.training_facts import (
     SeedsFacts,
     TrainingFacts,
 )
-from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.dataset.dataset import Dataset
+from rankmill.scorer.evaluate.train_test_overlap import splits_trained_on
 from rankmill.scorer.forest import Forest
-from rankmill.scorer.train_test_overlap import splits_trained_on
 from rankmill.trainer import train_on_dataset as training
 from rankmill.trainer.checkpoints import Checkpoints, FinishedTrainings, training_key
 from rankmill.trainer.clicks.naive_beside import click_facts, naive_of

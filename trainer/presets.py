@@ -8,7 +8,7 @@ from typing import Any
 
 from rankmill.foundation.options import declared_in, option_of
 from rankmill.foundation.training_facts import DEFAULTS
-from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.trainer.objectives.registry import objective_class
 from rankmill.trainer.objectives.spelling import parse_spelling
 from rankmill.trainer.parameters import (

@@ -17,12 +17,12 @@ from rankmill.foundation.kernels.compiling import compilation_announced
 from rankmill.foundation.progress import TerminalBar, in_notebook, shows_bars, stderr_console
 from rankmill.foundation.scalars import whole_number
 from rankmill.foundation.units import spell
-from rankmill.pipeline.sources.grades import note_on_gains
+from rankmill.pipeline.read.grades import note_on_gains
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.training_result import RoundRecord
 
 if TYPE_CHECKING:
-    from rankmill.pipeline.dataset import Dataset
+    from rankmill.pipeline.dataset.dataset import Dataset
 
 LOG_SECONDS = 10.0
 

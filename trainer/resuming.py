@@ -18,7 +18,7 @@ import numpy.typing as npt
 from rankmill.foundation.errors import InvalidParameter
 from rankmill.foundation.options import spelled
 from rankmill.foundation.records import JSON
-from rankmill.pipeline.bin_layout import BINS_A_FEATURE
+from rankmill.pipeline.bins.layout import BINS_A_FEATURE
 from rankmill.scorer.exchange.conversion import CONVERTED_FROM
 from rankmill.scorer.forest import FIRST_ROUND, Forest
 from rankmill.trainer.assembly import trees_a_round

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from rankmill.foundation.cures import spelled_with
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
-from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.scorer.forest import Forest
 from rankmill.scorer.links import apply_link
 from rankmill.scorer.predict import ForestPredictor

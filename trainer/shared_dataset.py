@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Self
 
 from rankmill.foundation.errors import InputError
-from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.dataset.dataset import Dataset
 
 
 @dataclass(frozen=True, slots=True)

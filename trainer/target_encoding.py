@@ -25,8 +25,8 @@ import numpy.typing as npt
 
 from rankmill.foundation.errors import TrainingDataRejected
 from rankmill.foundation.options import spelled
-from rankmill.pipeline.bin_layout import BIN
-from rankmill.pipeline.binspec import BinSpec, feature_bins
+from rankmill.pipeline.bins.layout import BIN
+from rankmill.pipeline.bins.spec import BinSpec, feature_bins
 from rankmill.scorer.model_file import MAX_CUTS_OF_A_FEATURE
 from rankmill.trainer import _kernels
 from rankmill.trainer.layout import EDGE

@@ -18,7 +18,7 @@ import numpy as np
 
 from rankmill.foundation.cluster.peers import Peers
 from rankmill.foundation.cluster.workers import Cluster, Member
-from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.scorer.forest import Forest
 from rankmill.trainer.boosting import boost
 from rankmill.trainer.checkpoints import Checkpoint, Checkpoints

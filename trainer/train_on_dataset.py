@@ -8,10 +8,10 @@ from math import ceil, prod
 
 from rankmill.foundation.errors import TrainingDataRejected
 from rankmill.foundation.records import JSON, as_json, left_out
-from rankmill.pipeline.bin_layout import BLOCK_WIDTH, blocks_shape, lanes_of, n_lanes
-from rankmill.pipeline.binspec import BinSpec
-from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.goals import check_goal
+from rankmill.pipeline.bins.layout import BLOCK_WIDTH, blocks_shape, lanes_of, n_lanes
+from rankmill.pipeline.bins.spec import BinSpec
+from rankmill.pipeline.dataset.dataset import Dataset
+from rankmill.pipeline.dataset.goals import check_goal
 from rankmill.scorer.metrics import Metric, parse_metric
 from rankmill.trainer.boosting import FEWEST_DRAWN_PAIRS, directions_of
 from rankmill.trainer.checkpoints import Checkpoints

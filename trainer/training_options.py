@@ -12,7 +12,7 @@ from rankmill.trainer.training_result import RoundRecord
 
 if TYPE_CHECKING:
     from rankmill.foundation.cluster.workers import Cluster
-    from rankmill.pipeline.grouping.sketch import QuerySketch
+    from rankmill.pipeline.group.sketch import QuerySketch
     from rankmill.scorer.forest import Forest
     from rankmill.scorer.model_service import ModelIdentity
     from rankmill.trainer.shard import RowShard

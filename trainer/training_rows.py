@@ -10,9 +10,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
-from rankmill.pipeline.binspec import BinSpec
-from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.grouping.query_splits import hash_ids
+from rankmill.pipeline.bins.spec import BinSpec
+from rankmill.pipeline.dataset.dataset import Dataset
+from rankmill.pipeline.group.query_splits import hash_ids
 from rankmill.pipeline.pairs.stored_pairs import PreferencePairs
 from rankmill.trainer.layout import BlockedBins
 from rankmill.trainer.objectives.registry import learns_labels, objective_class

@@ -10,7 +10,7 @@ from rankmill.foundation.kernels.compiling import compilation_announced
 from rankmill.foundation.records import JSON, as_json, left_out
 from rankmill.foundation.storage.location import Location
 from rankmill.foundation.training_facts import ClickFacts, NoiseFloor, RefitFacts, TrainingFacts
-from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.registry import Registry, Version
 from rankmill.registry.names import check_name
 from rankmill.scorer.model import Model

@@ -32,7 +32,7 @@ from rankmill.foundation.training_facts import (
     SplitSize,
     TrainingFacts,
 )
-from rankmill.pipeline.grouping.sketch import TRAIN_QUERIES, QuerySketch
+from rankmill.pipeline.group.sketch import TRAIN_QUERIES, QuerySketch
 from rankmill.scorer.forest import Forest
 from rankmill.scorer.metrics.significance import interval_of_mean
 from rankmill.scorer.model import Model
@@ -41,8 +41,8 @@ from rankmill.trainer.training_result import REFIT, TRAIN
 from rankmill.trainer.training_rows import LEARNT_FROM
 
 if TYPE_CHECKING:
-    from rankmill.pipeline.dataset import Dataset
-    from rankmill.pipeline.dataset_manifest import Meaning, SourceFile
+    from rankmill.pipeline.dataset.dataset import Dataset
+    from rankmill.pipeline.dataset.manifest import Meaning, SourceFile
     from rankmill.trainer.training_options import StartingModel
     from rankmill.trainer.training_result import QueryValues, TrainingResult
 

@@ -18,9 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 from rankmill.foundation.errors import TooManyRejects
-from rankmill.pipeline.dataset_manifest import FEATURES, QUERIES, STATISTICS, UNJUDGED
-from rankmill.pipeline.grouping.bucket_rows import RowSpill, spilled_schema
-from rankmill.pipeline.grouping.spill_files import SpillParts
+from rankmill.pipeline.dataset.manifest import FEATURES, QUERIES, STATISTICS, UNJUDGED
+from rankmill.pipeline.group.bucket_rows import RowSpill, spilled_schema
+from rankmill.pipeline.group.spill_files import SpillParts
 from rankmill.pipeline.ingest.cluster_tasks import (
     BucketsSettled,
     IngestJob,
@@ -33,16 +33,16 @@ from rankmill.pipeline.ingest.cluster_tasks import (
     texts_of,
 )
 from rankmill.pipeline.ingest.dataset_builder import Building
-from rankmill.pipeline.sources.file_ranges import ranges_of
-from rankmill.pipeline.sources.jsonl.json_lines import JsonSource
+from rankmill.pipeline.read.file_ranges import ranges_of
+from rankmill.pipeline.read.json_lines import JsonSource
 
 if TYPE_CHECKING:
     from rankmill.foundation.cluster.workers import Cluster
-    from rankmill.pipeline.grouping.shard_writer import ShardSummary
+    from rankmill.pipeline.group.shard_writer import ShardSummary
     from rankmill.pipeline.ingest.inputs import Inputs
     from rankmill.pipeline.ingest_report import Stage
     from rankmill.pipeline.options import IngestOptions
-    from rankmill.pipeline.sources.batch import Quarantine
+    from rankmill.pipeline.read.batch import Quarantine
 
 TASKS_A_WORKER = 4
 """Groups of buckets for each worker: so many that the last one to finish is not waited for long."""

@@ -15,16 +15,16 @@ import numpy.typing as npt
 from rankmill.foundation.cluster.duty import folder_of_call, stopper
 from rankmill.foundation.process_memory import beside_bytes, release_freed, return_large_arrays
 from rankmill.foundation.storage.publish import fsync_folder, write_atomically
-from rankmill.pipeline.grouping.bucket_rows import RowSpill, spilled_schema
-from rankmill.pipeline.grouping.settled_bucket import Layout
-from rankmill.pipeline.grouping.shard_writer import ShardSummary, share_of, write_shards
-from rankmill.pipeline.grouping.spill_files import SpillFile, SpillParts
+from rankmill.pipeline.bins.vocabulary import Tally, summed
+from rankmill.pipeline.group.bucket_rows import RowSpill, spilled_schema
+from rankmill.pipeline.group.settled_bucket import Layout
+from rankmill.pipeline.group.shard_writer import ShardSummary, share_of, write_shards
+from rankmill.pipeline.group.spill_files import SpillFile, SpillParts
 from rankmill.pipeline.ingest.collect_rows import RowFacts, collect_rows
 from rankmill.pipeline.ingest.inputs import open_rows
 from rankmill.pipeline.options import IngestOptions, ReadOptions
-from rankmill.pipeline.sources.batch import Quarantine, Reject
-from rankmill.pipeline.sources.file_ranges import FileRange
-from rankmill.pipeline.vocabulary import Tally, summed
+from rankmill.pipeline.read.batch import Quarantine, Reject
+from rankmill.pipeline.read.file_ranges import FileRange
 
 Numbers = npt.NDArray[np.int64]
 

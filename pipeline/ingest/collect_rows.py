@@ -6,18 +6,18 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from rankmill.foundation.process_memory import beside_bytes
+from rankmill.pipeline.bins.vocabulary import Vocabulary
 from rankmill.pipeline.ingest.read_rows import read_all
 from rankmill.pipeline.memory_plans import bytes_of_texts, reading_threads
-from rankmill.pipeline.sources.grades import can_be_grades
-from rankmill.pipeline.vocabulary import Vocabulary
+from rankmill.pipeline.read.grades import can_be_grades
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Self
 
-    from rankmill.pipeline.grouping.bucket_rows import RowSpill
+    from rankmill.pipeline.group.bucket_rows import RowSpill
     from rankmill.pipeline.options import IngestOptions
-    from rankmill.pipeline.sources.batch import Quarantine, RowBatch, Source
+    from rankmill.pipeline.read.batch import Quarantine, RowBatch, Source
 
 
 @dataclass(slots=True)

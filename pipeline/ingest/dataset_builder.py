@@ -14,7 +14,8 @@ from rankmill.foundation.cures import NAME, spelled_with
 from rankmill.foundation.errors import DataRejected
 from rankmill.foundation.options import spelled
 from rankmill.foundation.process_memory import beside_bytes, release_freed
-from rankmill.pipeline.dataset_manifest import (
+from rankmill.pipeline.bins.vocabulary import check_number, summed
+from rankmill.pipeline.dataset.manifest import (
     CATEGORIES,
     FEATURES,
     JUDGMENT_REJECTS_NAME,
@@ -23,10 +24,11 @@ from rankmill.pipeline.dataset_manifest import (
     SPLITS,
     CategorySet,
 )
-from rankmill.pipeline.grouping.bucket_files import BucketFiles
-from rankmill.pipeline.grouping.bucket_rows import RowSpill, spilled_schema
-from rankmill.pipeline.grouping.settled_bucket import Layout
-from rankmill.pipeline.grouping.shard_writer import keep_table, share_of, write_shards
+from rankmill.pipeline.group.bucket_files import BucketFiles
+from rankmill.pipeline.group.bucket_rows import RowSpill, spilled_schema
+from rankmill.pipeline.group.query_spill import QuerySpill
+from rankmill.pipeline.group.settled_bucket import Layout
+from rankmill.pipeline.group.shard_writer import keep_table, share_of, write_shards
 from rankmill.pipeline.ingest.collect_rows import RowFacts, collect_rows
 from rankmill.pipeline.ingest.manifest_builder import described, pair_set, source_files
 from rankmill.pipeline.ingest.read_rows import require_rows
@@ -34,23 +36,21 @@ from rankmill.pipeline.judgments.judgment_counts import Tally
 from rankmill.pipeline.judgments.judgment_files import judgment_set, read_judgments, spilled_columns
 from rankmill.pipeline.pairs.pair_files import read_pairs
 from rankmill.pipeline.pairs.pair_join import SPILLED, join_pairs
-from rankmill.pipeline.query_spill import QuerySpill
-from rankmill.pipeline.sources.column_roles import TYPES
-from rankmill.pipeline.vocabulary import check_number, summed
+from rankmill.pipeline.read.column_roles import TYPES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from rankmill.pipeline.dataset_manifest import GradesFrom, Manifest, PairShard, SourceFile
-    from rankmill.pipeline.grouping.shard_writer import ShardSummary
+    from rankmill.pipeline.bins.vocabulary import Tally as Tallied
+    from rankmill.pipeline.dataset.manifest import GradesFrom, Manifest, PairShard, SourceFile
+    from rankmill.pipeline.group.shard_writer import ShardSummary
     from rankmill.pipeline.ingest.inputs import Inputs
     from rankmill.pipeline.ingest_report import Stage
     from rankmill.pipeline.judgments.aggregate import Settling
     from rankmill.pipeline.judgments.judgment_files import JudgmentFile
     from rankmill.pipeline.options import IngestOptions
     from rankmill.pipeline.pairs.pair_files import PairFile
-    from rankmill.pipeline.sources.batch import Quarantine, Reject, Source
-    from rankmill.pipeline.vocabulary import Tally as Tallied
+    from rankmill.pipeline.read.batch import Quarantine, Reject, Source
 
 
 class Building:

@@ -12,8 +12,8 @@ from rankmill.foundation.cures import named
 from rankmill.foundation.errors import DataRejected, InputError, UnusableColumns
 from rankmill.foundation.options import spelled
 from rankmill.foundation.storage.local_copies import object_behind
-from rankmill.pipeline.dataset_manifest import SPLITS, SourceFile, SplitName
-from rankmill.pipeline.grouping.query_splits import name_of
+from rankmill.pipeline.dataset.manifest import SPLITS, SourceFile, SplitName
+from rankmill.pipeline.group.query_splits import name_of
 from rankmill.pipeline.judgments.judgment_files import (
     JudgmentFile,
     check_labels_and_weights,
@@ -21,22 +21,22 @@ from rankmill.pipeline.judgments.judgment_files import (
     without_grades,
 )
 from rankmill.pipeline.pairs.pair_files import PairFile, sorted_files
-from rankmill.pipeline.sources.columns import (
+from rankmill.pipeline.read.columns import (
     check_categorical,
     check_ignored,
     check_somewhere,
     guesses_of,
     tables_disagree,
 )
-from rankmill.pipeline.sources.empty_files import with_rows
-from rankmill.pipeline.sources.files import find_files, refuse_copies
-from rankmill.pipeline.sources.letor import check_made_ids, companions_of, letor_name
-from rankmill.pipeline.sources.open_source import open_source, share_categories, share_features
+from rankmill.pipeline.read.empty_files import with_rows
+from rankmill.pipeline.read.files import find_files, refuse_copies
+from rankmill.pipeline.read.letor import check_made_ids, companions_of, letor_name
+from rankmill.pipeline.read.open_source import open_source, share_categories, share_features
 from rankmill.pipeline.validate import sources_disagree
 
 if TYPE_CHECKING:
     from rankmill.pipeline.options import Format, IngestOptions, ReadOptions
-    from rankmill.pipeline.sources.batch import Quarantine, Source
+    from rankmill.pipeline.read.batch import Quarantine, Source
 
 Given = Sequence[str | os.PathLike[str]]
 

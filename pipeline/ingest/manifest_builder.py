@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, cast
 
 from rankmill.foundation.errors import DataRejected
-from rankmill.pipeline.dataset_manifest import (
+from rankmill.pipeline.dataset.manifest import (
     SPLITS,
     GoalGrades,
     GradeCount,
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from rankmill.pipeline.dataset_manifest import ColumnName, GradesFrom, PairShard, SplitName
-    from rankmill.pipeline.grouping.settled_bucket import Layout
-    from rankmill.pipeline.grouping.shard_writer import ShardSummary
+    from rankmill.pipeline.dataset.manifest import ColumnName, GradesFrom, PairShard, SplitName
+    from rankmill.pipeline.group.settled_bucket import Layout
+    from rankmill.pipeline.group.shard_writer import ShardSummary
     from rankmill.pipeline.judgments.judgment_files import JudgmentFile
     from rankmill.pipeline.options import IngestOptions
     from rankmill.pipeline.pairs.pair_files import PairFile

@@ -16,12 +16,12 @@ import numpy.typing as npt
 from rankmill.foundation.errors import DataRejected, TooManyRejects
 from rankmill.foundation.interrupts import stop_if_asked
 from rankmill.foundation.threads import in_order
-from rankmill.pipeline.sources.batch import tasks_of
+from rankmill.pipeline.read.batch import tasks_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from rankmill.pipeline.sources.batch import Quarantine, ReadTask, RowBatch, Source
+    from rankmill.pipeline.read.batch import Quarantine, ReadTask, RowBatch, Source
 
 
 class _Part(NamedTuple):

@@ -15,23 +15,23 @@ from typing import TYPE_CHECKING
 from rankmill.foundation.cluster.workers import open_cluster
 from rankmill.foundation.process_memory import return_large_arrays
 from rankmill.foundation.storage.staging import staging_folder
-from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.digests import SourceDigests
+from rankmill.pipeline.dataset.dataset import Dataset
+from rankmill.pipeline.dataset.digests import SourceDigests
+from rankmill.pipeline.dataset.publish import check_destination, publish_dataset
 from rankmill.pipeline.ingest.dataset_builder import Building
 from rankmill.pipeline.ingest.inputs import check_for_cluster, open_inputs
 from rankmill.pipeline.ingest_report import IngestReport
 from rankmill.pipeline.options import IngestOptions
-from rankmill.pipeline.publish_dataset import check_destination, publish_dataset
-from rankmill.pipeline.rejects import listing_rejects, write_rejects
-from rankmill.pipeline.sources.batch import Quarantine
-from rankmill.pipeline.sources.columns import guesses_line, guesses_of, index_line
+from rankmill.pipeline.read.batch import Quarantine
+from rankmill.pipeline.read.columns import guesses_line, guesses_of, index_line
+from rankmill.pipeline.read.rejects import listing_rejects, write_rejects
 from rankmill.pipeline.statistics.feature_statistics import statistics_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from rankmill.foundation.cluster.workers import Cluster
-    from rankmill.pipeline.dataset_manifest import SplitName
+    from rankmill.pipeline.dataset.manifest import SplitName
     from rankmill.pipeline.ingest.inputs import Given
     from rankmill.pipeline.ingest_report import Stage
 
@@ -54,7 +54,7 @@ def ingest(
     Parameters
     ----------
     train, valid, test
-        The files of each split, folders of them and patterns (see :func:`rankmill.pipeline.sources.files.find_files`), in any order.
+        The files of each split, folders of them and patterns (see :func:`rankmill.pipeline.read.files.find_files`), in any order.
         With ``options.rule`` all files are given as ``train``.
     pairs
         Files with preference pairs of these judgments.

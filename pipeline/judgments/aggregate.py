@@ -35,19 +35,19 @@ from rankmill.foundation.cures import spelled_with
 from rankmill.foundation.errors import DataRejected
 from rankmill.foundation.options import spelled
 from rankmill.pipeline.arrow import as_array
-from rankmill.pipeline.grouping.bucket_rows import BucketRows
+from rankmill.pipeline.group.bucket_rows import BucketRows
 from rankmill.pipeline.judgments.judgment_counts import Settled, Tally, settled_as
 from rankmill.pipeline.judgments.judgment_files import SPILLED
 from rankmill.pipeline.options import AGGREGATES, WITH_LABEL
-from rankmill.pipeline.sources.column_roles import OF_JUDGMENTS
-from rankmill.pipeline.sources.grades import UNKNOWN_GRADE
-from rankmill.pipeline.sources.times import TIME
+from rankmill.pipeline.read.column_roles import OF_JUDGMENTS
+from rankmill.pipeline.read.grades import UNKNOWN_GRADE
+from rankmill.pipeline.read.times import TIME
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
+    from rankmill.pipeline.group.query_spill import QuerySpill
     from rankmill.pipeline.options import Aggregate, Unjudged
-    from rankmill.pipeline.query_spill import QuerySpill
 
 _POLARS = 34 << 20  # bytes of the library itself, which the rest of an ingest does not need
 _BYTES_A_JUDGMENT = 300  # or row: combined ids, their numbers, and sorted columns; measured

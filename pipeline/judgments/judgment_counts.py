@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rankmill.pipeline.sources.grades import UNKNOWN_GRADE
+from rankmill.pipeline.read.grades import UNKNOWN_GRADE
 
 _NO_GOALS: Mapping[str, npt.NDArray[np.int32]] = MappingProxyType({})
 

@@ -13,25 +13,25 @@ from rankmill.foundation.cures import spelled_with
 from rankmill.foundation.errors import DataRejected, InputError
 from rankmill.foundation.options import spelled
 from rankmill.pipeline.arrow import as_array, schema_of
-from rankmill.pipeline.dataset_manifest import JudgmentSet
+from rankmill.pipeline.dataset.manifest import JudgmentSet
 from rankmill.pipeline.options import DEFAULT_BLOCK_BYTES, WITH_LABEL, ReadOptions
-from rankmill.pipeline.sources.batch import Quarantine
-from rankmill.pipeline.sources.column_roles import OF_JUDGMENTS
-from rankmill.pipeline.sources.grades import GradeRules, can_be_grades
-from rankmill.pipeline.sources.open_source import NarrowFile
-from rankmill.pipeline.sources.role_columns import read_parts
-from rankmill.pipeline.sources.times import TIME
-from rankmill.pipeline.sources.words import QRELS
+from rankmill.pipeline.read.batch import Quarantine
+from rankmill.pipeline.read.column_roles import OF_JUDGMENTS
+from rankmill.pipeline.read.grades import GradeRules, can_be_grades
+from rankmill.pipeline.read.open_source import NarrowFile
+from rankmill.pipeline.read.role_columns import read_parts
+from rankmill.pipeline.read.times import TIME
+from rankmill.pipeline.read.words import QRELS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    from rankmill.pipeline.dataset_manifest import SourceFile
+    from rankmill.pipeline.dataset.manifest import SourceFile
+    from rankmill.pipeline.group.query_spill import QuerySpill
     from rankmill.pipeline.judgments.judgment_counts import Tally
     from rankmill.pipeline.options import Aggregate, ReadOptions
-    from rankmill.pipeline.query_spill import QuerySpill
-    from rankmill.pipeline.sources.batch import Quarantine, Source
+    from rankmill.pipeline.read.batch import Quarantine, Source
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class JudgmentBatch:
     doc_id: pa.Array[Any]
     """(n,) the judged document."""
     grade: npt.NDArray[np.int32]
-    """(n,) 0 or more, or `rankmill.pipeline.sources.batch.UNKNOWN_GRADE` if it is missing."""
+    """(n,) 0 or more, or `rankmill.pipeline.read.batch.UNKNOWN_GRADE` if it is missing."""
     time: npt.NDArray[np.int64] | None
     """(n,) microseconds since 1970 UTC; None if the file has no times."""
     label: npt.NDArray[np.float64] | None = None
@@ -90,7 +90,7 @@ class JudgmentFile:
     table
         The roles of its columns; None for TREC qrels.
     extras
-        Its optional columns, of `rankmill.pipeline.sources.column_roles.OF_JUDGMENTS`.
+        Its optional columns, of `rankmill.pipeline.read.column_roles.OF_JUDGMENTS`.
     labels_are_grades
         Whether the file has labels without grades, and those read so far can be grades.
     """

@@ -19,21 +19,21 @@ import pyarrow.compute as pc
 from rankmill.foundation.errors import ColumnProblem, DataRejected, InputError, UnusableColumns, name_hint
 from rankmill.pipeline.arrow import as_array
 from rankmill.pipeline.options import DEFAULT_BLOCK_BYTES, ReadOptions
-from rankmill.pipeline.sources.batch import shorten
-from rankmill.pipeline.sources.column_roles import NUMBERS, PAIR_PARTS
-from rankmill.pipeline.sources.columns import TableColumns
-from rankmill.pipeline.sources.files import check_file, refuse_copies
-from rankmill.pipeline.sources.open_source import NarrowFile
-from rankmill.pipeline.sources.role_columns import read_parts
-from rankmill.pipeline.sources.table_rows import Problems
-from rankmill.pipeline.sources.words import PAIRS
+from rankmill.pipeline.read.batch import shorten
+from rankmill.pipeline.read.column_roles import NUMBERS, PAIR_PARTS
+from rankmill.pipeline.read.columns import TableColumns
+from rankmill.pipeline.read.files import check_file, refuse_copies
+from rankmill.pipeline.read.open_source import NarrowFile
+from rankmill.pipeline.read.role_columns import read_parts
+from rankmill.pipeline.read.table_rows import Problems
+from rankmill.pipeline.read.words import PAIRS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from rankmill.pipeline.query_spill import QuerySpill
-    from rankmill.pipeline.sources.batch import Quarantine
+    from rankmill.pipeline.group.query_spill import QuerySpill
+    from rankmill.pipeline.read.batch import Quarantine
 
 _IDS, _NUMBERS = PAIR_PARTS[:3], PAIR_PARTS[3:]
 

@@ -15,8 +15,8 @@ import pyarrow as pa
 
 from rankmill.foundation.storage.publish import keep_by_digest
 from rankmill.pipeline.arrow import schema_of
-from rankmill.pipeline.dataset_manifest import PAIRS, PairShard
-from rankmill.pipeline.grouping.shard_writer import open_writer
+from rankmill.pipeline.dataset.manifest import PAIRS, PairShard
+from rankmill.pipeline.group.shard_writer import open_writer
 from rankmill.pipeline.pairs.pair_files import Mismatch
 from rankmill.pipeline.pairs.stored_pairs import STORED
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
+    from rankmill.pipeline.group.query_spill import QuerySpill
     from rankmill.pipeline.pairs.pair_files import PairFile
-    from rankmill.pipeline.query_spill import QuerySpill
-    from rankmill.pipeline.sources.batch import Quarantine
+    from rankmill.pipeline.read.batch import Quarantine
 
 SPILLED = schema_of(
     [

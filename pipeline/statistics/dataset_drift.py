@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 from rankmill.foundation.errors import InputError
 from rankmill.foundation.records import as_json
 from rankmill.foundation.terminal import printed
-from rankmill.pipeline.bin_work import columns_of
-from rankmill.pipeline.quantiles import Values
+from rankmill.pipeline.bins.quantiles import Values
+from rankmill.pipeline.bins.work import columns_of
 from rankmill.pipeline.statistics.drift_reference import DriftReference, grades_of, known_bins
 from rankmill.pipeline.statistics.psi import Cells, FeatureSample, Index, Starts, cells_for
 
 if TYPE_CHECKING:
-    from rankmill.pipeline.dataset import Dataset
-    from rankmill.pipeline.dataset_manifest import SplitName
+    from rankmill.pipeline.dataset.dataset import Dataset
+    from rankmill.pipeline.dataset.manifest import SplitName
 
 
 LARGE = 0.1  # the usual rule for the PSI: below 0.1 no notable change, above 0.25 a large one

@@ -13,19 +13,19 @@ import polars as pl
 
 from rankmill.foundation.records import as_json, infinite_as_words, left_out
 from rankmill.foundation.terminal import printed
-from rankmill.pipeline.bin_work import columns_of
-from rankmill.pipeline.dataset_manifest import SPLITS, JudgmentSet, Meaning, Repeats, SourceFile
+from rankmill.pipeline.bins.quantiles import cumulative_counts, sort_values
+from rankmill.pipeline.bins.work import columns_of
+from rankmill.pipeline.dataset.manifest import SPLITS, JudgmentSet, Meaning, Repeats, SourceFile
+from rankmill.pipeline.dataset.stored_shards import QUERY_WEIGHT
 from rankmill.pipeline.ingest_report import GRADES_SHOWN, repeated, several
 from rankmill.pipeline.judgments.judgment_counts import counts_of
-from rankmill.pipeline.quantiles import cumulative_counts, sort_values
 from rankmill.pipeline.statistics.feature_statistics import statistics_of
-from rankmill.pipeline.stored_shards import QUERY_WEIGHT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from rankmill.pipeline.dataset import Dataset
-    from rankmill.pipeline.dataset_manifest import SplitName
+    from rankmill.pipeline.dataset.dataset import Dataset
+    from rankmill.pipeline.dataset.manifest import SplitName
 
 
 _FEW_GRADES = 10  # shown even if no row has them

@@ -18,14 +18,14 @@ import pyarrow.parquet as pq
 from rankmill.foundation.errors import DatasetFormatError, IntegrityError
 from rankmill.foundation.records import from_json, other_format, to_line
 from rankmill.foundation.storage.publish import write_atomically
-from rankmill.pipeline.bin_work import columns_of
-from rankmill.pipeline.binspec import FeatureBins
-from rankmill.pipeline.dataset_manifest import SplitName
-from rankmill.pipeline.quantiles import EDGE, Values
+from rankmill.pipeline.bins.quantiles import EDGE, Values
+from rankmill.pipeline.bins.spec import FeatureBins
+from rankmill.pipeline.bins.work import columns_of
+from rankmill.pipeline.dataset.manifest import SplitName
 from rankmill.pipeline.statistics.psi import FeatureSample, Starts, Sums, cells_for
 
 if TYPE_CHECKING:
-    from rankmill.pipeline.dataset import Dataset
+    from rankmill.pipeline.dataset.dataset import Dataset
 
 
 FORMAT = 1

@@ -16,13 +16,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from rankmill.pipeline.arrow import as_array, schema_of
+from rankmill.pipeline.bins.vocabulary import Tally, summed, tally_of
 from rankmill.pipeline.statistics import _kernels
-from rankmill.pipeline.vocabulary import Tally, summed, tally_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rankmill.pipeline.dataset import Dataset
+    from rankmill.pipeline.dataset.dataset import Dataset
 
 
 SCHEMA = schema_of(

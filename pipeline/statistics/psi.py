@@ -23,8 +23,8 @@ from statistics import NormalDist
 import numpy as np
 import numpy.typing as npt
 
-from rankmill.pipeline.binspec import FeatureBins, feature_bins, most_frequent
-from rankmill.pipeline.quantiles import EDGE, Values, bin_ends
+from rankmill.pipeline.bins.quantiles import EDGE, Values, bin_ends
+from rankmill.pipeline.bins.spec import FeatureBins, feature_bins, most_frequent
 from rankmill.pipeline.statistics import _kernels
 
 _SMOOTHING = 0.5  # effective rows added to every cell

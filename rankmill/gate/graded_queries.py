@@ -13,9 +13,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rankmill.foundation.errors import CandidatesRejected, InputError
-from rankmill.pipeline.bin_work import columns_of
-from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.dataset_manifest import SPLITS
+from rankmill.pipeline.bins.work import columns_of
+from rankmill.pipeline.dataset.dataset import Dataset
+from rankmill.pipeline.dataset.manifest import SPLITS
+from rankmill.scorer.evaluate.train_test_overlap import empty_split
 from rankmill.scorer.links import MAX_GAINED_GRADE
 from rankmill.scorer.metrics import Metric, Policy
 from rankmill.scorer.metrics.conventions import Convention
@@ -23,10 +24,9 @@ from rankmill.scorer.metrics.per_query import PreparedQueries
 from rankmill.scorer.model import Model, check_kinds
 from rankmill.scorer.models import predictor_of
 from rankmill.scorer.predictor import Predictor
-from rankmill.scorer.train_test_overlap import empty_split
 
 if TYPE_CHECKING:
-    from rankmill.pipeline.dataset_manifest import SplitName
+    from rankmill.pipeline.dataset.manifest import SplitName
 
 BLOCK_BYTES = 16 << 20
 BATCH_ROWS = 65_536

@@ -15,9 +15,9 @@ from rankmill.gate.gate_rules import NO_OPTION, option_words
 from rankmill.scorer.predictor import Predictor
 
 if TYPE_CHECKING:
-    from rankmill.pipeline.grouping.sketch import Overlap
+    from rankmill.clicks.off_policy import OffPolicyDifference
+    from rankmill.pipeline.group.sketch import Overlap
     from rankmill.pipeline.statistics.dataset_drift import DriftComparison
-    from rankmill.scorer.clicks.off_policy import OffPolicyDifference
 
 Verdict = Literal["passed", "failed", "told"]
 """``told``: there is no limit or nothing to compare with; the value is only reported."""

@@ -28,8 +28,8 @@ from rankmill.gate.gate_rules import MARGIN, NO_OPTION, ConventionFacts, GateRul
 from rankmill.gate.graded_queries import GradedQueries, Scores, best_single_feature, check_features, scores_of
 from rankmill.gate.guardrails import Guardrail
 from rankmill.pipeline.arrow import as_array
-from rankmill.pipeline.goals import check_goal
-from rankmill.pipeline.grouping.sketch import QuerySketch, overlap
+from rankmill.pipeline.dataset.goals import check_goal
+from rankmill.pipeline.group.sketch import QuerySketch, overlap
 from rankmill.scorer.metrics import Metric
 from rankmill.scorer.metrics.per_query import TIED, mean_of
 from rankmill.scorer.metrics.significance import FEW_QUERIES, Bootstrap, Paired, compare_paired, queries_for
@@ -40,8 +40,8 @@ from rankmill.scorer.predictor import Predictor
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from rankmill.pipeline.dataset import Dataset
-    from rankmill.scorer.clicks.off_policy import OffPolicyDifference
+    from rankmill.clicks.off_policy import OffPolicyDifference
+    from rankmill.pipeline.dataset.dataset import Dataset
 
     ByClicks = Callable[[pa.Table, pa.Table], OffPolicyDifference]
 

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
+    from rankmill.clicks.log_options import ClickLogOptions
     from rankmill.gate.judging import ByClicks
-    from rankmill.pipeline.clicks.log_options import ClickLogOptions
-    from rankmill.pipeline.clicks.propensities import Propensities
+    from rankmill.pipeline.judgments.propensities import Propensities
     from rankmill.registry import Version
 
 CLICKS = "clicks"
@@ -60,8 +60,8 @@ class ClickEvidence:
     @contextmanager
     def compared(self) -> Iterator[ByClicks]:
         """Open the log, and yield a function that compares two rankings."""
-        from rankmill.pipeline.clicks.read_log import open_click_log
-        from rankmill.scorer.clicks.off_policy import off_policy_difference
+        from rankmill.clicks.off_policy import off_policy_difference
+        from rankmill.clicks.read_log import open_click_log
 
         with open_click_log(self.log, self.reading) as log:
             yield lambda candidate, other: off_policy_difference(log, candidate, other, self.propensities)

@@ -12,13 +12,13 @@ from rankmill.gate.gate_report import FORMAT, GateReport
 from rankmill.gate.gate_rules import GateOptions, rules_under
 from rankmill.gate.judging import Contender, judge
 from rankmill.gate.learnt_from_clicks import ClickEvidence, clicks_of
-from rankmill.pipeline.grouping.sketch import TRAIN_QUERIES, QuerySketch
+from rankmill.pipeline.group.sketch import TRAIN_QUERIES, QuerySketch
 from rankmill.registry.names import PRODUCTION, check_alias
 from rankmill.registry.stored_records import GateOutcome, GateRecord
 from rankmill.scorer.model_service import model_of
 
 if TYPE_CHECKING:
-    from rankmill.pipeline.dataset import Dataset
+    from rankmill.pipeline.dataset.dataset import Dataset
     from rankmill.registry import Registry, Version
     from rankmill.registry.stored_records import AliasPolicy, Entry
     from rankmill.scorer.metrics.conventions import Convention

@@ -14,7 +14,7 @@ from rankmill.scorer.inspect.dependence import partial_dependence, some_steps
 from rankmill.scorer.inspect.paths import OTHER, leaf_paths
 
 if TYPE_CHECKING:
-    from rankmill.pipeline.binspec import FeatureBins
+    from rankmill.pipeline.bins.spec import FeatureBins
     from rankmill.report.rankings import Rankings
     from rankmill.report.subject import Subject
 

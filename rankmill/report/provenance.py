@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rankmill.foundation.options import values_of
 from rankmill.foundation.records import as_json
 from rankmill.foundation.training_facts import CIRCUMSTANCES, Circumstances
-from rankmill.pipeline.dataset_manifest import SPLITS
+from rankmill.pipeline.dataset.manifest import SPLITS
 from rankmill.pipeline.statistics.describe_dataset import split_summary
 from rankmill.pipeline.statistics.feature_statistics import statistics_of
 from rankmill.registry.names import PRODUCTION
@@ -21,7 +21,7 @@ from rankmill.trainer.parameters import options_for
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from rankmill.pipeline.dataset import Dataset
+    from rankmill.pipeline.dataset.dataset import Dataset
     from rankmill.registry import Version
     from rankmill.report.subject import Subject
 

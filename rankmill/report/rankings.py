@@ -17,15 +17,15 @@ from rankmill.foundation.records import as_json
 from rankmill.gate.graded_queries import GradedQueries, Scores, scores_of
 from rankmill.gate.judging import row_order, single_feature
 from rankmill.report import Facts
-from rankmill.scorer.evaluate import evaluate_scored
-from rankmill.scorer.evaluation import Evaluation, Slices
+from rankmill.scorer.evaluate.evaluate import evaluate_scored
+from rankmill.scorer.evaluate.evaluation import Evaluation, Slices
+from rankmill.scorer.evaluate.query_columns import column_of_dataset
+from rankmill.scorer.evaluate.slices import GRADE_MIX, QUERY_SIZE, WITHOUT_SLICES, slices_of
+from rankmill.scorer.evaluate.train_test_overlap import Scope, TrainedModel, scope_of
 from rankmill.scorer.metrics import Metric
 from rankmill.scorer.metrics.per_query import TIED
 from rankmill.scorer.metrics.significance import compare_paired, paired_differences, sign_flip_p
 from rankmill.scorer.model_service import train_queries
-from rankmill.scorer.query_columns import column_of_dataset
-from rankmill.scorer.slices import GRADE_MIX, QUERY_SIZE, WITHOUT_SLICES, slices_of
-from rankmill.scorer.train_test_overlap import Scope, TrainedModel, scope_of
 
 if TYPE_CHECKING:
     from rankmill.report.subject import Subject
@@ -104,7 +104,7 @@ def rankings_of(subject: Subject, n_threads: int = 0) -> Rankings | None:
 
 
 def difference(now: Ranked, then: Ranked, metric: Metric) -> Facts | None:
-    """Compare two rankings by one metric, as `rankmill.scorer.compare.compare` does; None if fewer than two queries count."""
+    """Compare two rankings by one metric, as `rankmill.scorer.evaluate.compare.compare` does; None if fewer than two queries count."""
     here, there = now.evaluation, then.evaluation
     found = compare_paired(
         here.values[metric],

@@ -22,7 +22,7 @@ from rankmill.report.page import markdown, page
 from rankmill.report.provenance import commands, data_facts, drift_facts, lineage_facts, rollback
 from rankmill.report.rankings import metrics_facts, query_facts, rankings_of, slice_facts
 from rankmill.report.subject import Known, subject_of, subject_of_version
-from rankmill.scorer.publish_ranked import replace_folder
+from rankmill.scorer.rerank.publish import replace_folder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

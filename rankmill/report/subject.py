@@ -16,17 +16,17 @@ from rankmill.registry.names import PRODUCTION
 from rankmill.report import Facts
 from rankmill.report.click_section import CLICK_FILES, click_facts
 from rankmill.run import DRIFT, EVALUATION, GATE, REPORT, STAGES, TRAINING
+from rankmill.scorer.evaluate.slices import GRADE_MIX, QUERY_SIZE
 from rankmill.scorer.metrics import Metric, parse_metric
 from rankmill.scorer.metrics.conventions import OURS, Convention, named_convention
 from rankmill.scorer.metrics.metric import METRIC_NAMES
 from rankmill.scorer.model import Model
 from rankmill.scorer.model_service import model_of
-from rankmill.scorer.slices import GRADE_MIX, QUERY_SIZE
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from rankmill.pipeline.dataset import Dataset
+    from rankmill.pipeline.dataset.dataset import Dataset
     from rankmill.registry import Registry, Version
 
 METRICS = ("ndcg@10", "err@10", "map")
@@ -54,7 +54,7 @@ class Known:
     split
         The split to report on.
     metrics, conventions
-        Names of metrics, and conventions as arguments of `rankmill.scorer.evaluate.evaluate` (``convention``, ``gain``, ..).
+        Names of metrics, and conventions as arguments of `rankmill.scorer.evaluate.evaluate.evaluate` (``convention``, ``gain``, ..).
     gate, training, drift
         The report of the gate, the record of the training, and the drift report, as in the files of the work folder.
     clicks
@@ -146,7 +146,7 @@ def subject_of(work: Path, store: Registry, known: Known, by: Sequence[str] = ()
     rankmill.foundation.errors.RankmillError
         The version is not in the registry, or damaged.
     """
-    from rankmill.pipeline.dataset import Dataset
+    from rankmill.pipeline.dataset.dataset import Dataset
 
     if not work.is_dir():
         raise InputError(

@@ -16,6 +16,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from rankmill.clicks.describe_log import describe_clicks
+from rankmill.clicks.models.click_model import NotIdentified
+from rankmill.clicks.models.fit_log import fit_clicks
+from rankmill.clicks.read_log import open_click_log
+from rankmill.clicks.write_judgments import JudgeReport, TableWriter, write_judgments
 from rankmill.foundation.code_digest import OF_TRAINING
 from rankmill.foundation.errors import InputError
 from rankmill.foundation.options import values_of
@@ -24,17 +29,12 @@ from rankmill.foundation.storage.publish import publish_file, write_atomically
 from rankmill.foundation.storage.staging import staging_folder
 from rankmill.gate.learnt_from_clicks import naive_name
 from rankmill.pipeline.arrow import as_array, schema_of
-from rankmill.pipeline.binning import bin_dataset
-from rankmill.pipeline.clicks.describe_log import describe_clicks
-from rankmill.pipeline.clicks.models.click_model import NotIdentified
-from rankmill.pipeline.clicks.models.fit_log import fit_clicks
-from rankmill.pipeline.clicks.propensities import Propensities, write_propensities
-from rankmill.pipeline.clicks.read_log import open_click_log
-from rankmill.pipeline.clicks.write_judgments import JudgeReport, TableWriter, write_judgments
-from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.sources.batch import Quarantine
-from rankmill.pipeline.sources.grades import UNKNOWN_GRADE
-from rankmill.pipeline.sources.open_source import open_source
+from rankmill.pipeline.bins.binning import bin_dataset
+from rankmill.pipeline.dataset.dataset import Dataset
+from rankmill.pipeline.judgments.propensities import Propensities, write_propensities
+from rankmill.pipeline.read.batch import Quarantine
+from rankmill.pipeline.read.grades import UNKNOWN_GRADE
+from rankmill.pipeline.read.open_source import open_source
 from rankmill.run import CLICK_MODEL, CLICKS, DESCRIPTION, JUDGMENTS, NAIVE_JUDGMENTS, PEOPLE
 from rankmill.run.data_stages import IngestStage, judgments_of
 from rankmill.run.model_stages import TrainStage, version_fault
@@ -43,11 +43,11 @@ from rankmill.run.stage_facts import ClicksFacts, NaiveFacts
 from rankmill.run.work import version_artefact
 
 if TYPE_CHECKING:
+    from rankmill.clicks.describe_log import ClickLogDescription
+    from rankmill.clicks.judge_options import JudgeOptions
+    from rankmill.clicks.models.options import ClickFitOptions, ClickModelName
+    from rankmill.clicks.spilled_log import SpilledLog
     from rankmill.config import ClicksSection
-    from rankmill.pipeline.clicks.describe_log import ClickLogDescription
-    from rankmill.pipeline.clicks.judge_options import JudgeOptions
-    from rankmill.pipeline.clicks.models.options import ClickFitOptions, ClickModelName
-    from rankmill.pipeline.clicks.spilled_log import SpilledLog
     from rankmill.run.events import Artefact
     from rankmill.run.stage import StageRecord
 
@@ -59,7 +59,7 @@ _ROWS_AT_ONCE = 1 << 18
 class ClicksStage(Stage):
     """Writes ``WORK/clicks``: what the log supports, the click model, and the judgments that ``[ingest]`` takes as its qrels."""
 
-    name, facts, code = "clicks", ClicksFacts, ("rankmill.pipeline",)
+    name, facts, code = "clicks", ClicksFacts, ("rankmill.clicks", "rankmill.pipeline")
 
     @property
     def section(self) -> ClicksSection:
@@ -232,7 +232,7 @@ def what_the_log_supports(log: SpilledLog, options: ClickFitOptions, model: Clic
 class NaiveStage(Stage):
     """Registers ``NAME-naive``, trained on the same rows with click-through rates as labels, for the gate and the report."""
 
-    name, facts, code = "naive", NaiveFacts, ("rankmill.pipeline", *OF_TRAINING)
+    name, facts, code = "naive", NaiveFacts, ("rankmill.clicks", "rankmill.pipeline", *OF_TRAINING)
 
     def skip_reason(self) -> str | None:
         clicks = self.work.facts.clicks

@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING
 from rankmill.config import PREVIOUS
 from rankmill.foundation.errors import DatasetFormatError, InputError
 from rankmill.foundation.options import values_of
-from rankmill.pipeline.binning import bin_dataset, bin_plan
-from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.dataset_manifest import SPLITS
+from rankmill.pipeline.bins.binning import bin_dataset, bin_plan
+from rankmill.pipeline.dataset.dataset import Dataset
+from rankmill.pipeline.dataset.manifest import SPLITS
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.ingest.inputs import open_inputs
-from rankmill.pipeline.sources.batch import Quarantine
-from rankmill.pipeline.sources.query_sizes import find_sizes
+from rankmill.pipeline.read.batch import Quarantine
+from rankmill.pipeline.read.query_sizes import find_sizes
 from rankmill.run import CLICKS, JUDGMENTS, PEOPLE
 from rankmill.run.drift import drift_of
 from rankmill.run.events import Artefact
 from rankmill.run.gate_stages import split_for
 from rankmill.run.stage import Inputs, Made, Say, Stage, as_options
 from rankmill.run.stage_facts import BinFacts, DriftFacts, IngestFacts
-from rankmill.scorer.slices import GRADE_MIX, QUERY_SIZE
+from rankmill.scorer.evaluate.slices import GRADE_MIX, QUERY_SIZE
 
 if TYPE_CHECKING:
     from rankmill.run.stage import StageRecord

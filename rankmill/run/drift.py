@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from rankmill.config import PREVIOUS
 from rankmill.foundation.errors import ConfigError, DriftAlarm
 from rankmill.foundation.storage.publish import write_atomically
-from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.statistics.dataset_drift import DriftComparison, compare, compare_and_keep
 from rankmill.pipeline.statistics.drift_reference import DriftReference, digest_in
 from rankmill.run import DRIFT

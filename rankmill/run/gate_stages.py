@@ -11,7 +11,7 @@ from rankmill.foundation.records import as_json, canonical_json
 from rankmill.foundation.storage.publish import write_atomically
 from rankmill.gate.learnt_from_clicks import ClickEvidence
 from rankmill.gate.recording import GateResult, earlier_holders, gate, gate_in, stored_result
-from rankmill.pipeline.clicks.propensities import read_propensities
+from rankmill.pipeline.judgments.propensities import read_propensities
 from rankmill.pipeline.options import ReadOptions
 from rankmill.registry import Version
 from rankmill.registry.names import PRODUCTION
@@ -19,21 +19,21 @@ from rankmill.run import CLICK_MODEL, CLICKS, GATE
 from rankmill.run.events import Artefact
 from rankmill.run.stage import Inputs, Made, Say, Stage, as_options
 from rankmill.run.stage_facts import GateFacts, PromoteFacts
-from rankmill.scorer.candidate_sources import open_sources, read_options
-from rankmill.scorer.candidates import missing_error
-from rankmill.scorer.first_stage import FirstStage
 from rankmill.scorer.memory import MemoryPlan
 from rankmill.scorer.metrics.conventions import OURS, named_convention
 from rankmill.scorer.models import predictor_of
 from rankmill.scorer.options import CandidateOptions
+from rankmill.scorer.rerank.candidate_sources import open_sources, read_options
+from rankmill.scorer.rerank.candidates import missing_error
+from rankmill.scorer.rerank.first_stage import FirstStage
 from rankmill.scorer.scoring import check_first_rows
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from rankmill.config import GateSection, RerankSection
-    from rankmill.pipeline.dataset import Dataset
-    from rankmill.pipeline.sources.batch import Source
+    from rankmill.pipeline.dataset.dataset import Dataset
+    from rankmill.pipeline.read.batch import Source
     from rankmill.run.stage import StageRecord
     from rankmill.run.work import Work
 

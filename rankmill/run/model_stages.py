@@ -23,7 +23,7 @@ from rankmill.run.events import Artefact
 from rankmill.run.stage import Inputs, Made, Say, Stage, as_options
 from rankmill.run.stage_facts import EvaluateFacts, NaiveFacts, TrainFacts
 from rankmill.run.work import version_artefact
-from rankmill.scorer.evaluate import evaluate
+from rankmill.scorer.evaluate.evaluate import evaluate
 from rankmill.scorer.model_service import MODEL_SUFFIX
 from rankmill.trainer.checkpoints import FinishedTrainings
 from rankmill.trainer.derived_models_service import blend_and_register
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from rankmill.pipeline.dataset import Dataset
+    from rankmill.pipeline.dataset.dataset import Dataset
     from rankmill.registry import Version
     from rankmill.run.stage import StageRecord
     from rankmill.run.work import Work

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from rankmill.config import RANKED
 from rankmill.foundation.options import values_of
 from rankmill.foundation.storage.url_arguments import url_of
-from rankmill.pipeline.sources.columns import guesses_line
-from rankmill.pipeline.sources.query_sizes import find_sizes
+from rankmill.pipeline.read.columns import guesses_line
+from rankmill.pipeline.read.query_sizes import find_sizes
 from rankmill.registry.names import PRODUCTION
 from rankmill.report.report_files import write_report
 from rankmill.report.subject import Known
@@ -24,7 +24,7 @@ from rankmill.run.stage_facts import RankedBy, ReportFacts, RerankFacts
 from rankmill.run.work import version_artefact
 from rankmill.scorer.metrics import DEFAULT_METRICS
 from rankmill.scorer.model_service import ModelIdentity
-from rankmill.scorer.rerank import rerank
+from rankmill.scorer.rerank.rerank import rerank
 
 if TYPE_CHECKING:
     from rankmill.config import RerankSection

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rankmill.foundation.records import left_out
-from rankmill.scorer.evaluation import Figure
+from rankmill.scorer.evaluate.evaluation import Figure
 
 Interval = tuple[float, float]
 
@@ -85,7 +85,7 @@ class TrainFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluateFacts:
-    """The `rankmill.scorer.evaluation.EvaluationRecord` of the candidate on ``split``."""
+    """The `rankmill.scorer.evaluate.evaluation.EvaluationRecord` of the candidate on ``split``."""
 
     split: str
     metrics: Mapping[str, Figure]
@@ -129,7 +129,7 @@ class RankedBy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RerankFacts:
-    """The counts of `rankmill.scorer.rerank.RerankReport`; ``out`` is relative to the work folder."""
+    """The counts of `rankmill.scorer.rerank.rerank.RerankReport`; ``out`` is relative to the work folder."""
 
     columns_guessed: Mapping[str, str]
     files: tuple[str, ...]

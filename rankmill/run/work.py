@@ -14,8 +14,8 @@ from rankmill.foundation.errors import ConfigError, InputError
 from rankmill.foundation.storage.local_copies import LocalCopies, object_behind
 from rankmill.foundation.storage.publish import file_digest, write_atomically
 from rankmill.foundation.storage.url_arguments import cache_in, url_of, with_urls
-from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.sources.files import find_files
+from rankmill.pipeline.dataset.dataset import Dataset
+from rankmill.pipeline.read.files import find_files
 from rankmill.registry import Registry, Version
 from rankmill.run import CACHE, STAGES
 from rankmill.run.events import Artefact

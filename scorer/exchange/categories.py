@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rankmill.foundation.errors import ConversionRefused
-from rankmill.pipeline.categories import LARGEST_WHOLE, category_code, category_codes, code_name
+from rankmill.pipeline.bins.categories import LARGEST_WHOLE, category_code, category_codes, code_name
 from rankmill.scorer.exchange.conversion import PlainTree
 from rankmill.scorer.forest import Forest
 from rankmill.scorer.model_file import shortened

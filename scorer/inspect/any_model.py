@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from rankmill.foundation.errors import InputError
 from rankmill.foundation.kernels.randoms import random_keys
-from rankmill.pipeline.categories import category_code, code_name
+from rankmill.pipeline.bins.categories import category_code, code_name
 from rankmill.scorer.inspect.contributions import FeatureDifference, Why
 from rankmill.scorer.inspect.dependence import Dependence
 from rankmill.scorer.inspect.paths import OTHER

@@ -19,16 +19,16 @@ import polars as pl
 
 from rankmill.foundation.errors import CandidatesRejected, InputError, name_hint
 from rankmill.foundation.options import spelled
-from rankmill.pipeline.made_ids import named_by_row
 from rankmill.pipeline.options import ReadOptions
-from rankmill.pipeline.sources.batch import RowBatch, Source
-from rankmill.pipeline.sources.grades import UNKNOWN_GRADE
-from rankmill.scorer.candidate_sources import DatasetSource, files_of, open_sources, read_options
-from rankmill.scorer.candidates import locate_features
+from rankmill.pipeline.read.batch import RowBatch, Source
+from rankmill.pipeline.read.grades import UNKNOWN_GRADE
+from rankmill.pipeline.read.made_ids import named_by_row
+from rankmill.scorer.evaluate.scored_file import read_scored
+from rankmill.scorer.evaluate.train_test_overlap import Scope, TrainedModel, chosen_queries, scope_of_candidates
 from rankmill.scorer.options import Selection
 from rankmill.scorer.predictor import Predictor
-from rankmill.scorer.scored_file import read_scored
-from rankmill.scorer.train_test_overlap import Scope, TrainedModel, chosen_queries, scope_of_candidates
+from rankmill.scorer.rerank.candidate_sources import DatasetSource, files_of, open_sources, read_options
+from rankmill.scorer.rerank.candidates import locate_features
 
 BLOCK_BYTES = 16 << 20
 MAX_BYTES = 1 << 30  # of the features in memory

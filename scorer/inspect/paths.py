@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from rankmill.foundation.errors import InputError
 from rankmill.foundation.options import spelled
-from rankmill.pipeline.categories import category_code, code_name
+from rankmill.pipeline.bins.categories import category_code, code_name
 from rankmill.scorer.forest import COVER, Forest
 from rankmill.scorer.inspect import _kernels
 from rankmill.scorer.memory import check_table

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 
 from rankmill.foundation.errors import InputError
-from rankmill.pipeline.goals import is_goal_name
+from rankmill.pipeline.dataset.goals import is_goal_name
 
 METRIC_NAMES = (
     "ndcg", "dcg", "err", "map", "mrr", "precision", "recall", "wta", "rbp", "concordance", "concordance_micro",

@@ -243,7 +243,7 @@ def forks() -> ForkServerContext:
     """Starts processes quickly; made before the folder for temporary files is another one."""
     made = multiprocessing.get_context("forkserver")
     made.set_forkserver_preload(
-        ["obstore.store", "rankmill.scorer.rerank", "rankmill.pipeline.ingest.run_ingest", __name__]
+        ["obstore.store", "rankmill.scorer.rerank.rerank", "rankmill.pipeline.ingest.run_ingest", __name__]
     )
     first = made.Process(target=int)
     first.start()

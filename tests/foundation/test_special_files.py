@@ -114,7 +114,7 @@ def test_what_is_no_secret_stays():
 
 
 def test_a_process_substitution_is_a_pipe():
-    program = "from rankmill.pipeline.sources.files import check_file; from pathlib import Path; import sys; check_file(Path(sys.argv[1]))"
+    program = "from rankmill.pipeline.read.files import check_file; from pathlib import Path; import sys; check_file(Path(sys.argv[1]))"
     code = f"{sys.executable} -c '{program}' <(echo 1)"
     found = subprocess.run(["bash", "-c", code], capture_output=True, text=True, check=False)
     assert "is a pipe" in found.stderr

@@ -15,11 +15,11 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from rankmill.pipeline.binning import bin_dataset
-from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.dataset_manifest import MANIFEST_NAME
-from rankmill.pipeline.grouping import bucket_rows, shard_writer
-from rankmill.pipeline.grouping import settled_bucket as layout
+from rankmill.pipeline.bins.binning import bin_dataset
+from rankmill.pipeline.dataset.dataset import Dataset
+from rankmill.pipeline.dataset.manifest import MANIFEST_NAME
+from rankmill.pipeline.group import bucket_rows, shard_writer
+from rankmill.pipeline.group import settled_bucket as layout
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.memory_plans import MemoryShare
 from rankmill.pipeline.options import IngestOptions, ReadOptions

@@ -10,9 +10,9 @@ from pyarrow import feather, ipc
 
 from rankmill.foundation.errors import DataRejected, MalformedRow
 from rankmill.pipeline.options import ReadOptions
-from rankmill.pipeline.sources.arrow_ipc import ArrowSource
-from rankmill.pipeline.sources.batch import Quarantine
-from rankmill.pipeline.sources.open_source import open_source
+from rankmill.pipeline.read.arrow_ipc import ArrowSource
+from rankmill.pipeline.read.batch import Quarantine
+from rankmill.pipeline.read.open_source import open_source
 from tests.refusals import refused
 
 

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from rankmill.foundation.errors import ConflictError, DataRejected, DatasetFormatError, InputError
-from rankmill.pipeline import bin_work
-from rankmill.pipeline.bin_layout import lanes_of, n_lanes
-from rankmill.pipeline.binning import bin_dataset
-from rankmill.pipeline.binspec import apply_bins, feature_bins
-from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.bins import work as bin_work
+from rankmill.pipeline.bins.binning import bin_dataset
+from rankmill.pipeline.bins.layout import lanes_of, n_lanes
+from rankmill.pipeline.bins.spec import apply_bins, feature_bins
+from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.options import IngestOptions, SynthParameters
 from rankmill.pipeline.synth import write_synthetic

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from rankmill.foundation.errors import DatasetFormatError, InputError
-from rankmill.pipeline import binspec
-from rankmill.pipeline.binspec import BinSpec, FeatureBins, apply_bins, feature_bins, matrix_bins
+from rankmill.pipeline.bins import spec as binspec
+from rankmill.pipeline.bins.spec import BinSpec, FeatureBins, apply_bins, feature_bins, matrix_bins
 from tests import naive
 from tests.refusals import refused
 

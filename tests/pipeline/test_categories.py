@@ -15,17 +15,17 @@ import pyarrow.parquet as pq
 import pytest
 
 from rankmill.foundation.errors import DataRejected, InputError, MalformedLine, UnusableColumns
-from rankmill.pipeline import vocabulary
-from rankmill.pipeline.binning import bin_dataset, bin_plan, find_bins
-from rankmill.pipeline.binspec import apply_bins
-from rankmill.pipeline.categories import category_code, category_codes
-from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.bins import vocabulary
+from rankmill.pipeline.bins.binning import bin_dataset, bin_plan, find_bins
+from rankmill.pipeline.bins.categories import category_code, category_codes
+from rankmill.pipeline.bins.spec import apply_bins
+from rankmill.pipeline.bins.vocabulary import Vocabulary
+from rankmill.pipeline.dataset.dataset import Dataset
+from rankmill.pipeline.dataset.sql import query_dataset
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.options import IngestOptions, ReadOptions
-from rankmill.pipeline.sources import role_columns
-from rankmill.pipeline.sources.open_source import open_source
-from rankmill.pipeline.sql import query_dataset
-from rankmill.pipeline.vocabulary import Vocabulary
+from rankmill.pipeline.read import role_columns
+from rankmill.pipeline.read.open_source import open_source
 from tests.bins import bins_of
 from tests.refusals import refused
 from tests.written import files_in, write_rows

@@ -10,8 +10,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from rankmill.pipeline.binning import bin_dataset
-from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.bins.binning import bin_dataset
+from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.options import IngestOptions, ReadOptions
 from rankmill.pipeline.statistics.dataset_drift import compare, compare_with

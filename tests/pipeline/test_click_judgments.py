@@ -13,17 +13,17 @@ import pytest
 from typer.testing import CliRunner
 
 from rankmill.cli import app
+from rankmill.clicks.judge import judge_documents
+from rankmill.clicks.judge_options import ClickWeighting, JudgeOptions
+from rankmill.clicks.preferences import block_pairs
+from rankmill.clicks.result_lists import LogBlock, LogInMemory
+from rankmill.clicks.simulate import EXAMINATION, QueriesToShow, simulate
+from rankmill.clicks.simulation_options import ClickSimulation
+from rankmill.clicks.write_judgments import write_judgments
 from rankmill.foundation.errors import DataRejected, InputError
-from rankmill.pipeline.clicks.judge import judge_documents
-from rankmill.pipeline.clicks.judge_options import ClickWeighting, JudgeOptions
-from rankmill.pipeline.clicks.preferences import block_pairs
-from rankmill.pipeline.clicks.propensities import Propensities, write_propensities
-from rankmill.pipeline.clicks.result_lists import LogBlock, LogInMemory
-from rankmill.pipeline.clicks.simulate import EXAMINATION, QueriesToShow, simulate
-from rankmill.pipeline.clicks.simulation_options import ClickSimulation
-from rankmill.pipeline.clicks.write_judgments import write_judgments
-from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
+from rankmill.pipeline.judgments.propensities import Propensities, write_propensities
 from rankmill.pipeline.options import IngestOptions, ReadOptions
 from tests import naive_clicks as naive
 from tests.pipeline.test_click_models import in_two_blocks, log_of

@@ -15,14 +15,14 @@ import pyarrow as pa
 import pytest
 from pyarrow import feather
 
+from rankmill.clicks.log_options import ClickLogOptions
+from rankmill.clicks.models.counts import count_clicks
+from rankmill.clicks.read_log import open_click_log
+from rankmill.clicks.result_lists import LogBlock, LogInMemory
+from rankmill.clicks.spilled_log import BYTES_A_ROW, RESIDENT, LogRows, LogSpill, assemble
 from rankmill.foundation.errors import DataRejected, InputError, MalformedLine, MalformedRow
-from rankmill.pipeline.clicks.log_options import ClickLogOptions
-from rankmill.pipeline.clicks.models.counts import count_clicks
-from rankmill.pipeline.clicks.read_log import open_click_log
-from rankmill.pipeline.clicks.result_lists import LogBlock, LogInMemory
-from rankmill.pipeline.clicks.spilled_log import BYTES_A_ROW, RESIDENT, LogRows, LogSpill, assemble
-from rankmill.pipeline.grouping.query_splits import hash_ids
-from rankmill.pipeline.sources.batch import Quarantine
+from rankmill.pipeline.group.query_splits import hash_ids
+from rankmill.pipeline.read.batch import Quarantine
 from tests import naive_clicks as naive
 from tests.refusals import refused, unnamed
 

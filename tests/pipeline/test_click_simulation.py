@@ -6,10 +6,9 @@ import numpy as np
 import polars as pl
 import pytest
 
-from rankmill.foundation.errors import InputError
-from rankmill.pipeline.clicks import simulate as simulation
-from rankmill.pipeline.clicks.result_lists import LogBlock
-from rankmill.pipeline.clicks.simulate import (
+from rankmill.clicks import simulate as simulation
+from rankmill.clicks.result_lists import LogBlock
+from rankmill.clicks.simulate import (
     EXAMINATION,
     QueriesToShow,
     click_probabilities,
@@ -17,7 +16,8 @@ from rankmill.pipeline.clicks.simulate import (
     simulate,
     write_click_log,
 )
-from rankmill.pipeline.clicks.simulation_options import ClickSimulation
+from rankmill.clicks.simulation_options import ClickSimulation
+from rankmill.foundation.errors import InputError
 from rankmill.pipeline.options import SynthParameters
 from rankmill.pipeline.synth import write_synthetic
 from tests import naive_clicks as naive

@@ -12,12 +12,12 @@ from typer.testing import CliRunner
 
 from rankmill.foundation.errors import DataRejected, InputError, MalformedLine, MalformedRow
 from rankmill.pipeline.cli import app
-from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.options import IngestOptions, ReadOptions
-from rankmill.pipeline.sources.column_roles import HABITS, OPTIONAL, PARTS, parse_columns
-from rankmill.pipeline.sources.columns import table_columns
-from rankmill.pipeline.sources.open_source import open_source
+from rankmill.pipeline.read.column_roles import HABITS, OPTIONAL, PARTS, parse_columns
+from rankmill.pipeline.read.columns import table_columns
+from rankmill.pipeline.read.open_source import open_source
 from tests.refusals import refused
 from tests.written import data_of, write_rows
 

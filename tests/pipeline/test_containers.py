@@ -15,11 +15,11 @@ import pytest
 from pyarrow import feather
 
 from rankmill.foundation.errors import DataRejected, InputError
-from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.options import IngestOptions, ReadOptions
-from rankmill.pipeline.sources.open_source import open_source
-from rankmill.scorer.scored_file import read_scored
+from rankmill.pipeline.read.open_source import open_source
+from rankmill.scorer.evaluate.scored_file import read_scored
 from tests.refusals import refused
 
 ROWS = {"qid": ["q1", "q1", "q2", "q2"], "doc_id": list("abab"), "grade": [1, 0, 0, 2], "x": [0.5, 1.5, 2.5, 3.5]}

@@ -12,7 +12,7 @@ from rankmill.foundation.errors import DatasetFormatError, InputError
 from rankmill.foundation.storage import staging as storage_staging
 from rankmill.foundation.storage.publish import publish_folder, write_atomically
 from rankmill.foundation.storage.staging import staging_folder
-from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.options import IngestOptions
 from tests.refusals import refused
@@ -151,7 +151,9 @@ def test_a_shard_that_has_its_digest_but_cannot_be_decoded_is_named(tmp_path):
 
 def test_a_shard_is_hashed_once(dataset, monkeypatch):
     hashed = []
-    monkeypatch.setattr("rankmill.pipeline.stored_shards.file_digest", lambda file: hashed.append(file) or file.stem)
+    monkeypatch.setattr(
+        "rankmill.pipeline.dataset.stored_shards.file_digest", lambda file: hashed.append(file) or file.stem
+    )
     opened = Dataset.open(dataset.path)
     for _ in range(3):
         opened.rows("train")

@@ -9,10 +9,10 @@ import pytest
 
 from rankmill.foundation.errors import DataRejected, MalformedLine
 from rankmill.pipeline.options import ReadOptions
-from rankmill.pipeline.sources import delimited_text
-from rankmill.pipeline.sources.batch import Quarantine
-from rankmill.pipeline.sources.delimited import DelimitedSource
-from rankmill.pipeline.sources.delimited_text import DelimitedText
+from rankmill.pipeline.read import delimited_text
+from rankmill.pipeline.read.batch import Quarantine
+from rankmill.pipeline.read.delimited import DelimitedSource
+from rankmill.pipeline.read.delimited_text import DelimitedText
 from tests import naive
 
 ENDS = ("\n", "\r\n", "\r")

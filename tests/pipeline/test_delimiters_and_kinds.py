@@ -13,11 +13,11 @@ import pytest
 from pyarrow import orc
 
 from rankmill.foundation.errors import RankmillError
-from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.options import IngestOptions, ReadOptions
-from rankmill.pipeline.sources.files import find_files
-from rankmill.scorer.scored_file import read_qrels, read_scored
+from rankmill.pipeline.read.files import find_files
+from rankmill.scorer.evaluate.scored_file import read_qrels, read_scored
 from tests.refusals import refused
 
 ROWS = "qid,doc_id,grade,x\nq1,a,1,0.5\nq1,b,0,1.5\n"

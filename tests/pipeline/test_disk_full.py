@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.options import IngestOptions
 from tests.pipeline.interrupted import BALLAST, ROOT, start

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from rankmill.foundation.errors import DatasetFormatError, DriftAlarm, InputError
-from rankmill.pipeline.binning import bin_dataset
-from rankmill.pipeline.binspec import feature_bins
+from rankmill.pipeline.bins.binning import bin_dataset
+from rankmill.pipeline.bins.spec import feature_bins
 from rankmill.pipeline.cli import app
-from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.options import IngestOptions
 from rankmill.pipeline.statistics import _kernels

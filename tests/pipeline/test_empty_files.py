@@ -7,12 +7,12 @@ import gzip
 import polars as pl
 import pytest
 
+from rankmill.clicks.read_log import open_click_log
 from rankmill.foundation.errors import DataRejected
-from rankmill.pipeline.clicks.read_log import open_click_log
-from rankmill.pipeline.dataset_manifest import MANIFEST_NAME
+from rankmill.pipeline.dataset.manifest import MANIFEST_NAME
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.options import IngestOptions
-from rankmill.scorer.candidate_sources import files_of
+from rankmill.scorer.rerank.candidate_sources import files_of
 from tests.refusals import refused
 
 TABLE = pl.DataFrame({"qid": ["q1", "q1", "q2"], "doc_id": ["a", "b", "a"], "grade": [1, 0, 2], "x": [0.5, 1.5, 2.5]})

@@ -9,9 +9,9 @@ from typer.testing import CliRunner
 from rankmill.cli import execute
 from rankmill.foundation.errors import InputError
 from rankmill.pipeline.cli import app
-from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
-from rankmill.pipeline.sources.files import find_files, format_of
+from rankmill.pipeline.read.files import find_files, format_of
 from tests.refusals import only_line, refused, unnamed
 
 LINE = "1 qid:{} 1:0.5\n"

@@ -20,9 +20,9 @@ import pytest
 from rankmill.foundation.errors import DataRejected, InputError
 from rankmill.pipeline.options import ReadOptions
 from rankmill.pipeline.pairs.pair_files import PairFile
-from rankmill.pipeline.sources.batch import Quarantine
-from rankmill.pipeline.sources.grades import GradeRules
-from rankmill.pipeline.sources.open_source import open_source
+from rankmill.pipeline.read.batch import Quarantine
+from rankmill.pipeline.read.grades import GradeRules
+from rankmill.pipeline.read.open_source import open_source
 from tests import naive_letor
 from tests.naive_letor import Read
 

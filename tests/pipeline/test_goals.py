@@ -8,10 +8,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from rankmill.foundation.errors import DataRejected, InputError
-from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.dataset.dataset import Dataset
+from rankmill.pipeline.dataset.sql import query_dataset
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.options import IngestOptions, ReadOptions
-from rankmill.pipeline.sql import query_dataset
 from rankmill.pipeline.statistics.describe_dataset import describe
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.training_rows import read_columns

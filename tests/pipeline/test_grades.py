@@ -14,10 +14,10 @@ from typer.testing import CliRunner
 
 from rankmill.foundation.errors import DataRejected, InputError, MalformedLine, MalformedRow
 from rankmill.pipeline.cli import app
-from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.options import MAX_GRADE, IngestOptions, ReadOptions, parse_words
-from rankmill.pipeline.sources.grades import GRADE_RULE, GradeRules
+from rankmill.pipeline.read.grades import GRADE_RULE, GradeRules
 from tests import naive_letor
 from tests.refusals import refused
 from tests.written import data_of

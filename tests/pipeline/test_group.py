@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankmill.foundation.errors import DatasetFormatError
-from rankmill.pipeline.grouping import _kernels
-from rankmill.pipeline.grouping import bucket_rows as bucket_module
-from rankmill.pipeline.grouping import sketch as module
-from rankmill.pipeline.grouping.bucket_files import BucketFiles
-from rankmill.pipeline.grouping.bucket_rows import RowSpill, padded, read_bucket, spilled_schema
-from rankmill.pipeline.grouping.query_splits import SPLIT_SALT, buckets_of, hash_ids, splits_of
-from rankmill.pipeline.grouping.sketch import MAGIC, MOST_HASHES, SALT, Overlap, QuerySketch, overlap
-from rankmill.pipeline.sources.batch import BATCH_BYTES, RowBatch
+from rankmill.pipeline.group import _kernels
+from rankmill.pipeline.group import bucket_rows as bucket_module
+from rankmill.pipeline.group import sketch as module
+from rankmill.pipeline.group.bucket_files import BucketFiles
+from rankmill.pipeline.group.bucket_rows import RowSpill, padded, read_bucket, spilled_schema
+from rankmill.pipeline.group.query_splits import SPLIT_SALT, buckets_of, hash_ids, splits_of
+from rankmill.pipeline.group.sketch import MAGIC, MOST_HASHES, SALT, Overlap, QuerySketch, overlap
+from rankmill.pipeline.read.batch import BATCH_BYTES, RowBatch
 from tests import naive
 from tests.refusals import refused
 

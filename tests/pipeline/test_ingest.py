@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from rankmill.foundation.errors import ConflictError, DataRejected, InputError, MalformedLine, TooManyRejects
-from rankmill.pipeline import publish_dataset
 from rankmill.pipeline.cli import app
-from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.dataset import publish as publish_dataset
+from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.ingest import dataset_builder as building
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.ingest import run_ingest as running

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from rankmill.pipeline.options import ReadOptions
-from rankmill.pipeline.sources.batch import Quarantine
-from rankmill.pipeline.sources.jsonl.explain_line import Values, read_line
-from rankmill.pipeline.sources.jsonl.json_keys import read_keys
-from rankmill.pipeline.sources.jsonl.json_lines import JsonSource
+from rankmill.pipeline.read.batch import Quarantine
+from rankmill.pipeline.read.explain_json import Values, read_line
+from rankmill.pipeline.read.json_keys import read_keys
+from rankmill.pipeline.read.json_lines import JsonSource
 
 NUMBERS = [
     "0",

@@ -14,13 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankmill.foundation.errors import DataRejected, MalformedLine, TooManyRejects
-from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.options import IngestOptions, ReadOptions
-from rankmill.pipeline.sources.batch import Quarantine
-from rankmill.pipeline.sources.jsonl.json_lines import JsonSource
-from rankmill.pipeline.sources.open_source import open_source, share_features
-from rankmill.scorer.candidate_sources import open_sources
+from rankmill.pipeline.read.batch import Quarantine
+from rankmill.pipeline.read.json_lines import JsonSource
+from rankmill.pipeline.read.open_source import open_source, share_features
+from rankmill.scorer.rerank.candidate_sources import open_sources
 from tests import naive_json
 from tests.refusals import refused
 from tests.written import files_in

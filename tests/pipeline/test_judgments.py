@@ -11,12 +11,12 @@ from typer.testing import CliRunner
 
 from rankmill.foundation.errors import DataRejected, InputError
 from rankmill.pipeline.cli import app
-from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.dataset.dataset import Dataset
+from rankmill.pipeline.dataset.sql import query_dataset
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.memory_plans import MemoryShare
 from rankmill.pipeline.options import AGGREGATES, IngestOptions, ReadOptions
-from rankmill.pipeline.sources.files import find_files
-from rankmill.pipeline.sql import query_dataset
+from rankmill.pipeline.read.files import find_files
 from rankmill.pipeline.statistics.describe_dataset import describe
 from tests import naive_judgments
 from tests.refusals import refused, unnamed
@@ -160,7 +160,7 @@ def test_neither_order_nor_files_nor_memory_show(tmp_path, how, by_qrels, monkey
         rng.shuffle(judgments)
         if seed == 1:  # too much to be held
             monkeypatch.setattr(
-                "rankmill.pipeline.grouping.shard_writer.writing_share", lambda *_, **__: MemoryShare(2, 1)
+                "rankmill.pipeline.group.shard_writer.writing_share", lambda *_, **__: MemoryShare(2, 1)
             )
         else:
             monkeypatch.undo()

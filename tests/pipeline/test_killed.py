@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.dataset_manifest import MANIFEST_NAME
+from rankmill.pipeline.dataset.dataset import Dataset
+from rankmill.pipeline.dataset.manifest import MANIFEST_NAME
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.options import IngestOptions
 from tests.pipeline.interrupted import operations, start

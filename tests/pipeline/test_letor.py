@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from rankmill.foundation.errors import DataRejected, MalformedLine, TooManyRejects
 from rankmill.pipeline.options import ReadOptions
-from rankmill.pipeline.sources.batch import Quarantine
-from rankmill.pipeline.sources.letor import LetorSource
-from rankmill.pipeline.sources.open_source import open_source
+from rankmill.pipeline.read.batch import Quarantine
+from rankmill.pipeline.read.letor import LetorSource
+from rankmill.pipeline.read.open_source import open_source
 from tests import naive
 from tests.refusals import refused
 

@@ -11,14 +11,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from rankmill.foundation.errors import DataRejected, InputError, RankmillError
-from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.grouping.query_splits import hash_ids
+from rankmill.pipeline.dataset.dataset import Dataset
+from rankmill.pipeline.group.query_splits import hash_ids
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.ingest.dataset_builder import Building
 from rankmill.pipeline.options import ReadOptions
-from rankmill.pipeline.sources.open_source import open_source
-from rankmill.scorer.evaluate import evaluate
-from rankmill.scorer.first_stage import FirstStage
+from rankmill.pipeline.read.open_source import open_source
+from rankmill.scorer.evaluate.evaluate import evaluate
+from rankmill.scorer.rerank.first_stage import FirstStage
 from tests.refusals import refused
 
 ALIKE = ("8yn0iYCKYHlIj4-BwPqk", "GReLUrM4wMqfg9yzV3KQ")  # a known collision of FNV-1a of 64 bits

@@ -11,7 +11,7 @@ from typer.main import get_command
 
 import rankmill.cli
 from rankmill.cli import execute
-from rankmill.pipeline.sources.files import COMPANIONS
+from rankmill.pipeline.read.files import COMPANIONS
 from tests.pipeline.malformed.generated import GENERATED
 
 FOLDER = Path(__file__).parent / "malformed"

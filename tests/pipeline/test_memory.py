@@ -13,9 +13,9 @@ from rankmill.foundation.cores import available_cores
 from rankmill.foundation.errors import InputError
 from rankmill.foundation.process_memory import checked_memory
 from rankmill.foundation.units import MIN_MEMORY
-from rankmill.pipeline.grouping.bucket_files import BucketFiles
-from rankmill.pipeline.grouping.bucket_rows import RowSpill, spilled_schema
-from rankmill.pipeline.grouping.query_splits import buckets_of
+from rankmill.pipeline.group.bucket_files import BucketFiles
+from rankmill.pipeline.group.bucket_rows import RowSpill, spilled_schema
+from rankmill.pipeline.group.query_splits import buckets_of
 from rankmill.pipeline.memory_plans import (
     BYTES_A_ROW,
     RESIDENT,
@@ -23,7 +23,7 @@ from rankmill.pipeline.memory_plans import (
     writing_share,
 )
 from rankmill.pipeline.options import DEFAULT_BLOCK_BYTES, IngestOptions, SynthParameters
-from rankmill.pipeline.sources.batch import BATCH_BYTES, RowBatch
+from rankmill.pipeline.read.batch import BATCH_BYTES, RowBatch
 from rankmill.pipeline.synth import write_synthetic
 from tests.refusals import refused
 

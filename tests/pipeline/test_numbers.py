@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from numba import njit
 
 from rankmill.pipeline.options import ReadOptions
-from rankmill.pipeline.sources import _number_kernels as _kernels
-from rankmill.pipeline.sources.letor import LetorSource
-from rankmill.pipeline.sources.number_text import read_floats
-from rankmill.pipeline.sources.role_columns import feature_numbers
+from rankmill.pipeline.read import _number_kernels as _kernels
+from rankmill.pipeline.read.letor import LetorSource
+from rankmill.pipeline.read.number_text import read_floats
+from rankmill.pipeline.read.role_columns import feature_numbers
 from tests import naive
 
 

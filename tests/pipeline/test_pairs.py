@@ -11,9 +11,9 @@ import pytest
 from typer.testing import CliRunner
 
 from rankmill.foundation.errors import DataRejected, DatasetFormatError, InputError, TooManyRejects
-from rankmill.pipeline.binning import bin_dataset
+from rankmill.pipeline.bins.binning import bin_dataset
 from rankmill.pipeline.cli import app
-from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.options import IngestOptions
 from rankmill.pipeline.statistics.describe_dataset import describe

@@ -20,16 +20,16 @@ import pytest
 from rankmill.cli import execute
 from rankmill.foundation.cluster.workers import Cluster
 from rankmill.foundation.errors import DataRejected, InputError, MalformedRow, TooManyRejects, WorkerLost
-from rankmill.pipeline.binning import bin_dataset, bin_plan
-from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.grouping import shard_writer
-from rankmill.pipeline.grouping.bucket_rows import RowSpill, read_bucket, spilled_schema
-from rankmill.pipeline.grouping.spill_files import SpillFile, SpillParts
+from rankmill.pipeline.bins.binning import bin_dataset, bin_plan
+from rankmill.pipeline.dataset.dataset import Dataset
+from rankmill.pipeline.group import shard_writer
+from rankmill.pipeline.group.bucket_rows import RowSpill, read_bucket, spilled_schema
+from rankmill.pipeline.group.spill_files import SpillFile, SpillParts
 from rankmill.pipeline.ingest import IngestOptions, ingest
 from rankmill.pipeline.memory_plans import BinPlan, MemoryShare
 from rankmill.pipeline.options import ReadOptions
-from rankmill.pipeline.sources import file_ranges
-from rankmill.pipeline.sources.batch import RowBatch
+from rankmill.pipeline.read import file_ranges
+from rankmill.pipeline.read.batch import RowBatch
 from tests.clusters import killing_in, look_often, lose_each_call_once, on, opened_by
 from tests.pipeline.test_any_order import KINDS, judgments, read_as, write
 from tests.refusals import refused
@@ -110,7 +110,7 @@ def test_row_groups_of_one_file_are_read_by_several_workers(tmp_path: Path) -> N
 
 
 def _opened(path: Path):
-    from rankmill.pipeline.sources.open_source import open_source
+    from rankmill.pipeline.read.open_source import open_source
 
     return open_source(path)
 
@@ -320,7 +320,7 @@ def test_the_command_writes_the_same(tmp_path: Path, capfd: pytest.CaptureFixtur
 
 # ---- bins ----------------------------------------------------------------------------------------------------------------
 
-BINNING = "rankmill.pipeline.binning"
+BINNING = "rankmill.pipeline.bins.binning"
 
 
 @pytest.fixture(scope="module")

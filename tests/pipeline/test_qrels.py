@@ -10,8 +10,8 @@ import pytest
 from rankmill.foundation.errors import DataRejected, TooManyRejects
 from rankmill.pipeline.judgments.judgment_files import JudgmentFile
 from rankmill.pipeline.options import MAX_GRADE, ReadOptions
-from rankmill.pipeline.sources.batch import Quarantine
-from rankmill.pipeline.sources.grades import GradeRules
+from rankmill.pipeline.read.batch import Quarantine
+from rankmill.pipeline.read.grades import GradeRules
 from tests.refusals import refused
 from tests.written import write_rows
 

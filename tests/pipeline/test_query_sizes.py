@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from rankmill.foundation.errors import InputError, MalformedLine
-from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.options import IngestOptions, ReadOptions
-from rankmill.pipeline.sources.batch import Quarantine
-from rankmill.pipeline.sources.letor import LetorSource
-from rankmill.scorer.candidate_sources import open_sources
+from rankmill.pipeline.read.batch import Quarantine
+from rankmill.pipeline.read.letor import LetorSource
+from rankmill.scorer.rerank.candidate_sources import open_sources
 from tests import naive
 from tests.refusals import refused
 

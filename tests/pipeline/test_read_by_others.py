@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from rankmill.foundation.errors import DatasetFormatError
-from rankmill.pipeline.binning import bin_dataset
-from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.bins.binning import bin_dataset
+from rankmill.pipeline.dataset.dataset import Dataset
+from rankmill.pipeline.dataset.sql import query_dataset
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.options import IngestOptions, ReadOptions
-from rankmill.pipeline.sql import query_dataset
 from rankmill.pipeline.statistics.feature_statistics import statistics_of
 from tests.readers import READERS, rows_of
 from tests.refusals import refused

@@ -22,16 +22,17 @@ from typer.testing import CliRunner
 
 from rankmill.foundation.errors import InputError
 from rankmill.foundation.units import MIN_MEMORY
-from rankmill.pipeline import bin_work, binning, sampled_bins
-from rankmill.pipeline.binning import bin_dataset, bin_plan, find_bins
-from rankmill.pipeline.binspec import BinSpec, apply_bins, feature_bins
+from rankmill.pipeline.bins import binning, sampled_bins
+from rankmill.pipeline.bins import work as bin_work
+from rankmill.pipeline.bins.binning import bin_dataset, bin_plan, find_bins
+from rankmill.pipeline.bins.quantiles import sort_values
+from rankmill.pipeline.bins.sampled_bins import SAMPLE_SALT, SampledColumn, cumulated, sampled_places
+from rankmill.pipeline.bins.spec import BinSpec, apply_bins, feature_bins
 from rankmill.pipeline.cli import app
-from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.memory_plans import MOST_SAMPLED_ROWS, BinPlan
 from rankmill.pipeline.options import IngestOptions
-from rankmill.pipeline.quantiles import sort_values
-from rankmill.pipeline.sampled_bins import SAMPLE_SALT, SampledColumn, cumulated, sampled_places
 from tests import naive_samples
 from tests.refusals import refused, unnamed
 
@@ -320,8 +321,8 @@ def test_the_command_says_before_what_it_takes(folder, tmp_path):
 PEAK = """
 import sys, time
 from pathlib import Path
-from rankmill.pipeline.binning import bin_dataset, bin_plan
-from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.bins.binning import bin_dataset, bin_plan
+from rankmill.pipeline.dataset.dataset import Dataset
 dataset = Dataset.open(Path(sys.argv[1]))
 plan = bin_plan(dataset, int(sys.argv[2]))
 started = time.perf_counter()

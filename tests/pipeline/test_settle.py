@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from rankmill.foundation.errors import DataRejected
-from rankmill.pipeline.grouping.bucket_rows import BucketRows
+from rankmill.pipeline.group.bucket_rows import BucketRows
 from rankmill.pipeline.judgments.aggregate import merge_rows, settle_by_judgments
 from rankmill.pipeline.judgments.judgment_counts import repeats
 from rankmill.pipeline.options import AGGREGATES

@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 
 from rankmill.foundation.errors import InputError
 from rankmill.pipeline.cli import app
-from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.dataset_manifest import SPLITS
-from rankmill.pipeline.grouping.query_splits import (
+from rankmill.pipeline.dataset.dataset import Dataset
+from rankmill.pipeline.dataset.manifest import SPLITS
+from rankmill.pipeline.group.query_splits import (
     ByFold,
     ByShares,
     ByTime,

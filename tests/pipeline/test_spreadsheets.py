@@ -7,8 +7,8 @@ import pytest
 
 from rankmill.foundation.errors import InputError, MalformedLine, UnusableColumns
 from rankmill.pipeline.options import ReadOptions
-from rankmill.pipeline.sources.batch import Quarantine
-from rankmill.pipeline.sources.open_source import open_source
+from rankmill.pipeline.read.batch import Quarantine
+from rankmill.pipeline.read.open_source import open_source
 
 PLAIN = "qid,grade,price,weight,x\na,1,12.50,0.5,3\nb,0,,2,-0.25\n"
 

@@ -14,12 +14,12 @@ import pytest
 from typer.testing import CliRunner
 
 from rankmill.foundation.errors import InputError
-from rankmill.pipeline.binning import bin_dataset
+from rankmill.pipeline.bins.binning import bin_dataset
 from rankmill.pipeline.cli import app
-from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.dataset.dataset import Dataset
+from rankmill.pipeline.dataset.sql import query_dataset
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.options import IngestOptions, QueryOptions, ReadOptions, SynthParameters
-from rankmill.pipeline.sql import query_dataset
 from rankmill.pipeline.synth import write_synthetic
 from tests.refusals import refused
 from tests.written import files_in

@@ -16,10 +16,10 @@ from typer.testing import CliRunner
 
 from rankmill.foundation.errors import InputError
 from rankmill.foundation.records import as_json
-from rankmill.pipeline.binning import bin_dataset
+from rankmill.pipeline.bins.binning import bin_dataset
 from rankmill.pipeline.cli import app
-from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.grouping import settled_bucket as layout
+from rankmill.pipeline.dataset.dataset import Dataset
+from rankmill.pipeline.group import settled_bucket as layout
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.options import IngestOptions, ReadOptions, SynthParameters
 from rankmill.pipeline.statistics.describe_dataset import describe

@@ -13,7 +13,7 @@ import pytest
 
 from rankmill.foundation.errors import InputError
 from rankmill.pipeline import synth
-from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.options import SynthParameters
 from rankmill.pipeline.synth import category_effects, generate, ideal_scores, write_synthetic

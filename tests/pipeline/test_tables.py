@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from rankmill.foundation.errors import DataRejected, InputError, MalformedLine, MalformedRow
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.options import IngestOptions, ReadOptions
-from rankmill.pipeline.sources.batch import Quarantine
-from rankmill.pipeline.sources.delimited import DelimitedSource
-from rankmill.pipeline.sources.open_source import open_source
-from rankmill.pipeline.sources.parquet import ParquetSource
+from rankmill.pipeline.read.batch import Quarantine
+from rankmill.pipeline.read.delimited import DelimitedSource
+from rankmill.pipeline.read.open_source import open_source
+from rankmill.pipeline.read.parquet import ParquetSource
 from tests import naive
 from tests.refusals import refused
 

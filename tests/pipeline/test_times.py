@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankmill.foundation.errors import DataRejected, InputError, MalformedLine, MalformedRow
-from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.options import IngestOptions, ReadOptions
-from rankmill.pipeline.sources.open_source import open_source
-from rankmill.pipeline.sources.times import iso, times_of
+from rankmill.pipeline.read.open_source import open_source
+from rankmill.pipeline.read.times import iso, times_of
 from tests.refusals import refused
 from tests.written import write_rows
 

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from rankmill.foundation.errors import DataRejected, InputError, MalformedLine
-from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.options import IngestOptions, ReadOptions
-from rankmill.pipeline.sources.batch import Quarantine
-from rankmill.pipeline.sources.open_source import open_source
-from rankmill.pipeline.sources.trec_run import RunSource
+from rankmill.pipeline.read.batch import Quarantine
+from rankmill.pipeline.read.open_source import open_source
+from rankmill.pipeline.read.trec_run import RunSource
 from tests.refusals import refused
 
 CANDIDATES = ReadOptions(grade_required=False)

@@ -11,17 +11,17 @@ import pytest
 from rankmill.foundation.errors import DataRejected, MalformedLine, TooManyRejects
 from rankmill.foundation.storage.staging import staging_folder
 from rankmill.foundation.threads import ahead, in_order
-from rankmill.pipeline.grouping import bucket_rows as spill_module
-from rankmill.pipeline.grouping.bucket_files import BucketFiles
-from rankmill.pipeline.grouping.bucket_rows import RowSpill, spilled_schema
+from rankmill.pipeline.group import bucket_rows as spill_module
+from rankmill.pipeline.group.bucket_files import BucketFiles
+from rankmill.pipeline.group.bucket_rows import RowSpill, spilled_schema
 from rankmill.pipeline.ingest.read_rows import read_all
 from rankmill.pipeline.options import ReadOptions
-from rankmill.pipeline.sources import blocks as blocks_module
-from rankmill.pipeline.sources import letor as letor_module
-from rankmill.pipeline.sources.batch import Quarantine, RowBatch
-from rankmill.pipeline.sources.blocks import LineNumbers
-from rankmill.pipeline.sources.delimited import DelimitedSource
-from rankmill.pipeline.sources.letor import LetorSource
+from rankmill.pipeline.read import blocks as blocks_module
+from rankmill.pipeline.read import letor as letor_module
+from rankmill.pipeline.read.batch import Quarantine, RowBatch
+from rankmill.pipeline.read.blocks import LineNumbers
+from rankmill.pipeline.read.delimited import DelimitedSource
+from rankmill.pipeline.read.letor import LetorSource
 from tests.waiting import LIMIT
 
 

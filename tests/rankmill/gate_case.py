@@ -11,8 +11,8 @@ import numpy as np
 from rankmill.foundation.records import as_json
 from rankmill.gate import judging
 from rankmill.gate.judging import Contender
-from rankmill.pipeline.binning import bin_dataset
-from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.bins.binning import bin_dataset
+from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.options import IngestOptions, ReadOptions
 from rankmill.trainer.train_on_dataset import train

@@ -10,9 +10,9 @@ import numpy as np
 from rankmill.foundation.records import as_json, canonical_json
 from rankmill.gate.gate_rules import GateOptions
 from rankmill.gate.recording import gate
-from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.registry import Registry
-from rankmill.scorer.evaluate import evaluate
+from rankmill.scorer.evaluate.evaluate import evaluate
 from rankmill.scorer.forest import Forest
 from rankmill.trainer.train_on_dataset import train
 from rankmill.trainer.training_options import TrainingOptions

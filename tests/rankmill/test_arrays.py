@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 
 from rankmill import Ranker
-from rankmill.array_rows import Extras, rows_of
-from rankmill.arrays import directions_by_name
-from rankmill.feature_table import table_of
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
+from rankmill.python.array_rows import Extras, rows_of
+from rankmill.python.arrays import directions_by_name
+from rankmill.python.feature_table import table_of
 from tests.refusals import refused
 
 COLUMNS = {"a": [1, None, 3], "b": [0.5, 1e300, -2.25], "c": [True, False, None], "d": [None, None, None]}

@@ -12,11 +12,12 @@ import numpy as np
 import polars as pl
 import pytest
 
-from rankmill import BinnedDataset, Ranker, cross_validate, spilled_values
+from rankmill import BinnedDataset, Ranker, cross_validate
 from rankmill.cli import execute
 from rankmill.foundation.errors import InputError, InvalidParameter, TrainingDataRejected
 from rankmill.pipeline.options import SynthParameters
 from rankmill.pipeline.synth import write_synthetic
+from rankmill.python import spilled_values
 from tests.rankmill.small_ranker import small
 from tests.rankmill.test_categorical_columns import OPTIONS, planted
 from tests.refusals import refused

@@ -12,11 +12,11 @@ import pyarrow as pa
 import pytest
 
 from rankmill import Ranker, cross_validate
-from rankmill.categorical_columns import with_names
-from rankmill.feature_table import matrix_for, table_of
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
-from rankmill.pipeline.binspec import matrix_bins
-from rankmill.pipeline.categories import LARGEST_WHOLE, category_code, category_codes
+from rankmill.pipeline.bins.categories import LARGEST_WHOLE, category_code, category_codes
+from rankmill.pipeline.bins.spec import matrix_bins
+from rankmill.python.categorical_columns import with_names
+from rankmill.python.feature_table import matrix_for, table_of
 from tests.rankmill.small_ranker import small
 from tests.refusals import refused
 

@@ -15,12 +15,12 @@ import pytest
 from rankmill.cli import execute
 from rankmill.foundation.errors import CandidatesRejected
 from rankmill.gate.graded_queries import scores_of
-from rankmill.pipeline.binning import bin_dataset
-from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.bins.binning import bin_dataset
+from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.options import IngestOptions, ReadOptions, SynthParameters
 from rankmill.pipeline.synth import write_synthetic
-from rankmill.scorer.evaluate import evaluate
+from rankmill.scorer.evaluate.evaluate import evaluate
 from rankmill.scorer.forest import Forest
 from rankmill.scorer.inspect.documents import read_documents
 from rankmill.scorer.models import predictor_of

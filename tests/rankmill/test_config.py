@@ -11,7 +11,7 @@ from rankmill.config import Config, Tell
 from rankmill.config_file import _keys_of, read_config, section_class
 from rankmill.foundation.errors import ConfigError, InputError
 from rankmill.foundation.options import values_of
-from rankmill.pipeline.grouping.query_splits import parse_split_time
+from rankmill.pipeline.group.query_splits import parse_split_time
 from rankmill.pipeline.options import IngestOptions
 from rankmill.run.observers import log_of
 from rankmill.scorer.metrics import Policy

@@ -15,7 +15,7 @@ from pyarrow.dataset import dataset
 
 from rankmill import BinnedDataset, Ranker
 from rankmill.foundation.errors import TrainingDataRejected
-from rankmill.given_rows import GivenRows
+from rankmill.python.given_rows import GivenRows
 from tests.rankmill.small_ranker import small
 from tests.refusals import refused
 

@@ -19,7 +19,7 @@ from rankmill.cli import execute
 from rankmill.foundation.cures import named, shell_word, spelled_with
 from rankmill.foundation.errors import DataRejected
 from rankmill.foundation.options import spelled_for_a_command_line, spelled_for_a_file
-from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.options import IngestOptions, ReadOptions
 
@@ -360,17 +360,17 @@ MANY = [f"f{n}" for n in range(20_000)]
 _SHOWING = {"spelled_with", "flagged", "command", "shell_line"}
 _LINE = re.compile(rf"rankmill (?:{_COMMANDS})\b")
 _ELSEWHERE = {  # files whose texts are no messages
-    "foundation/cures.py", "rankmill/demo.py", "rankmill/demo_clicks.py", "rankmill/reference_options.py", "rankmill/reference_pages.py",
+    "foundation/cures.py", "rankmill/demo.py", "rankmill/clicks/demo.py", "rankmill/reference/options.py", "rankmill/reference/pages.py",
     "rankmill/report/provenance.py", "rankmill/warm.py",
 }  # fmt: skip
 NOT_RUN = {
     ("trainer/round_metrics.py", "cannot decide when to stop"): "tests/trainer/test_told_apart.py runs it in Python",
-    ("rankmill/loading.py", "models register"): "names a command, in Python",
+    ("rankmill/python/loading.py", "models register"): "names a command, in Python",
     ("registry/archive.py", "--move-aliases"): "needs a bundle of another registry: tests/registry/test_cli.py",
     ("rankmill/removed.py", ""): "names what is there in place of what was removed",
     ("rankmill/cli.py", "Get started"): "the first steps, which the pages run",
-    ("rankmill/ranker.py", "features are selected"): "names a command, in Python",
-    ("pipeline/dataset.py", "a Dataset is a folder"): "names a command, in Python",
+    ("rankmill/python/ranker.py", "features are selected"): "names a command, in Python",
+    ("pipeline/dataset/dataset.py", "a Dataset is a folder"): "names a command, in Python",
     ("rankmill/run/gate_stages.py", "rankmill run"): "the author of an entry of the log",
     ("rankmill/run/model_stages.py", "rankmill run"): "the author of an entry of the log",
     ("rankmill/run/gate_stages.py", "promotes it again"): "as the promotion of a protected alias, above",
@@ -384,13 +384,16 @@ NOT_RUN = {
     ("registry/promotion.py", "lists them"): "needs an alias that was rolled back: tests/registry/test_promotion.py",
     ("registry/registry_format.py", "models copy"): "needs a registry copied between a disk and a bucket: tests/cloud",
     ("registry/storage.py", "models log"): "needs a failing disk: tests/registry",
-    ("pipeline/vocabulary.py", "too different"): "needs more categories than fit: tests/pipeline/test_categories.py",
-    ("scorer/clicks/interleaving.py", "clicks interleave"): "names a command",
+    (
+        "pipeline/bins/vocabulary.py",
+        "too different",
+    ): "needs more categories than fit: tests/pipeline/test_categories.py",
+    ("rankmill/clicks/interleaving.py", "clicks interleave"): "names a command",
     ("scorer/exchange/formats.py", "models merge"): "names a command",
-    ("pipeline/clicks/read_log.py", "times differ"): "needs a log of many sessions: tests/pipeline/test_click_logs.py",
-    ("pipeline/clicks/read_log.py", "policies"): "needs a log of many policies: tests/pipeline/test_click_logs.py",
-    ("pipeline/clicks/read_log.py", "all files of a log"): "needs several files: tests/pipeline/test_click_logs.py",
-    ("pipeline/clicks/spilled_log.py", "several lists of a query"): "needs contradictory lists: the same tests",
+    ("rankmill/clicks/read_log.py", "times differ"): "needs a log of many sessions: tests/pipeline/test_click_logs.py",
+    ("rankmill/clicks/read_log.py", "policies"): "needs a log of many policies: tests/pipeline/test_click_logs.py",
+    ("rankmill/clicks/read_log.py", "all files of a log"): "needs several files: tests/pipeline/test_click_logs.py",
+    ("rankmill/clicks/spilled_log.py", "several lists of a query"): "needs contradictory lists: the same tests",
 }
 
 

@@ -15,9 +15,9 @@ import pytest
 
 from rankmill import Ranker
 from rankmill.foundation.errors import DataRejected, TrainingDataRejected
-from rankmill.given_rows import GivenRows
 from rankmill.pipeline.options import ReadOptions
-from rankmill.pipeline.sources.open_source import open_source
+from rankmill.pipeline.read.open_source import open_source
+from rankmill.python.given_rows import GivenRows
 from tests.refusals import refused
 
 TIMES = [datetime.datetime(2024, 1, 1, 12), datetime.datetime(1969, 12, 31), None, datetime.datetime(2024, 1, 3)]

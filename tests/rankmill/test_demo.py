@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from rankmill import demo_clicks
 from rankmill.cli import execute
+from rankmill.clicks import demo as demo_clicks
 from tests.refusals import only_line, unnamed
 from tests.test_architecture import public_commands
 

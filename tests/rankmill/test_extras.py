@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from rankmill import Ranker
-from rankmill.array_rows import Extras, rows_of
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
+from rankmill.python.array_rows import Extras, rows_of
 from tests.rankmill.small_ranker import planted_arrays, small
 from tests.refusals import refused
 

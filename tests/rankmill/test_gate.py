@@ -15,8 +15,8 @@ from rankmill.gate import judging
 from rankmill.gate.gate_report import GateReport
 from rankmill.gate.gate_rules import GateRules, convention_digest
 from rankmill.gate.graded_queries import GradedQueries, scores_of
-from rankmill.pipeline.grouping.sketch import QuerySketch
-from rankmill.scorer.evaluate import evaluate
+from rankmill.pipeline.group.sketch import QuerySketch
+from rankmill.scorer.evaluate.evaluate import evaluate
 from rankmill.scorer.metrics import parse_metric
 from rankmill.scorer.metrics.conventions import named_convention
 from tests.rankmill.gate_case import contender, dataset_of, judge, renamed, rows_of, trained, with_leaves

@@ -13,7 +13,7 @@ from rankmill.foundation.options import defaults_of
 from rankmill.gate import guardrails, judging
 from rankmill.gate.gate_rules import LIMITS, NO_OPTION, GateOptions, GateRules
 from rankmill.gate.graded_queries import scores_of
-from rankmill.pipeline.grouping.sketch import Overlap, QuerySketch, overlap
+from rankmill.pipeline.group.sketch import Overlap, QuerySketch, overlap
 from rankmill.pipeline.statistics.dataset_drift import compare
 from rankmill.scorer.forest import Forest
 from rankmill.scorer.predict import ForestPredictor

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from rankmill.cli import execute
 from rankmill.foundation.errors import InputError, Unhealthy
 from rankmill.foundation.units import parse_span, spell
-from rankmill.health import WORKED, Health
 from rankmill.run import LAST_RUN, LAST_SUCCESS
+from rankmill.run.health import WORKED, Health
 from rankmill.run.run_lock import hold
 from tests.refusals import only_line, refused, unnamed
 

@@ -14,7 +14,7 @@ import rankmill
 from rankmill import Ranker, Registry
 from rankmill.foundation.errors import InputError, InvalidName, InvalidParameter, UnknownModel
 from rankmill.foundation.training_facts import DEFAULTS
-from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
 from rankmill.scorer.model_service import find_model
 from rankmill.trainer.parameters import TrainParameters

@@ -15,10 +15,10 @@ import pytest
 
 from rankmill.cli import execute
 from rankmill.foundation.errors import UnusableColumns
-from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.options import ReadOptions
-from rankmill.pipeline.sources.batch import Quarantine
-from rankmill.pipeline.sources.open_source import open_source
+from rankmill.pipeline.read.batch import Quarantine
+from rankmill.pipeline.read.open_source import open_source
 from tests.refusals import refused, unnamed
 
 TEXT = ("query", "title", "price", "added")

@@ -10,11 +10,12 @@ import pytest
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV, GroupKFold
 
-from rankmill import BinnedDataset, Ranker, cross_validate, net_rows, select_features
-from rankmill.binned_dataset import given_rows
-from rankmill.binned_rows import BinningOptions
+from rankmill import BinnedDataset, Ranker, cross_validate, select_features
 from rankmill.foundation.errors import InputError, InvalidParameter, TrainingDataRejected
-from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.dataset.dataset import Dataset
+from rankmill.python import net_rows
+from rankmill.python.binned_dataset import given_rows
+from rankmill.python.binned_rows import BinningOptions
 from rankmill.trainer.nets.cross_validating import cross_validate_net, cross_validate_net_on
 from rankmill.trainer.nets.options import NetOptions
 from rankmill.trainer.nets.train_on_dataset import train_net_on

@@ -12,7 +12,7 @@ import pytest
 from rankmill import Dataset, Ranker, Registry, evaluate, register_model
 from rankmill.cli import execute
 from rankmill.foundation.notebook_html import MOST_ROWS, HtmlTable, ShareCell, card
-from rankmill.scorer.compare import Ranking, compare
+from rankmill.scorer.evaluate.compare import Ranking, compare
 
 TAGS = "div style p b i span table caption thead tbody tr th td"
 EVIL = "<script>alert('x')</script>&"

@@ -20,13 +20,13 @@ from rankmill.foundation.options import (
     options,
     spelled_for_a_command_line,
 )
-from rankmill.reference_options import PAGES
-from rankmill.scorer.compare import compare
-from rankmill.scorer.evaluate import evaluate
-from rankmill.scorer.explain_metric import explain_metric
+from rankmill.reference.options import PAGES
+from rankmill.scorer.evaluate.compare import compare
+from rankmill.scorer.evaluate.evaluate import evaluate
 from rankmill.scorer.metrics import Policy
+from rankmill.scorer.metrics.explain_metric import explain_metric
 from rankmill.scorer.options import JudgedOptions, RerankOptions
-from rankmill.scorer.rerank import rerank
+from rankmill.scorer.rerank.rerank import rerank
 from tests.rankmill.test_cli import commands
 from tests.refusals import refused
 

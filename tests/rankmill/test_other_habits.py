@@ -12,9 +12,10 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from rankmill import BinnedDataset, Dataset, Ranker, cross_validate, other_libraries
+from rankmill import BinnedDataset, Dataset, Ranker, cross_validate
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
-from rankmill.other_libraries import OURS, keywords_of
+from rankmill.python import other_libraries
+from rankmill.python.other_libraries import OURS, keywords_of
 from tests.rankmill.small_ranker import small
 from tests.refusals import refused, unnamed
 from tests.scorer.exchange_cases import peer

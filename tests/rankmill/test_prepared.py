@@ -12,10 +12,11 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from rankmill import Ranker, prepared
-from rankmill.feature_table import matrix_for
+from rankmill import Ranker
 from rankmill.foundation.errors import InputError, TrainingDataRejected
-from rankmill.prepared import PreparedModel
+from rankmill.python import prepared
+from rankmill.python.feature_table import matrix_for
+from rankmill.python.prepared import PreparedModel
 from rankmill.scorer.models import predictor_of
 from tests.refusals import refused
 

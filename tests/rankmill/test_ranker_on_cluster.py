@@ -15,8 +15,8 @@ import pytest
 
 from rankmill import Ranker, cross_validate, select_features
 from rankmill.foundation.errors import DataRejected, InputError, InvalidParameter, TrainingDataRejected, WorkerLost
-from rankmill.pipeline.binning import bin_dataset
-from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.bins.binning import bin_dataset
+from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.ingest import IngestOptions, ingest
 from rankmill.pipeline.options import ReadOptions
 from rankmill.trainer.train_on_dataset import train

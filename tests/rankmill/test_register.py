@@ -11,8 +11,8 @@ import pytest
 from rankmill import cli
 from rankmill.foundation.errors import InputError, ModelFormatError
 from rankmill.foundation.records import as_json
-from rankmill.model_files import register_file
-from rankmill.pipeline.grouping.sketch import TRAIN_QUERIES
+from rankmill.pipeline.group.sketch import TRAIN_QUERIES
+from rankmill.python.model_files import register_file
 from rankmill.registry.model_registry import Registry
 from rankmill.scorer.forest import Forest
 from rankmill.trainer.version_facts import attachments_of, dataset_facts

@@ -24,8 +24,8 @@ from rankmill.report.page import markdown, page
 from rankmill.report.provenance import drift_facts
 from rankmill.report.report_files import to_bytes, write_report
 from rankmill.report.subject import Known
-from rankmill.scorer.compare import Ranking, compare
-from rankmill.scorer.evaluate import evaluate
+from rankmill.scorer.evaluate.compare import Ranking, compare
+from rankmill.scorer.evaluate.evaluate import evaluate
 from tests.rankmill.report_case import HOSTILE, METRICS, Work
 from tests.refusals import refused
 

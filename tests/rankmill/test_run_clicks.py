@@ -11,16 +11,16 @@ import pytest
 
 from rankmill import Ranker
 from rankmill.cli import execute
+from rankmill.clicks.off_policy import Estimated, OffPolicyDifference, RankingValue
+from rankmill.clicks.simulate import generated_queries, write_click_log
+from rankmill.clicks.simulation_options import ClickSimulation
 from rankmill.gate.guardrails import Guardrail, clicks_of_log
 from rankmill.gate.learnt_from_clicks import CLICKS, LearntFromClicks, clicks_of
 from rankmill.gate.recording import naive_beside
-from rankmill.pipeline.clicks.simulate import generated_queries, write_click_log
-from rankmill.pipeline.clicks.simulation_options import ClickSimulation
-from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.options import SynthParameters
 from rankmill.pipeline.synth import write_synthetic
 from rankmill.registry import Registry, Version
-from rankmill.scorer.clicks.off_policy import Estimated, OffPolicyDifference, RankingValue
 from tests.refusals import only_line, unnamed
 
 CONFIG = """

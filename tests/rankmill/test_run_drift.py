@@ -9,8 +9,8 @@ import pytest
 
 from rankmill.config import DriftSection
 from rankmill.foundation.errors import ConfigError, DatasetFormatError, DriftAlarm, InputError
-from rankmill.pipeline.binning import bin_dataset
-from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.bins.binning import bin_dataset
+from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.statistics.dataset_drift import compare
 from rankmill.run import DRIFT
 from rankmill.run.drift import KEPT, NEXT, DriftFound, check_drift, drift_of, keep_for_next

@@ -14,7 +14,7 @@ from rankmill.foundation.errors import InputError, RankmillError, UnknownModel
 from rankmill.foundation.records import as_json
 from rankmill.gate.gate_rules import GateOptions
 from rankmill.gate.recording import gate
-from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.registry import Registry
 from rankmill.run.events import Event, RunEnded, StageStarted
 from rankmill.run.run_lock import left_behind

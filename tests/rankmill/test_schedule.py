@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rankmill.cron import Ticks
 from rankmill.foundation.errors import InputError
-from rankmill.scheduler import LOOK, Scheduler
+from rankmill.run.cron import Ticks
+from rankmill.run.scheduler import LOOK, Scheduler
 from tests.refusals import refused
 
 NIGHTLY = "0 2 * * *"

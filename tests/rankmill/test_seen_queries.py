@@ -10,16 +10,16 @@ import pytest
 
 from rankmill.cli import execute
 from rankmill.foundation.errors import InputError
-from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.grouping.sketch import QuerySketch
+from rankmill.pipeline.dataset.dataset import Dataset
+from rankmill.pipeline.group.sketch import QuerySketch
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.options import IngestOptions, SynthParameters
 from rankmill.pipeline.synth import write_synthetic
 from rankmill.registry import Registry
 from rankmill.report.report_files import write_report
-from rankmill.scorer.evaluate import evaluate
+from rankmill.scorer.evaluate.evaluate import evaluate
+from rankmill.scorer.evaluate.train_test_overlap import TrainedModel, scope_of
 from rankmill.scorer.forest import Forest
-from rankmill.scorer.train_test_overlap import TrainedModel, scope_of
 from tests.rankmill.test_cli import commands
 from tests.refusals import refused
 from tests.trainer.small_dataset import SHARES, small_dataset

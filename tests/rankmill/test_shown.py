@@ -16,7 +16,7 @@ from rankmill.foundation.errors import InputError, MalformedLine
 from rankmill.foundation.notebook_html import escape
 from rankmill.foundation.shown import Shown, shown, shown_in_line
 from rankmill.foundation.terminal import console_on
-from rankmill.scorer.scored_file import read_scored
+from rankmill.scorer.evaluate.scored_file import read_scored
 
 HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 TITLE = "\x1b]0;pwn\x1b\\\x1b[31m"

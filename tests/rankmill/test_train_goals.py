@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rankmill.cli import execute
-from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.registry import Registry
 from rankmill.report.page import markdown, page
 from tests.trainer.conflicting_goals import dataset_with_goals

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rankmill.foundation.errors import InputError, ModelFormatError
-from rankmill.pipeline.categories import category_codes
+from rankmill.pipeline.bins.categories import category_codes
 from rankmill.scorer import model_file
 from rankmill.scorer.forest import Forest
 from rankmill.scorer.models import Blend, forest_of, load_model_file, predictor_of, read_model

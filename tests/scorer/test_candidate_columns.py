@@ -11,12 +11,12 @@ from typer.testing import CliRunner
 
 from rankmill.cli import app
 from rankmill.foundation.errors import CandidatesRejected, DataRejected, InputError
-from rankmill.pipeline.binning import bin_dataset
-from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.bins.binning import bin_dataset
+from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.options import IngestOptions, ReadOptions
-from rankmill.scorer.evaluate import evaluate
-from rankmill.scorer.rerank import rerank
+from rankmill.scorer.evaluate.evaluate import evaluate
+from rankmill.scorer.rerank.rerank import rerank
 from rankmill.trainer.train_on_dataset import train
 from tests.refusals import refused
 from tests.scorer.candidate_files import as_table, random_candidates, ranked, read_ranked, write_letor

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from rankmill.foundation.errors import InputError
-from rankmill.scorer import evaluate as evaluating
-from rankmill.scorer.evaluate import evaluate
-from rankmill.scorer.rerank import rerank
-from rankmill.scorer.rerank_run import RerankRun
+from rankmill.scorer.evaluate import evaluate as evaluating
+from rankmill.scorer.evaluate.evaluate import evaluate
+from rankmill.scorer.rerank.rerank import rerank
+from rankmill.scorer.rerank.run import RerankRun
 from tests.refusals import refused
 from tests.scorer.forests import random_forest
 

@@ -15,13 +15,13 @@ from typer.testing import CliRunner
 
 from rankmill.foundation.errors import CandidatesRejected, InputError
 from rankmill.foundation.records import as_json
-from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.options import IngestOptions
 from rankmill.registry import Registry
 from rankmill.scorer.cli import app
-from rankmill.scorer.compare import Ranking, compare
-from rankmill.scorer.evaluate import evaluate
+from rankmill.scorer.evaluate.compare import Ranking, compare
+from rankmill.scorer.evaluate.evaluate import evaluate
 from rankmill.scorer.metrics import parse_metric
 from rankmill.scorer.metrics.significance import BOOTSTRAP_SEED, REPLICATES, holm
 from tests import naive_gate

@@ -13,7 +13,7 @@ import pytest
 
 from rankmill.foundation.errors import InputError
 from rankmill.foundation.options import values_of
-from rankmill.scorer.evaluate import evaluate
+from rankmill.scorer.evaluate.evaluate import evaluate
 from rankmill.scorer.metrics import Metric, Policy, parse_metric
 from rankmill.scorer.metrics.conventions import CONVENTIONS, as_convention, named_convention
 from rankmill.scorer.metrics.per_query import evaluate_queries, mean_of

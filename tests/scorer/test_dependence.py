@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rankmill.foundation.errors import InputError
-from rankmill.pipeline.categories import category_codes
+from rankmill.pipeline.bins.categories import category_codes
 from rankmill.scorer.forest import ARRAYS, feature_importance
 from rankmill.scorer.inspect.dependence import interactions, partial_dependence, steps_of
 from rankmill.scorer.inspect.paths import leaf_paths

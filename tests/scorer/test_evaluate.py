@@ -14,14 +14,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from rankmill.foundation.errors import CandidatesRejected, DataRejected, InputError
-from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.options import IngestOptions
-from rankmill.scorer.candidate_sources import DatasetSource
-from rankmill.scorer.compare import Ranking, compare
-from rankmill.scorer.evaluate import evaluate, write_per_query
-from rankmill.scorer.explain_metric import explain_metric
-from rankmill.scorer.rerank import rerank
+from rankmill.scorer.evaluate.compare import Ranking, compare
+from rankmill.scorer.evaluate.evaluate import evaluate, write_per_query
+from rankmill.scorer.metrics.explain_metric import explain_metric
+from rankmill.scorer.rerank.candidate_sources import DatasetSource
+from rankmill.scorer.rerank.rerank import rerank
 from tests.refusals import refused
 from tests.scorer.candidate_files import as_table, random_candidates, ranked, write_letor, write_parquet
 from tests.scorer.forests import random_forest
@@ -212,7 +212,7 @@ def test_threads_change_no_bit(tmp_path, forest, rows, monkeypatch):
     pq.write_table(as_table(rows), tmp_path / "c.parquet", row_group_size=70)
     ingest([source], tmp_path / "data", options=IngestOptions(buckets=3))
     monkeypatch.setattr("rankmill.scorer.scored_rows.BLOCK_BYTES", 2000)
-    monkeypatch.setattr("rankmill.pipeline.sources.columnar.ROWS", (1, 40))
+    monkeypatch.setattr("rankmill.pipeline.read.columnar.ROWS", (1, 40))
     for subject in ([source, tmp_path / "c.parquet"], tmp_path / "data"):
         how = {"model": forest, "metrics": METRICS, "ties": "row_order", "by": ["f2"]}
         one = evaluate(subject, n_threads=1, **how)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankmill.foundation.errors import ConversionRefused, InputError, ModelFormatError
-from rankmill.pipeline.categories import category_codes
+from rankmill.pipeline.bins.categories import category_codes
 from rankmill.scorer.exchange import lightgbm as exchange
 from rankmill.scorer.predict import predict
 from tests.refusals import refused

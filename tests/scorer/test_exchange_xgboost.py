@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankmill.foundation.errors import ConversionRefused, InputError, ModelFormatError
-from rankmill.pipeline.categories import category_codes
+from rankmill.pipeline.bins.categories import category_codes
 from rankmill.scorer.exchange import ubjson
 from rankmill.scorer.exchange import xgboost as exchange
 from rankmill.scorer.exchange.conversion import float32_sums

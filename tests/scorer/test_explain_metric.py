@@ -11,10 +11,10 @@ from typer.testing import CliRunner
 
 from rankmill.foundation.errors import InputError
 from rankmill.scorer.cli import app
-from rankmill.scorer.evaluate import evaluate_scored
-from rankmill.scorer.explain_metric import explain_metric
+from rankmill.scorer.evaluate.evaluate import evaluate_scored
 from rankmill.scorer.metrics import parse_metric
 from rankmill.scorer.metrics.conventions import named_convention
+from rankmill.scorer.metrics.explain_metric import explain_metric
 from tests.refusals import refused
 
 EVERY = [

@@ -11,9 +11,11 @@ import pytest
 
 from rankmill.cli import execute
 from rankmill.foundation.errors import CandidatesRejected, InputError, MalformedLine
-from rankmill.scorer import first_stage, rerank, rerank_run, scoring
-from rankmill.scorer.first_stage import BYTES_OF_A_DOCUMENT, FirstStage
+from rankmill.scorer import scoring
 from rankmill.scorer.memory import MemoryPlan
+from rankmill.scorer.rerank import first_stage, rerank
+from rankmill.scorer.rerank import run as rerank_run
+from rankmill.scorer.rerank.first_stage import BYTES_OF_A_DOCUMENT, FirstStage
 from tests.refusals import refused, unnamed
 from tests.scorer.candidate_files import (
     as_table,
@@ -77,7 +79,7 @@ def test_the_bytes_are_those_of_a_file_with_just_those_rows(tmp_path, forest, su
 def test_groups_of_rows_without_a_document_of_the_run_are_not_read(tmp_path, forest, monkeypatch):
     rows = sorted(with_ids(5, 800), key=lambda row: row[1])
     pq.write_table(as_table(rows), tmp_path / "f.parquet", row_group_size=50)
-    monkeypatch.setattr("rankmill.pipeline.sources.parquet.PART_ROWS", 50)
+    monkeypatch.setattr("rankmill.pipeline.read.parquet.PART_ROWS", 50)
     listed = [row for row in rows if row[1] == "q3"]
     run = write_run(tmp_path / "r.run", [f"{q}\tQ0\t{d}\t1\t0\tx\n" for _, q, d, _ in listed])
     coded = []
@@ -171,7 +173,7 @@ def test_a_killed_run_goes_on_unless_the_first_stage_has_changed(tmp_path, fores
         write_letor(source, rows)
     else:
         pq.write_table(as_table(rows), source, row_group_size=50)
-        monkeypatch.setattr("rankmill.pipeline.sources.parquet.PART_ROWS", 50)
+        monkeypatch.setattr("rankmill.pipeline.read.parquet.PART_ROWS", 50)
     run = write_run(tmp_path / "first.run", lines)
     rerank.rerank(write_letor(tmp_path / "alone.txt", listed), forest, tmp_path / "out", top_k=9)
     expected = tree_of(tmp_path / "out")

@@ -14,11 +14,11 @@ import pytest
 from rankmill.foundation.errors import CandidatesRejected, DataRejected, InputError
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.options import IngestOptions, ReadOptions
-from rankmill.scorer.compare import Ranking, compare
-from rankmill.scorer.evaluate import evaluate
-from rankmill.scorer.explain_metric import explain_metric
+from rankmill.scorer.evaluate.compare import Ranking, compare
+from rankmill.scorer.evaluate.evaluate import evaluate
 from rankmill.scorer.metrics import parse_metric
-from rankmill.scorer.rerank import rerank
+from rankmill.scorer.metrics.explain_metric import explain_metric
+from rankmill.scorer.rerank.rerank import rerank
 from tests.refusals import refused
 from tests.scorer.candidate_files import as_table, random_candidates, write_letor
 from tests.scorer.forests import random_forest

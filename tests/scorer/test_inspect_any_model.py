@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from rankmill.cli import app
 from rankmill.foundation.errors import InputError
-from rankmill.pipeline.categories import category_codes
+from rankmill.pipeline.bins.categories import category_codes
 from rankmill.scorer.inspect import any_model
 from rankmill.scorer.inspect.any_model import dependence_on, permutation_losses, scores_of_documents, why_by_score
 from rankmill.scorer.inspect.dependence import partial_dependence

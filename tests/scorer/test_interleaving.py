@@ -15,8 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from rankmill.cli import app, execute
-from rankmill.foundation.errors import DataRejected, InputError
-from rankmill.scorer.clicks.interleaving import (
+from rankmill.clicks.interleaving import (
     exact_interval,
     interleaving_outcome,
     read_interleaved,
@@ -24,7 +23,8 @@ from rankmill.scorer.clicks.interleaving import (
     team_draft,
     write_interleaved,
 )
-from rankmill.scorer.clicks.options import InterleavingOptions
+from rankmill.clicks.off_policy_options import InterleavingOptions
+from rankmill.foundation.errors import DataRejected, InputError
 from tests import naive_clicks as naive
 from tests.pipeline.test_click_models import log_of
 from tests.refusals import refused

@@ -13,15 +13,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rankmill.clicks.rankings import scored_table
 from rankmill.foundation.errors import CandidatesRejected, DataRejected, InputError
 from rankmill.pipeline.ingest import ingest
-from rankmill.scorer import sorting
-from rankmill.scorer.clicks.rankings import scored_table
-from rankmill.scorer.compare import Ranking, compare
-from rankmill.scorer.evaluate import evaluate
-from rankmill.scorer.ranked_file import SCORED_ROW
-from rankmill.scorer.rerank import rerank
-from rankmill.scorer.scored_file import read_scored
+from rankmill.scorer.evaluate.compare import Ranking, compare
+from rankmill.scorer.evaluate.evaluate import evaluate
+from rankmill.scorer.evaluate.scored_file import read_scored
+from rankmill.scorer.rerank import sorting
+from rankmill.scorer.rerank.ranked_file import SCORED_ROW
+from rankmill.scorer.rerank.rerank import rerank
 from tests.refusals import refused
 from tests.scorer.forests import random_forest
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rankmill.scorer.evaluate import evaluate_scored
+from rankmill.scorer.evaluate.evaluate import evaluate_scored
 from rankmill.scorer.metrics import Metric, Policy, parse_metric
 from rankmill.scorer.metrics.conventions import CONVENTIONS
 from rankmill.scorer.metrics.per_query import evaluate_queries

@@ -16,13 +16,13 @@ from rankmill.foundation.cluster.workers import Cluster
 from rankmill.foundation.errors import CandidatesRejected, InputError, NotFiniteScore, WorkerLost
 from rankmill.pipeline.ingest import IngestOptions, ingest
 from rankmill.pipeline.options import ReadOptions
-from rankmill.pipeline.sources import file_ranges
-from rankmill.scorer import ranked_writer, sorting
-from rankmill.scorer.compare import Ranking, compare
-from rankmill.scorer.evaluate import evaluate
+from rankmill.pipeline.read import file_ranges
+from rankmill.scorer.evaluate.compare import Ranking, compare
+from rankmill.scorer.evaluate.evaluate import evaluate
 from rankmill.scorer.memory import MemoryPlan
-from rankmill.scorer.query_counts import QUERY_COUNT, count_queries, ranges_of_queries
-from rankmill.scorer.rerank import rerank, rerank_several
+from rankmill.scorer.rerank import ranked_writer, sorting
+from rankmill.scorer.rerank.query_counts import QUERY_COUNT, count_queries, ranges_of_queries
+from rankmill.scorer.rerank.rerank import rerank, rerank_several
 from tests.clusters import killing_in, look_often, on, opened_by
 from tests.refusals import refused
 from tests.scorer.candidate_files import (
@@ -35,7 +35,7 @@ from tests.scorer.candidate_files import (
 )
 from tests.scorer.forests import random_forest
 
-RERANK, SCORING = "rankmill.scorer.rerank", "rankmill.scorer.score_on_cluster"
+RERANK, SCORING = "rankmill.scorer.rerank.rerank", "rankmill.scorer.evaluate.on_cluster"
 HOW = {"metrics": ["ndcg@10", "map", "mrr", "err@5"], "ties": "row_order", "by": ["f2", "query_size"]}
 
 
@@ -211,7 +211,7 @@ def test_what_a_cluster_is_not_for_or_cannot_read_is_refused(
     def larger(sources):
         return [replace(each, sizes=tuple(size + 1 for size in each.sizes)) for each in original(sources)]
 
-    for module in ("rankmill.scorer.rerank_on_cluster", SCORING):
+    for module in ("rankmill.scorer.rerank.on_cluster", SCORING):
         monkeypatch.setattr(f"{module}.ranges_of", larger)
     with on(RERANK, "a"), refused(InputError, "0.txt", "another file"):
         rerank(inputs["text"], forest, tmp_path / "out", cluster="local:1")
@@ -247,7 +247,7 @@ def test_shards_are_known_from_the_counts_of_queries() -> None:
 
 
 def test_counts_of_queries_are_those_of_their_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rankmill.scorer.query_counts._HELD", 7)
+    monkeypatch.setattr("rankmill.scorer.rerank.query_counts._HELD", 7)
     rng = np.random.default_rng(1)
     qids = [f"q{number}" for number in rng.integers(0, 9, size=200)]
     with sorting.open_spill_file(tmp_path / "x", sorting.SCORED_ROW) as file:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from rankmill.foundation.errors import InputError
 from rankmill.foundation.kernels.elementary import exp_precise
-from rankmill.pipeline.categories import category_codes
+from rankmill.pipeline.bins.categories import category_codes
 from rankmill.scorer import _kernels
 from rankmill.scorer.predict import TILE, ForestPredictor, predict
 from rankmill.scorer.tree_layout import search_of

@@ -10,9 +10,10 @@ import polars as pl
 import pytest
 
 from rankmill.foundation.errors import CandidatesRejected, InputError
-from rankmill.scorer import ranked_writer, rerank_run, sorting
-from rankmill.scorer.evaluate import evaluate
-from rankmill.scorer.rerank import rerank, rerank_several
+from rankmill.scorer.evaluate.evaluate import evaluate
+from rankmill.scorer.rerank import ranked_writer, sorting
+from rankmill.scorer.rerank import run as rerank_run
+from rankmill.scorer.rerank.rerank import rerank, rerank_several
 from tests.readers import READERS, rows_of
 from tests.refusals import refused
 from tests.scorer.candidate_files import as_table, random_candidates, ranked, write_letor, write_parquet

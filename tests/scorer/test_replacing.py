@@ -12,9 +12,9 @@ from rankmill.foundation.errors import InputError
 from rankmill.foundation.storage import disk, publish
 from rankmill.foundation.storage.disk import exchange
 from rankmill.foundation.storage.staging import staging_folder
-from rankmill.scorer import publish_ranked as replacing
-from rankmill.scorer.publish_ranked import replace_folder, restore_replaced
-from rankmill.scorer.rerank import rerank
+from rankmill.scorer.rerank import publish as replacing
+from rankmill.scorer.rerank.publish import replace_folder, restore_replaced
+from rankmill.scorer.rerank.rerank import rerank
 from tests.refusals import refused
 from tests.scorer.candidate_files import random_candidates, ranked, read_ranked, write_letor
 from tests.scorer.forests import random_forest

@@ -15,13 +15,14 @@ import pytest
 from rankmill.foundation.errors import CandidatesRejected, ConflictError, InputError, MalformedLine, ModelFormatError
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.options import IngestOptions
-from rankmill.scorer import memory, ranked_file, ranked_writer, scoring, sorting
-from rankmill.scorer.evaluate import evaluate
+from rankmill.scorer import memory, scoring
+from rankmill.scorer.evaluate.evaluate import evaluate
+from rankmill.scorer.evaluate.scored_file import read_scored
 from rankmill.scorer.memory import MemoryPlan
 from rankmill.scorer.model_service import ModelIdentity
-from rankmill.scorer.ranked_file import RANKED, SCORED_ROW
-from rankmill.scorer.rerank import rerank
-from rankmill.scorer.scored_file import read_scored
+from rankmill.scorer.rerank import ranked_file, ranked_writer, sorting
+from rankmill.scorer.rerank.ranked_file import RANKED, SCORED_ROW
+from rankmill.scorer.rerank.rerank import rerank
 from tests.refusals import refused
 from tests.scorer.candidate_files import (
     as_table,
@@ -280,7 +281,7 @@ def test_what_exists_is_replaced_only_when_told_and_only_our_own(tmp_path, fores
             rerank(source, forest, tmp_path / name)
         assert tree_of(tmp_path / name) == before
         with monkeypatch.context() as patch:
-            patch.setattr("rankmill.scorer.ranked_writer.file_digest", lambda _path: 1 / 0)
+            patch.setattr("rankmill.scorer.rerank.ranked_writer.file_digest", lambda _path: 1 / 0)
             with pytest.raises(ZeroDivisionError):
                 rerank(source, forest, tmp_path / name, overwrite=True)
         assert tree_of(tmp_path / name) == before
@@ -288,7 +289,7 @@ def test_what_exists_is_replaced_only_when_told_and_only_our_own(tmp_path, fores
         assert read_ranked(tmp_path / name) == ranked(forest, rows)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["c.txt", "out", "out.parquet"]  # no stale side table
     with monkeypatch.context() as patch:
-        patch.setattr("rankmill.scorer.publish_ranked.publish_folder", lambda *_: 1 / 0)
+        patch.setattr("rankmill.scorer.rerank.publish.publish_folder", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             rerank(source, forest, tmp_path / "out", top_k=1, overwrite=True)
     assert read_ranked(tmp_path / "out") == ranked(forest, rows)
@@ -474,7 +475,7 @@ def test_the_memory_plan_adds_up():
 def peak_of_a_fresh_process(*arguments, n_threads=0):
     """Re-rank in a process of its own with warm kernels and return (its output, peak resident bytes)."""
     code = (
-        "import sys; from rankmill.scorer.rerank import rerank; "
+        "import sys; from rankmill.scorer.rerank.rerank import rerank; "
         "report = rerank(sys.argv[1], sys.argv[2], sys.argv[3], memory=sys.argv[4], overwrite=True, "
         "n_threads=int(sys.argv[5])); "
         "print(report.rows, [l.split()[1] for l in open('/proc/self/status') if l.startswith('VmHWM')][0])"

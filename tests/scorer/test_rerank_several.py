@@ -10,12 +10,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from rankmill.foundation.errors import CandidatesRejected, InputError
-from rankmill.scorer.evaluate import evaluate
+from rankmill.scorer.evaluate.evaluate import evaluate
 from rankmill.scorer.forest import Forest
 from rankmill.scorer.model_service import find_models
 from rankmill.scorer.models import Blend, predictor_of
 from rankmill.scorer.nets.net import Layer
-from rankmill.scorer.rerank import rerank, rerank_several
+from rankmill.scorer.rerank.rerank import rerank, rerank_several
 from tests.refusals import refused
 from tests.scorer.candidate_files import as_table, random_candidates, read_ranked, tree_of, write_letor
 from tests.scorer.forests import random_forest

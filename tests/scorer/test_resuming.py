@@ -8,8 +8,10 @@ import sys
 import pyarrow.parquet as pq
 import pytest
 
-from rankmill.scorer import ranked_writer, rerank, rerank_run, scoring, sorting
-from rankmill.scorer.journal import NAME, Journal
+from rankmill.scorer import scoring
+from rankmill.scorer.rerank import ranked_writer, rerank, sorting
+from rankmill.scorer.rerank import run as rerank_run
+from rankmill.scorer.rerank.journal import NAME, Journal
 from tests.scorer.candidate_files import as_table, random_candidates, tree_of, write_csv, write_letor
 from tests.scorer.forests import random_forest
 
@@ -38,8 +40,8 @@ def small_steps(monkeypatch):
     monkeypatch.setattr(ranked_writer, "SHARD_ROWS", 60)
     monkeypatch.setattr(sorting, "BATCH_ROWS", 50)
     monkeypatch.setattr(sorting, "PARTS_OF_THE_LIMIT", 1 << 16)
-    monkeypatch.setattr("rankmill.pipeline.sources.columnar.ROWS", (1, 40))
-    monkeypatch.setattr("rankmill.pipeline.sources.parquet.PART_ROWS", 60)
+    monkeypatch.setattr("rankmill.pipeline.read.columnar.ROWS", (1, 40))
+    monkeypatch.setattr("rankmill.pipeline.read.parquet.PART_ROWS", 60)
     monkeypatch.setattr(rerank_run.MemoryPlan, "of", lambda total: rerank_run.MemoryPlan(total, 4000, 64 << 20))
 
 

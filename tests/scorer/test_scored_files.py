@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankmill.foundation.errors import CandidatesRejected, DataRejected, InputError, MalformedLine
-from rankmill.scorer.evaluate import evaluate_scored
+from rankmill.scorer.evaluate.evaluate import evaluate_scored
+from rankmill.scorer.evaluate.scored_file import read_qrels, read_run, read_scored
 from rankmill.scorer.metrics import Metric, Policy, parse_metric
-from rankmill.scorer.scored_file import read_qrels, read_run, read_scored
 from tests.refusals import refused, unnamed
 
 RUN = "1 Q0 d1 1 2.5 tag\n\n1\tQ0\td2\t2\t-1e3\ttag and words after it\r\n 2 Q0 é 1 inf tag\n"

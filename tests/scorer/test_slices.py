@@ -18,9 +18,9 @@ from typer.testing import CliRunner
 
 from rankmill.foundation.errors import CandidatesRejected, InputError
 from rankmill.scorer.cli import app
-from rankmill.scorer.evaluate import evaluate
+from rankmill.scorer.evaluate.evaluate import evaluate
 from rankmill.scorer.metrics import parse_metric
-from rankmill.scorer.rerank import rerank
+from rankmill.scorer.rerank.rerank import rerank
 from tests.refusals import refused
 from tests.scorer.candidate_files import as_table, random_candidates, write_letor
 from tests.scorer.forests import random_forest

@@ -23,7 +23,7 @@ from rankmill.scorer.memory import MOST_AT_ONCE
 from rankmill.scorer.models import predictor_of
 from rankmill.scorer.nets.net import Layer
 from rankmill.scorer.predict import predict
-from rankmill.scorer.rerank import rerank
+from rankmill.scorer.rerank.rerank import rerank
 from tests.refusals import refused
 from tests.scorer.nets.test_net import drawn_net
 

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from rankmill.foundation.errors import DataRejected, MalformedRow
 from rankmill.pipeline.options import ReadOptions
-from rankmill.pipeline.sources.parquet import ParquetSource
+from rankmill.pipeline.read.parquet import ParquetSource
 from rankmill.scorer import scoring
-from rankmill.scorer.rerank import rerank
-from rankmill.scorer.top_k import BYTES_OF_A_QUERY, BestScores
+from rankmill.scorer.rerank.rerank import rerank
+from rankmill.scorer.rerank.top_k import BYTES_OF_A_QUERY, BestScores
 from tests.refusals import refused
 from tests.scorer.candidate_files import random_candidates, ranked, read_ranked, tree_of, write_parquet
 from tests.scorer.forests import random_forest
@@ -102,7 +102,7 @@ def test_columns_of_any_kind_and_groups_of_any_size(tmp_path, monkeypatch, group
     seen = set()
     for narrow in (160, 1 << 60):
         monkeypatch.setattr(scoring, "NARROW", narrow)
-        monkeypatch.setattr("rankmill.pipeline.sources.parquet.PART_ROWS", 30 if narrow == 160 else 65536)
+        monkeypatch.setattr("rankmill.pipeline.read.parquet.PART_ROWS", 30 if narrow == 160 else 65536)
         for top_k in (None, 5):
             rerank(tmp_path / "c.parquet", forest, tmp_path / "out", top_k=top_k, overwrite=True, n_threads=2)
             seen.add((top_k, tuple(sorted(tree_of(tmp_path / "out").items()))))
@@ -139,7 +139,7 @@ def test_the_first_bad_row_is_told(tmp_path, threads):
     table["qid"] = pa.array([None if i in {333, 334, 600} else qid for i, qid in enumerate(ids)])
     pq.write_table(pa.table(table), tmp_path / "c.parquet", row_group_size=50)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("rankmill.pipeline.sources.parquet.PART_ROWS", 50)
+        patch.setattr("rankmill.pipeline.read.parquet.PART_ROWS", 50)
         with pytest.raises(MalformedRow, match="row 334"):
             rerank(tmp_path / "c.parquet", forest, tmp_path / "out", n_threads=threads)
     assert not (tmp_path / "out").exists()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.dataset.dataset import Dataset
 from tests.trainer.small_dataset import small_dataset
 
 

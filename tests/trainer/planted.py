@@ -6,7 +6,7 @@ from functools import cache
 
 import numpy as np
 
-from rankmill.pipeline.binspec import BinSpec, apply_bins, feature_bins
+from rankmill.pipeline.bins.spec import BinSpec, apply_bins, feature_bins
 from rankmill.trainer.boosting import boost
 from rankmill.trainer.layout import BlockedBins
 from rankmill.trainer.rows import RankedRows, TrainingData

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rankmill.foundation.errors import InvalidParameter
-from rankmill.pipeline.binspec import apply_bins, matrix_bins
+from rankmill.pipeline.bins.spec import apply_bins, matrix_bins
 from rankmill.scorer.predict import predict
 from rankmill.trainer.boosting import boost
 from rankmill.trainer.rows import RankedRows, TrainingData

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from rankmill.foundation.interrupts import HeldSignals
-from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.scorer.forest import Forest
 from rankmill.trainer.checkpoints import Checkpoint, Checkpoints
 from rankmill.trainer.multi_seed_training import train_candidate
@@ -79,7 +79,7 @@ def test_a_disk_that_is_full_is_told_and_ends_no_training(tmp_path: Path, monkey
 DYING = """
 import os, signal, sys
 from pathlib import Path
-from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.dataset.dataset import Dataset
 from tests.trainer.small_dataset import SMALL
 from rankmill.trainer.multi_seed_training import train_candidate
 from rankmill.trainer.seeds import SeedOptions

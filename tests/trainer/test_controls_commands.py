@@ -11,7 +11,7 @@ import pytest
 
 from rankmill import Ranker
 from rankmill.cli import execute
-from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.options import SynthParameters
 from rankmill.pipeline.synth import write_synthetic
 from rankmill.scorer.forest import Forest

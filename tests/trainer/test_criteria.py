@@ -8,7 +8,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from rankmill.pipeline.binspec import BinSpec, feature_bins
+from rankmill.pipeline.bins.spec import BinSpec, feature_bins
 from rankmill.trainer.growing import _histogram_kernels, _split_kernels
 from rankmill.trainer.growing._state_kernels import LOOK_AHEAD, Crew
 from rankmill.trainer.objectives.protocol import PairHessians

@@ -15,7 +15,7 @@ import pytest
 
 from rankmill.foundation.errors import InvalidParameter
 from rankmill.foundation.options import spelled_for_a_command_line
-from rankmill.pipeline.binspec import BinSpec, feature_bins
+from rankmill.pipeline.bins.spec import BinSpec, feature_bins
 from rankmill.scorer.metrics import Policy, parse_metric
 from rankmill.scorer.metrics.per_query import PreparedQueries
 from rankmill.trainer.objectives.pairwise import pair_loss

@@ -13,8 +13,8 @@ import rankmill
 from rankmill import Ranker
 from rankmill.cli import app
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
-from rankmill.pipeline.binspec import BinSpec, feature_bins
-from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.bins.spec import BinSpec, feature_bins
+from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.scorer.forest import Forest
 from rankmill.scorer.metrics import Policy, parse_metric
 from rankmill.scorer.metrics.per_query import PreparedQueries

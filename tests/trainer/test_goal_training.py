@@ -11,11 +11,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from rankmill.foundation.errors import InputError, InvalidParameter
-from rankmill.pipeline.binning import bin_dataset
-from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.bins.binning import bin_dataset
+from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.options import IngestOptions, ReadOptions
-from rankmill.scorer.train_test_overlap import TrainedModel
+from rankmill.scorer.evaluate.train_test_overlap import TrainedModel
 from rankmill.trainer.blending import blended
 from rankmill.trainer.feature_selection import select_features
 from rankmill.trainer.options import BlendOptions, SelectOptions, TuneOptions

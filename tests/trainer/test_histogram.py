@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
-from rankmill.pipeline.bin_layout import lanes_of
+from rankmill.pipeline.bins.layout import lanes_of
 from rankmill.trainer import _kernels as row_kernels
 from rankmill.trainer.growing import _histogram_kernels, _partition_kernels
 from rankmill.trainer.growing._state_kernels import LOOK_AHEAD as READ_PAST

@@ -13,7 +13,7 @@ import pytest
 from rankmill import Ranker, cross_validate
 from rankmill.cli import execute
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
-from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.options import IngestOptions
 from rankmill.registry import Registry

@@ -12,13 +12,13 @@ import pytest
 from rankmill.foundation.code_digest import OF_TRAINING, code_digest, digest_of_folder
 from rankmill.foundation.records import as_json, to_line
 from rankmill.foundation.training_facts import CIRCUMSTANCES, OtherModel
-from rankmill.pipeline.binning import bin_dataset
-from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.grouping.sketch import TRAIN_QUERIES, QuerySketch, overlap
+from rankmill.pipeline.bins.binning import bin_dataset
+from rankmill.pipeline.dataset.dataset import Dataset
+from rankmill.pipeline.group.sketch import TRAIN_QUERIES, QuerySketch, overlap
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.options import IngestOptions, SynthParameters
 from rankmill.pipeline.synth import write_synthetic
-from rankmill.scorer.evaluate import evaluate
+from rankmill.scorer.evaluate.evaluate import evaluate
 from rankmill.scorer.metrics.significance import NORMAL_FROM, interval_of_mean, percentile_interval
 from rankmill.scorer.model_service import ModelIdentity
 from rankmill.trainer import version_facts

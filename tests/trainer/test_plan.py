@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from rankmill.foundation.errors import InvalidParameter
-from rankmill.pipeline.binning import bin_dataset
-from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.bins.binning import bin_dataset
+from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.options import IngestOptions, SynthParameters
 from rankmill.pipeline.synth import write_synthetic
@@ -133,7 +133,7 @@ GROWTH = """
 import sys
 from pathlib import Path
 
-from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.train_on_dataset import plan_of, train
 from rankmill.trainer.training_options import TrainingOptions

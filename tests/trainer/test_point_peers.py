@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from sklearn.ensemble import GradientBoostingClassifier, GradientBoostingRegressor
 
-from rankmill.pipeline.binspec import BinSpec, apply_bins, feature_bins
+from rankmill.pipeline.bins.spec import BinSpec, apply_bins, feature_bins
 from rankmill.trainer.rows import RankedRows
 from tests.trainer.fixed import fixed
 from tests.trainer.loss_cases import objective_on

@@ -11,10 +11,10 @@ import polars as pl
 import pytest
 
 from rankmill.foundation.errors import InputError, InvalidParameter, TrainingDataRejected
-from rankmill.pipeline.binning import bin_dataset
-from rankmill.pipeline.clicks.propensities import Propensities, write_propensities
-from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.bins.binning import bin_dataset
+from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
+from rankmill.pipeline.judgments.propensities import Propensities, write_propensities
 from rankmill.pipeline.options import IngestOptions
 from rankmill.registry import Registry
 from rankmill.registry.descriptions import VersionDetails

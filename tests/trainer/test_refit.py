@@ -10,10 +10,10 @@ import pytest
 
 from rankmill.foundation.errors import InputError, InvalidParameter, TrainingDataRejected
 from rankmill.foundation.records import as_json
-from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.grouping.sketch import TRAIN_QUERIES, QuerySketch
+from rankmill.pipeline.dataset.dataset import Dataset
+from rankmill.pipeline.group.sketch import TRAIN_QUERIES, QuerySketch
 from rankmill.pipeline.pairs.stored_pairs import PreferencePairs
-from rankmill.scorer.train_test_overlap import TrainedModel, scope_of
+from rankmill.scorer.evaluate.train_test_overlap import TrainedModel, scope_of
 from rankmill.trainer.checkpoints import Checkpoint, Checkpoints
 from rankmill.trainer.multi_seed_training import plan_candidate, train_candidate
 from rankmill.trainer.options import SeedOptions

@@ -7,7 +7,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from rankmill.pipeline.binspec import BinSpec, feature_bins
+from rankmill.pipeline.bins.spec import BinSpec, feature_bins
 from rankmill.trainer import layout
 from rankmill.trainer.checkpoints import Checkpoint
 from rankmill.trainer.growing.grower import Grower

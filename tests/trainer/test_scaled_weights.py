@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rankmill.pipeline.binspec import apply_bins
+from rankmill.pipeline.bins.spec import apply_bins
 from rankmill.scorer.predict import predict
 from rankmill.trainer.rows import RankedRows
 from tests.trainer.fixed import fixed

@@ -13,7 +13,7 @@ import pytest
 from rankmill.foundation.errors import InvalidParameter
 from rankmill.foundation.records import as_json, to_line
 from rankmill.foundation.training_facts import OtherModel, Spread
-from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.scorer.forest import Forest
 from rankmill.scorer.model_service import ModelIdentity, recipe_and_seed
 from rankmill.scorer.predict import ForestPredictor

@@ -10,10 +10,10 @@ import pytest
 
 from rankmill import Ranker
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
-from rankmill.pipeline.binning import bin_dataset
-from rankmill.pipeline.binspec import apply_bins, matrix_bins
-from rankmill.pipeline.categories import category_code
-from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.bins.binning import bin_dataset
+from rankmill.pipeline.bins.categories import category_code
+from rankmill.pipeline.bins.spec import apply_bins, matrix_bins
+from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.options import IngestOptions, ReadOptions
 from rankmill.scorer.predict import predict

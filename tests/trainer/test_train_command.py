@@ -11,7 +11,7 @@ import pytest
 
 from rankmill.cli import execute
 from rankmill.foundation.training_facts import Circumstances
-from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.options import SynthParameters
 from rankmill.pipeline.synth import write_synthetic
 from rankmill.scorer.forest import Forest

@@ -20,7 +20,7 @@ import pytest
 from rankmill.cli import execute
 from rankmill.foundation.cluster.workers import Cluster, open_cluster
 from rankmill.foundation.errors import ClusterUnavailable, InvalidParameter, WorkerLost
-from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.trainer.checkpoints import Checkpoints
 from rankmill.trainer.train_on_cluster import train_on_cluster
 from rankmill.trainer.train_on_dataset import train

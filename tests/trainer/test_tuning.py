@@ -18,7 +18,7 @@ import pytest
 
 from rankmill.cli import execute
 from rankmill.foundation.errors import DatasetFormatError, InvalidParameter
-from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.scorer.metrics.per_query import mean_of
 from rankmill.trainer.nets.options import NetOptions
 from rankmill.trainer.options import TuneOptions

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from rankmill.cli import app, execute
 from rankmill.foundation.cluster.workers import Cluster, open_cluster
 from rankmill.foundation.errors import InputError, InvalidParameter, TrainingDataRejected, WorkerLost
-from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.trainer.cross_validate_on_cluster import cross_validate_on_cluster
 from rankmill.trainer.options import TuneOptions
 from rankmill.trainer.train_on_dataset import cross_validate

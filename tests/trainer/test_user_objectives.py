@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from rankmill.foundation.errors import InvalidParameter
-from rankmill.ranker import Ranker
+from rankmill.python.ranker import Ranker
 from rankmill.trainer.objectives.pairwise import pair_loss as pairwise
 from rankmill.trainer.objectives.user import check_lambdas, remember_delta, remember_objective, spelled
 from rankmill.trainer.workers import with_team

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rankmill.foundation.training_facts import CLICKS, JUDGMENTS, ClickFacts, OneOfSeveral
-from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.trainer.clicks.position_bias import POSITION_BIAS
 from rankmill.trainer.parameters import NONE, TrainParameters
 from rankmill.trainer.training_result import TrainingResult

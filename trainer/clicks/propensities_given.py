@@ -29,7 +29,7 @@ def as_propensities(given: Any) -> dict[str, list[float]]:
         There is no such file, or it is not one of ``clicks fit``.
     """
     if not isinstance(given, Mapping):
-        from rankmill.pipeline.clicks.propensities import (
+        from rankmill.pipeline.judgments.propensities import (
             Propensities,
             read_propensities,
         )  # NumPy, which --help does without

@@ -12,7 +12,7 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from rankmill.pipeline.bin_layout import BIN, BINS_A_FEATURE
+from rankmill.pipeline.bins.layout import BIN, BINS_A_FEATURE
 from rankmill.trainer import _kernels as row_kernels
 from rankmill.trainer.growing import _batch_kernels, _growth_kernels
 from rankmill.trainer.growing import _state_kernels as table

@@ -9,7 +9,7 @@ from math import frexp
 import numpy as np
 import numpy.typing as npt
 
-from rankmill.pipeline.bin_layout import BINS_A_FEATURE
+from rankmill.pipeline.bins.layout import BINS_A_FEATURE
 from rankmill.trainer import _kernels
 from rankmill.trainer.layout import PACKED, aligned_empty
 from rankmill.trainer.parameters import TrainParameters

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.trainer.cross_validation import Fold, cross_validated, folds_of
 from rankmill.trainer.early_stopping import EarlyStopping, stop_measure
 from rankmill.trainer.measured_queries import check_decides

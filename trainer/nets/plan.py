@@ -10,7 +10,7 @@ import numpy as np
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.foundation.kernels.dense import PANEL
 from rankmill.foundation.options import spelled, values_of
-from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.statistics.feature_statistics import statistics_of
 from rankmill.scorer.nets._kernels import FIRST_CATEGORY
 from rankmill.trainer.nets.options import ADAMW, NetOptions

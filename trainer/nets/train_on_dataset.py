@@ -16,7 +16,7 @@ from rankmill.foundation.errors import RankmillError
 from rankmill.foundation.records import canonical_json
 from rankmill.foundation.storage.publish import write_atomically
 from rankmill.foundation.training_facts import TrainingFacts
-from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.scorer.metrics import Metric
 from rankmill.scorer.nets.net import Net
 from rankmill.trainer.early_stopping import measures_of

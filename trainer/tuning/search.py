@@ -24,7 +24,7 @@ from rankmill.foundation.code_digest import OF_TRAINING, code_digest
 from rankmill.foundation.cores import available_cores
 from rankmill.foundation.errors import InvalidParameter, WorkerLost
 from rankmill.foundation.options import spelled
-from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.trainer.early_stopping import DEVIANCE, stop_measure
 from rankmill.trainer.measured_queries import check_decides
 from rankmill.trainer.nets.options import NetOptions

@@ -13,8 +13,8 @@ import numpy.typing as npt
 
 from rankmill.foundation.options import values_of
 from rankmill.foundation.records import JSON, as_json
-from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.goals import ALL_GOALS
+from rankmill.pipeline.dataset.dataset import Dataset
+from rankmill.pipeline.dataset.goals import ALL_GOALS
 from rankmill.trainer.checkpoints import Checkpoints
 from rankmill.trainer.nets.cross_validating import cross_validate_net_on
 from rankmill.trainer.nets.options import NET, NetOptions

@@ -21,7 +21,7 @@ from rankmill.foundation.errors import InputError, IntegrityError, InvalidParame
 from rankmill.foundation.options import spelled
 from rankmill.foundation.records import as_json, canonical_json, from_json, left_out, other_format
 from rankmill.foundation.storage.publish import write_atomically
-from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.scorer.metrics.per_query import mean_of
 from rankmill.trainer.checkpoints import Checkpoints
 from rankmill.trainer.training_options import OnRound, TrainingOptions

@@ -35,7 +35,7 @@ from rankmill.run.stage_facts import (
     RunSummary,
     TrainFacts,
 )
-from rankmill.scorer.evaluation import Figure
+from rankmill.scorer.evaluate.evaluation import Figure
 
 RUN_ID = "0b5d3a76-6f0a-4f2b-9a3c-2f1f6f5c7a10"
 NIGHT = datetime(2026, 11, 21, 2, 0, tzinfo=UTC)

@@ -15,7 +15,7 @@ import numpy as np
 import polars as pl
 
 from rankmill import Ranker
-from rankmill.pipeline.categories import category_codes
+from rankmill.pipeline.bins.categories import category_codes
 from rankmill.scorer.forest import Forest, NodeSets, compact_splits, used_names
 from rankmill.scorer.predict import predict
 

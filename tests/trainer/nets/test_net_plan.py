@@ -56,7 +56,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.trainer.nets.cross_validating import cross_validate_net_on
 from rankmill.trainer.nets.options import NetOptions
 from rankmill.trainer.nets.plan import plan_net

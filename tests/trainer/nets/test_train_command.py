@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from rankmill.cli import app, execute
 from rankmill.foundation.errors import InvalidParameter, PromotionRefused
-from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.options import IngestOptions
 from rankmill.registry import Registry

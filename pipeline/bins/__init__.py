@@ -1,0 +1,1 @@
+"""Bins: boundaries from samples of quantiles, rows as bins, and their layout on disk."""

@@ -1,0 +1,179 @@
+"""The work of binning: compute the bins of some features from the train split, and write those of all rows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rankmill.pipeline import _kernels
+from rankmill.pipeline.bins.layout import SplitFiles, joined, lanes_of, n_lanes
+from rankmill.pipeline.bins.quantiles import EDGE, Values
+from rankmill.pipeline.bins.sampled_bins import SampledColumn, sampled_places
+from rankmill.pipeline.bins.spec import BinSpec, FeatureBins, apply_bins, category_bins, feature_bins
+from rankmill.pipeline.bins.vocabulary import EMPTY, summed, tally_of
+from rankmill.pipeline.dataset.manifest import SPLITS
+from rankmill.pipeline.options import MAX_BIN
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    import numpy.typing as npt
+
+    from rankmill.pipeline.bins.layout import OfSplits
+    from rankmill.pipeline.dataset.dataset import Dataset
+    from rankmill.pipeline.dataset.manifest import Shard, SplitName
+    from rankmill.pipeline.memory_plans import BinPlan
+
+    Places = npt.NDArray[np.int64]
+    Counts = npt.NDArray[np.int64]
+
+_COLUMN_BYTES = 64 << 20  # of columns processed together by default
+_BATCH_ROWS = 65536  # rows read at a time
+
+
+class BinWork:
+    """The work of binning ``dataset``, done here, with files in the folder ``staging``."""
+
+    def __init__(self, dataset: Dataset, plan: BinPlan, staging: Path) -> None:
+        self._dataset, self._plan, self._staging = dataset, plan, staging
+        self._files: SplitFiles | None = None
+
+    def features(self, most: Mapping[str, int]) -> tuple[FeatureBins, ...]:
+        """Return the bins of all features, at most so many as ``most`` says; without counts if they are from a sample."""
+        places = places_of(self._dataset, self._plan)
+        return tuple(bins_of_features(self._dataset, self._dataset.feature_names, most, self._plan, places))
+
+    def write(self, spec: BinSpec) -> Counts:
+        """Write the bins of all splits; if ``spec`` is from a sample, return the rows of the train split in each bin (F, 256)."""
+        counts, files = no_counts(spec), self._new_files(spec)
+        for shard in self._dataset.manifest.shards:
+            files.add(codes_of(self._dataset, shard, spec, self._plan.batch_rows, counts))
+        return counts
+
+    def keep(self, folder: Path) -> dict[SplitName, str]:
+        """Move the written files to ``folder``, named by their digests, which are returned."""
+        assert self._files is not None  # noqa: S101 (they are written first)
+        return self._files.keep(folder)
+
+    def _new_files(self, spec: BinSpec) -> SplitFiles:
+        self._files = SplitFiles(self._dataset.manifest, n_lanes(lanes_of(spec.n_bins)), self._staging)
+        return self._files
+
+
+def no_counts(spec: BinSpec) -> Counts:
+    """Return counts to add to, (F, 256); none if ``spec`` is not from a sample, and so has its own."""
+    return np.zeros((0 if spec.sampled_rows is None else len(spec.features), MAX_BIN + 1), dtype=np.int64)
+
+
+def places_of(dataset: Dataset, plan: BinPlan) -> Places | None:
+    """Return the rows of the train split that the edges are from; None: all."""
+    if plan.sampled_rows is None:
+        return None
+    return sampled_places(lambda: dataset.query_batches("train"), plan.sampled_rows)
+
+
+def bins_of_features(
+    dataset: Dataset, names: Sequence[str], most: Mapping[str, int], plan: BinPlan, places: Places | None
+) -> Iterator[FeatureBins]:
+    """Yield the bins of the features ``names``, at most so many as ``most`` says, from the rows ``places`` of the train split."""
+    if places is None:
+        return _exact_features(dataset, names, most, plan)
+    return _sampled_features(dataset, names, most, plan, places)
+
+
+def columns_of(
+    dataset: Dataset,
+    split: SplitName | None = None,
+    together: int | None = None,
+    features: Sequence[str] | None = None,
+) -> Iterator[tuple[str, Values]]:
+    """Yield every feature of ``split`` (or only ``features``) with its values (n,) in canonical order; the caller may modify them.
+
+    ``together`` columns are in memory at a time (None: a few), and later ones overwrite the values.
+    """
+    rows = dataset.manifest.rows if split is None else dataset.manifest.splits[split].rows
+    together = together or max(1, _COLUMN_BYTES // (4 * max(1, rows)))
+    features = dataset.feature_names if features is None else features
+    columns = np.empty((min(together, len(features)), rows), dtype=EDGE)
+    for names in _groups(features, together):
+        first = 0
+        for batch in dataset.column_batches(split, names, _BATCH_ROWS):
+            for column, values in zip(columns, batch, strict=False):
+                column[first : first + len(values)] = values
+            first += len(batch[0])
+        yield from zip(names, columns, strict=False)
+
+
+def _groups(names: Sequence[str], together: int) -> Iterator[Sequence[str]]:
+    return (names[first : first + together] for first in range(0, len(names), together))
+
+
+def _exact_features(
+    dataset: Dataset, names: Sequence[str], most: Mapping[str, int], plan: BinPlan
+) -> Iterator[FeatureBins]:
+    categorical = frozenset(dataset.manifest.categorical)
+    for name, values in columns_of(dataset, "train", together=plan.columns, features=names):
+        bins = feature_bins(name, values, most[name], in_place=True, categorical=name in categorical)
+        yield _with_names(bins, dataset)
+
+
+def _with_names(bins: FeatureBins, dataset: Dataset) -> FeatureBins:
+    return replace(bins, names=dataset.vocabulary.named(bins.name, bins.edges)) if bins.categorical else bins
+
+
+def _sampled_features(
+    dataset: Dataset, features: Sequence[str], most: Mapping[str, int], plan: BinPlan, places: Places
+) -> Iterator[FeatureBins]:
+    """Yield the bins from a sample, without counts.
+
+    Categories are few enough to be counted exactly: those of a feature are the same as without a sample.
+    """
+    categorical = frozenset(dataset.manifest.categorical)
+    for names in _groups(features, plan.columns):
+        columns = [SampledColumn() for _ in names]
+        tallies = {place: tally_of(EMPTY) for place, name in enumerate(names) if name in categorical}
+        samples = np.empty((len(names), len(places)), dtype=EDGE)
+        first = drawn = 0
+        for batch in dataset.column_batches("train", names, _BATCH_ROWS):
+            last = drawn + int(np.searchsorted(places[drawn:], first + len(batch[0])))
+            for column, sample, values in zip(columns, samples, batch, strict=True):
+                column.first_pass(values)
+                sample[drawn:last] = values[places[drawn:last] - first]
+            for place, tally in tallies.items():
+                tallies[place] = summed([tally, tally_of(batch[place])])
+            first, drawn = first + len(batch[0]), last
+        for column in columns:
+            column.end_first_pass()
+        for batch in dataset.column_batches("train", names, _BATCH_ROWS):
+            for column, values in zip(columns, batch, strict=True):
+                column.second_pass(values)
+        for place, (name, column, sample) in enumerate(zip(names, columns, samples, strict=True)):
+            if place in tallies:
+                bins = category_bins(name, *tallies[place], column.missing, most[name])
+                yield _with_names(replace(bins, counts=np.zeros(bins.n_bins, dtype=np.int64)), dataset)
+                continue
+            edges = column.edges(sample, most[name])
+            low, high = column.extremes or (None, None)
+            yield FeatureBins(name, edges, np.zeros(len(edges) + 2, dtype=np.int64), low, high)
+
+
+def codes_of(dataset: Dataset, shard: Shard, spec: BinSpec, batch_rows: int, counts: Counts) -> OfSplits:
+    """Yield the lanes of the rows of ``shard``, some of a split at a time; see `rankmill.pipeline.bins.layout`.
+
+    Add the rows of the train split to ``counts`` (F, 256) if ``spec`` is from a sample.
+    """
+    lanes, (split_of, sizes) = lanes_of(spec.n_bins), dataset.query_sizes[shard.bucket]
+    split_of_row = np.repeat(split_of, sizes)
+    done = 0
+    for values in dataset.shard_batches(shard, batch_rows):
+        bins = apply_bins(values, spec)
+        split = split_of_row[done : done + len(bins)]
+        if spec.sampled_rows is not None:
+            _kernels.tally(bins, split == SPLITS.index("train"), counts)
+        codes = joined(bins, lanes)
+        for number in np.unique(split).tolist():
+            yield SPLITS[number], codes[split == number]
+        done += len(bins)

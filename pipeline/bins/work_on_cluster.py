@@ -1,0 +1,173 @@
+"""Binning on a cluster: workers compute the bins of some features each, then write those of some shards each, which are joined here.
+
+Each call writes to a new folder and returns its name, so a call may be made twice, also at the same time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from rankmill.foundation.cluster.duty import folder_of_call, stopper
+from rankmill.foundation.storage.publish import fsync_file, fsync_folder, write_atomically
+from rankmill.pipeline.bins.layout import lanes_of, n_lanes
+from rankmill.pipeline.bins.spec import BinSpec, FeatureBins
+from rankmill.pipeline.bins.work import BinWork, bins_of_features, codes_of, no_counts, places_of
+from rankmill.pipeline.dataset.dataset import Dataset
+from rankmill.pipeline.dataset.manifest import MANIFEST_NAME, SPLITS
+from rankmill.pipeline.dataset.stored_shards import read_manifest
+from rankmill.pipeline.memory_plans import BinPlan
+
+if TYPE_CHECKING:
+    from rankmill.foundation.cluster.workers import Cluster
+    from rankmill.pipeline.bins.layout import OfSplits
+
+TASKS_A_WORKER = 4
+"""Tasks of a stage for each worker: so many that the last one to finish is not waited for long."""
+
+
+class _Numbered(Protocol):
+    @property
+    def number(self) -> int: ...
+
+
+Task = TypeVar("Task", bound=_Numbered)
+Result = TypeVar("Result")
+Some = TypeVar("Some")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BinJob:
+    """What all tasks of a binning have in common; both folders are absolute, and seen by all workers.
+
+    ``staging`` has the manifest of the dataset as the command has opened it.
+    """
+
+    dataset: Path
+    plan: BinPlan
+    staging: Path
+
+    def opened(self) -> Dataset:
+        """Return the dataset; a worker keeps it for the next tasks, and so checks each file once."""
+        return _opened(self.dataset, self.staging)
+
+
+@lru_cache(maxsize=1)
+def _opened(dataset: Path, staging: Path) -> Dataset:
+    return Dataset(dataset, read_manifest(staging))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BinFeatures:
+    """Compute the bins of the features ``names``; ``places`` is the file with the sampled rows, if there is a sample."""
+
+    job: BinJob
+    number: int
+    names: tuple[str, ...]
+    most: Mapping[str, int]
+    places: Path | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteShards:
+    """Write the bins of some shards of the dataset, given by their places in the manifest."""
+
+    job: BinJob
+    number: int
+    places: tuple[int, ...]
+    spec: BinSpec
+
+
+def bin_features(task: BinFeatures, threads: int) -> list[FeatureBins]:  # noqa: ARG001
+    """Return the bins of some features."""
+    stop, found = stopper(), []
+    places = None if task.places is None else np.load(task.places)
+    for bins in bins_of_features(task.job.opened(), task.names, task.most, task.job.plan, places):
+        stop()
+        found.append(bins)
+    return found
+
+
+def write_shards(task: WriteShards, threads: int) -> str:  # noqa: ARG001
+    """Write the lanes of some shards, row by row, to a file for each split; return the name of their folder."""
+    job, stop = task.job, stopper()
+    folder, dataset = folder_of_call(job.staging, "written", task.number), job.opened()
+    counts = no_counts(task.spec)
+    for place in task.places:
+        stop()
+        for name, codes in codes_of(dataset, dataset.manifest.shards[place], task.spec, job.plan.batch_rows, counts):
+            with (folder / name).open("ab") as file:
+                file.write(codes.data)
+    np.save(counts_file(folder), counts)
+    for path in folder.iterdir():
+        fsync_file(path)
+    fsync_folder(folder)
+    return folder.name
+
+
+def written_codes(folder: Path, lanes: int, rows: int) -> OfSplits:
+    """Yield what `write_shards` has written to ``folder``, ``rows`` at a time."""
+    for name in SPLITS:
+        if (folder / name).exists():
+            with (folder / name).open("rb") as file:
+                while data := file.read(rows * lanes):
+                    yield name, np.frombuffer(data, dtype=np.uint8).reshape(-1, lanes)
+
+
+def counts_file(folder: Path) -> Path:
+    """Return the file with the rows of the train split in each bin, of the shards in ``folder``."""
+    return folder / "counts.npy"
+
+
+class ClusterBinWork(BinWork):
+    """The work of binning, done by a cluster, with the same bytes."""
+
+    def __init__(self, dataset: Dataset, plan: BinPlan, staging: Path, cluster: Cluster) -> None:
+        super().__init__(dataset, plan, staging.absolute())
+        self._cluster = cluster
+        write_atomically(self._staging / MANIFEST_NAME, dataset.manifest.to_bytes())
+        self._job = BinJob(dataset=dataset.path.absolute(), plan=plan, staging=self._staging)
+
+    def features(self, most: Mapping[str, int]) -> tuple[FeatureBins, ...]:
+        """Return the bins of all features, as `BinWork.features`."""
+        names, places, path = self._dataset.feature_names, places_of(self._dataset, self._plan), None
+        if places is not None:
+            path = self._staging / "places.npy"
+            np.save(path, places)
+            fsync_file(path)
+        tasks = [
+            BinFeatures(job=self._job, number=number, names=some, most={name: most[name] for name in some}, places=path)
+            for number, some in enumerate(self._divided(names, self._plan.columns))
+        ]
+        return tuple(bins for found in self._results(bin_features, tasks) for bins in found)
+
+    def write(self, spec: BinSpec) -> npt.NDArray[np.int64]:
+        """Write the bins of all splits, as `BinWork.write`."""
+        shards = range(len(self._dataset.manifest.shards))
+        tasks = [
+            WriteShards(job=self._job, number=number, places=some, spec=spec)
+            for number, some in enumerate(self._divided(shards, len(shards)))
+        ]
+        counts, files, lanes = no_counts(spec), self._new_files(spec), n_lanes(lanes_of(spec.n_bins))
+        for name in self._results(write_shards, tasks):
+            folder = self._staging / "written" / name
+            counts += np.load(counts_file(folder))
+            files.add(written_codes(folder, lanes, self._plan.batch_rows))
+        return counts
+
+    def _divided(self, items: Sequence[Some], most: int) -> list[tuple[Some, ...]]:
+        """Divide ``items`` among the workers, at most ``most`` to a task."""
+        together = min(most, -(-len(items) // (TASKS_A_WORKER * self._cluster.size)))
+        return [tuple(items[first : first + together]) for first in range(0, len(items), together)]
+
+    def _results(self, function: Callable[[Task, int], Result], tasks: Sequence[Task]) -> list[Result]:
+        with closing(self._cluster.run(function, tasks, self._staging, resumes=False)) as results:
+            found = {task.number: result for task, result in results}
+        return [found[task.number] for task in tasks]

@@ -1,0 +1,1 @@
+"""A dataset on disk: its manifest, its shards, how it is published and read."""

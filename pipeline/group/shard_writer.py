@@ -1,0 +1,358 @@
+"""Second pass: write each bucket as a shard in canonical order (see :mod:`rankmill.pipeline.group.bucket_rows`)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from rankmill.foundation.storage.publish import keep_by_digest
+from rankmill.foundation.threads import in_order
+from rankmill.pipeline.arrow import ScratchBuffer, as_array, schema_of
+from rankmill.pipeline.dataset.manifest import (
+    FEATURES,
+    QUERIES,
+    SPLITS,
+    STATISTICS,
+    UNJUDGED,
+    Shard,
+    ShardStatistics,
+    UnjudgedShard,
+)
+from rankmill.pipeline.group import _kernels
+from rankmill.pipeline.group.bucket_rows import BucketRows, runs_of
+from rankmill.pipeline.group.settled_bucket import Bucket, read_settled
+from rankmill.pipeline.judgments.judgment_counts import counts_of
+from rankmill.pipeline.memory_plans import MemoryShare, writing_share
+from rankmill.pipeline.read.column_roles import type_of
+from rankmill.pipeline.read.times import TIME
+from rankmill.pipeline.statistics.feature_statistics import ColumnCollector, QueryCounts
+from rankmill.pipeline.validate import check_one_split, check_one_weight
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from rankmill.pipeline.bins.vocabulary import Tally as Tallied
+    from rankmill.pipeline.group.bucket_rows import RowSpill
+    from rankmill.pipeline.group.settled_bucket import Layout
+    from rankmill.pipeline.judgments.judgment_counts import Tally
+
+
+_QUERIES = schema_of(
+    [
+        ("qid", pa.string(), False),
+        ("split", pa.string(), False),
+        ("shard", pa.int32(), False),
+        ("row_start", pa.int64(), False),
+        ("n_docs", pa.int64(), False),
+        ("n_relevant", pa.int64(), False),
+    ]
+)
+_TIME_TYPE = pa.timestamp("us", "UTC")
+_QUERY_WEIGHT = "query_weight"
+_OF_QUERIES = (_QUERY_WEIGHT, TIME)  # columns stored per query, not per row
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardSummary:
+    """The written shard of a bucket, with counts for the manifest."""
+
+    bucket: int
+    rows_tally: Tally
+    judgments_tally: Tally
+    unjudged: UnjudgedShard | None = None
+    shard: Shard | None = None  # None: all rows are unjudged
+    missing_values: int = 0
+    grades: Counter[int] = field(default_factory=Counter)
+    goals: Mapping[str, Counter[int]] = field(default_factory=dict)  # grades of each goal
+    queries: Counter[str] = field(default_factory=Counter)  # by split
+    rows: Counter[str] = field(default_factory=Counter)  # by split
+    tallies: Sequence[Tallied] = ()  # of each categorical feature
+
+
+def write_shards(
+    spill: RowSpill,
+    layout: Layout,
+    folder: Path,
+    buckets: Sequence[int],
+    *,
+    threads: int,
+    memory: int,
+    before: Callable[[int], None] | None = None,
+    done: Callable[[int], None] | None = None,
+    count: Callable[[Sequence[Tallied]], None] | None = None,
+) -> list[ShardSummary]:
+    """Write ``buckets`` to ``folder`` and remove them from ``spill``; return their summaries in order.
+
+    ``threads`` buckets are written in parallel, each with ``memory`` bytes for its values: see :func:`write_shard`.  Calls
+    ``before`` with each bucket, which may add rows to it, and ``done`` with the number of rows written after each.
+    ``count`` gets the tallies of the categorical features of each, in any order, which the summaries are without.
+    """
+    summaries: dict[int, ShardSummary] = {}
+    idle: list[Scratch] = []
+
+    def write(bucket: int) -> None:
+        if before is not None:
+            before(bucket)
+        try:
+            scratch = idle.pop()
+        except IndexError:  # checking first would be a race with other threads
+            scratch = Scratch()
+        summary = write_shard(spill, bucket, layout, folder, memory, scratch)
+        if count is not None and summary.tallies:
+            count(summary.tallies)
+        summaries[bucket] = replace(summary, tallies=())
+        idle.append(scratch)
+        spill.drop(bucket)
+        if done is not None:
+            done(int(spill.rows[bucket]))
+
+    failures = in_order(buckets, write, threads)
+    if failures:
+        raise failures[0].error
+    return [summaries[bucket] for bucket in sorted(summaries)]
+
+
+def share_of(
+    memory: int,
+    threads: int,
+    layout: Layout,
+    rows: npt.NDArray[np.int64],
+    id_bytes: npt.NDArray[np.int64],
+) -> MemoryShare:
+    """Return how many of ``threads`` may write shards in ``memory`` bytes, and how much each has for values.
+
+    ``rows`` (buckets,) and ``id_bytes`` (2, buckets) are those of the buckets to write.  InputError if the largest one does not fit.
+    """
+    return writing_share(
+        memory,
+        threads,
+        row_group_bytes=layout.row_group_bytes,
+        bucket_rows=int(rows.max()),
+        row_bytes=4 * len(layout.features),
+        id_bytes=id_bytes,
+        settling_bytes=0 if layout.settling is None else layout.settling.bytes_held(rows),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Scratch:
+    """Large buffers of one thread, reused for its next shard."""
+
+    values: ScratchBuffer = field(default_factory=ScratchBuffer)  # rows of the bucket
+    columns: ScratchBuffer = field(default_factory=ScratchBuffer)  # a row group, as columns
+
+
+def write_shard(
+    spill: RowSpill, number: int, layout: Layout, folder: Path, memory: int, scratch: Scratch | None = None
+) -> ShardSummary:
+    """Write the rows, queries, statistics and unjudged rows of bucket ``number`` to ``folder``.
+
+    If the values do not fit in ``memory`` bytes, the spilled rows are read again for every ``memory`` bytes of sorted rows.
+    The bytes of the shard are the same.  Peak memory: ``memory`` (at least a row group), one row group, and about
+    :data:`rankmill.pipeline.memory_plans.BYTES_A_ROW` bytes per row of the bucket for ids and order.
+    """
+    n, width = int(spill.rows[number]), len(layout.features)
+    scratch = scratch or Scratch()
+    values = scratch.values.array(n, width) if n * width * 4 <= memory else None
+    bucket = Bucket(spill, number, layout, values)
+    settled = read_settled(bucket)
+    summary = ShardSummary(bucket=number, rows_tally=settled.rows, judgments_tally=settled.judgments)
+    if len(settled.unjudged):
+        staged, _ = _write_rows(settled.unjudged, bucket, folder, memory, scratch)
+        size = staged.stat().st_size
+        digest = keep_by_digest(staged, folder / UNJUDGED)
+        unjudged = UnjudgedShard(bucket=number, rows=len(settled.unjudged), digest=digest, size=size)
+        summary = replace(summary, unjudged=unjudged)
+    rows = settled.judged
+    if not len(rows):
+        return summary
+    qid, starts = runs_of(rows.qid)
+    collector = ColumnCollector(width, starts, bucket.layout.categorical)
+    staged, missing = _write_rows(rows, bucket, folder, memory, scratch, collector)
+    size = staged.stat().st_size
+    digest = keep_by_digest(staged, folder / FEATURES)
+
+    queries = _queries(number, qid, starts, rows, layout)
+    queries_digest, queries_size = keep_table(queries, staged, folder / QUERIES)
+    statistics_digest, statistics_size = keep_table(collector.table(layout.features), staged, folder / STATISTICS)
+    little = QueryCounts.of(rows.grade, starts)
+    split = np.array(queries.column("split").to_pylist())
+    n_docs = queries.column("n_docs").to_numpy()
+    shard = Shard(
+        bucket=number,
+        rows=len(rows),
+        n_queries=len(queries),
+        features=digest,
+        features_bytes=size,
+        queries=queries_digest,
+        queries_bytes=queries_size,
+        statistics=ShardStatistics(
+            digest=statistics_digest,
+            size=statistics_size,
+            one_document=little.one_document,
+            one_grade=little.one_grade,
+        ),
+    )
+    return replace(
+        summary,
+        shard=shard,
+        missing_values=missing,
+        grades=counts_of(rows.grade),
+        goals={name: counts_of(rows.extras[name]) for name in layout.goals},
+        queries=Counter({name: int(np.count_nonzero(split == name)) for name in SPLITS}),
+        rows=Counter({name: int(n_docs[split == name].sum()) for name in SPLITS}),
+        tallies=collector.tallies,
+    )
+
+
+def _write_rows(
+    rows: BucketRows,
+    bucket: Bucket,
+    folder: Path,
+    memory: int,
+    scratch: Scratch,
+    collector: ColumnCollector | None = None,
+) -> tuple[Path, int]:
+    """Write ``rows`` of ``bucket`` with their values; return the file and the number of missing values.
+
+    ``collector`` computes statistics of judged rows; None for unjudged rows.
+    """
+    staged = folder / f"shard-{bucket.number:05d}.parquet"
+    group_rows = bucket.layout.row_group_rows
+    missing = 0
+    schema = _rows_schema(bucket.layout, rows, judged=collector is not None)
+    with open_writer(staged, schema, bucket.layout.goals) as writer:
+        if bucket.values is not None:
+            for low in range(0, len(rows), group_rows):
+                places = rows.place[low : low + group_rows]
+                missing += _write_group(writer, bucket.values, places, rows, low, collector, scratch.columns)
+        else:
+            for low, values in _reread(bucket, rows.place, memory, scratch.values):
+                for start in range(0, len(values), group_rows):
+                    places = np.arange(start, min(start + group_rows, len(values)))
+                    missing += _write_group(writer, values, places, rows, low + start, collector, scratch.columns)
+    return staged, missing
+
+
+def _reread(
+    bucket: Bucket, order: npt.NDArray[np.int64], memory: int, scratch: ScratchBuffer
+) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
+    """Yield (first position, rows in canonical order) for whole row groups that fit in ``memory``, with a pass over the spill for each.
+
+    ``order`` (m,) is the spilled row at each position; rows that are not in it are skipped.
+    """
+    m, width, group_rows = len(order), len(bucket.layout.features), bucket.layout.row_group_rows
+    step = group_rows * max(1, memory // (group_rows * width * 4))
+    place_of = np.full(int(bucket.spill.rows[bucket.number]), -1, dtype=np.int64)
+    place_of[order] = np.arange(m)
+    for low in range(0, m, step):
+        chunk = scratch.array(min(step, m - low), width)
+        first = 0
+        for values in bucket.batches():
+            _kernels.put_rows(values, place_of[first : first + len(values)] - low, chunk)
+            first += len(values)
+        yield low, chunk
+
+
+def _rows_schema(layout: Layout, rows: BucketRows, *, judged: bool) -> pa.Schema:
+    return schema_of(
+        [
+            ("qid", pa.string(), False),
+            ("doc_id", pa.string(), True),
+            *([("grade", pa.int32(), False)] if judged else []),
+            *((name, type_of(name), False) for name in rows.extras if name not in _OF_QUERIES),
+            *((name, pa.float32(), False) for name in layout.features),
+        ]
+    )
+
+
+def open_writer(path: Path, schema: pa.Schema, goals: Sequence[str] = ()) -> pq.ParquetWriter:
+    """Open a writer with explicit values for all settings that affect the bytes, so that equal rows give equal files."""
+    repeated = [
+        name for name in ("qid", "grade", "event", "position", "split", "shard", *goals) if name in schema.names
+    ]
+    return pq.ParquetWriter(
+        path,
+        schema,
+        version="2.6",
+        data_page_version="1.0",
+        compression="zstd",
+        compression_level=1,
+        use_dictionary=cast("Any", repeated),
+        write_statistics=repeated,
+        data_page_size=1 << 20,
+        write_batch_size=1024,
+        store_schema=False,
+    )
+
+
+def _write_group(
+    writer: pq.ParquetWriter,
+    values: npt.NDArray[np.float32],
+    places: npt.NDArray[np.int64],
+    rows: BucketRows,
+    low: int,
+    collector: ColumnCollector | None,
+    scratch: ScratchBuffer,
+) -> int:
+    """Write ``values[places]`` as a row group with the ids of ``rows`` from ``low`` on; return the number of missing values."""
+    columns = scratch.array(values.shape[1], len(places))
+    missing = int(_kernels.turn(values, places, columns))
+    if collector is not None:
+        collector.add(columns)
+    ids = [
+        rows.qid.slice(low, len(places)),
+        rows.doc_id.slice(low, len(places)),
+        *([as_array(rows.grade[low : low + len(places)])] if collector is not None else []),
+        *(as_array(column[low : low + len(places)]) for name, column in rows.extras.items() if name not in _OF_QUERIES),
+    ]
+    table = pa.Table.from_arrays([*ids, *map(as_array, columns)], schema=cast("pa.Schema", writer.schema))
+    writer.write_table(table, row_group_size=len(places))
+    return missing
+
+
+def keep_table(table: pa.Table, staged: Path, folder: Path) -> tuple[str, int]:
+    """Write a small table to ``folder``, via the file ``staged``; return digest and size."""
+    with open_writer(staged, table.schema) as writer:
+        writer.write_table(table)
+    size = staged.stat().st_size
+    return keep_by_digest(staged, folder), size
+
+
+def _queries(
+    bucket: int, qid: pa.Array[Any], starts: npt.NDArray[np.int64], rows: BucketRows, layout: Layout
+) -> pa.Table:
+    """Return the queries table of a bucket; DataRejected if a query has two splits or two weights."""
+    ends = np.append(starts[1:], len(rows.qid))
+    latest = np.maximum.reduceat(rows.extras[TIME], starts) if TIME in rows.extras else None
+    if layout.rule is None:
+        split_of_row = np.asarray(layout.source_split, dtype=np.int64)[rows.source]
+        split = split_of_row[starts]
+        check_one_split(qid, starts, split_of_row, rows.source, layout.source_name)
+    else:
+        split = layout.rule.splits(qid, latest)
+    table = pa.Table.from_arrays(
+        [
+            qid,
+            pa.array([SPLITS[code] for code in split.tolist()], pa.string()),
+            as_array(np.full(len(qid), bucket, dtype=np.int32)),
+            as_array(starts),
+            as_array(ends - starts),
+            as_array(np.add.reduceat((rows.grade >= 1).astype(np.int64), starts)),
+        ],
+        schema=_QUERIES,
+    )
+    weight = rows.extras.get(_QUERY_WEIGHT)
+    if weight is not None:
+        check_one_weight(qid, starts, weight, rows.source, layout.source_name)
+        table = table.append_column(pa.field(_QUERY_WEIGHT, pa.float64(), nullable=False), as_array(weight[starts]))
+    if latest is not None:
+        table = table.append_column(pa.field(TIME, _TIME_TYPE, nullable=False), as_array(latest).cast(_TIME_TYPE))
+    return table

@@ -1,0 +1,217 @@
+"""Find input files from paths, folders and patterns, and infer format and compression from their names."""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from glob import glob, has_magic
+from pathlib import Path
+from typing import TYPE_CHECKING, get_args
+
+from rankmill.foundation.cures import NAME, command, shell_word
+from rankmill.foundation.errors import InputError
+from rankmill.foundation.options import spelled
+from rankmill.foundation.storage.publish import file_digest
+from rankmill.foundation.storage.special_files import refuse_special
+from rankmill.foundation.storage.table_formats import refuse_table_format
+from rankmill.pipeline.dataset.manifest import FEATURES, MANIFEST_NAME, UNJUDGED
+from rankmill.pipeline.options import Format
+from rankmill.pipeline.read.blocks import COMPRESSED
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+
+_DOCUMENTS = frozenset({"readme", "license", "licence", "notice", "copying", "authors", "changelog"})
+
+
+def find_files(given: Iterable[str | os.PathLike[str]], root: Path | None = None) -> list[Path]:
+    """Return the files, sorted by path.
+
+    An existing path is taken literally, even with pattern characters.  A folder means all files directly in it with a
+    known suffix or none, except hidden ones (``.name``, ``_name``), documentation (``README``, ``LICENSE.txt``) and
+    ``manifest.json``.  Any other name with ``*``, ``?`` or ``[`` is a pattern for files, in which ``**`` matches any number of
+    folders.  Folders and patterns skip companions (:data:`~rankmill.pipeline.read.files.COMPANIONS`).  A file that matches
+    several times is returned once.
+
+    Parameters
+    ----------
+    given
+        Names of files and folders, and patterns.
+    root
+        Base of relative names, not a pattern; default: the working directory.
+
+    Raises
+    ------
+    InputError
+        A name does not exist, or a folder or pattern matches no file.
+    """
+    plain: list[Path] = []
+    expanded: dict[Path, Path] = {}
+    for item in given:
+        name = os.fspath(item)
+        path = Path(name) if root is None else root / name
+        if path.is_dir():
+            found = _in_folder(path)
+        elif path.exists() or not has_magic(name):
+            check_file(path)
+            plain.append(path)
+            continue
+        else:
+            found = _matching(name, path, root)
+        for file in found:
+            check_file(file)
+            place = file.resolve()
+            expanded[place] = min(expanded.get(place, file), file)
+    for path in plain:
+        expanded.pop(path.resolve(), None)
+    return sorted([*plain, *expanded.values()])
+
+
+def refuse_copies(files: Sequence[Path]) -> None:
+    """Raise InputError if two of ``files`` have the same bytes; only files of equal size are read."""
+    of_size: defaultdict[int, list[Path]] = defaultdict(list)
+    for path in files:
+        of_size[path.stat().st_size].append(path)
+    for size, alike in of_size.items():
+        if not size or len(alike) == 1:  # an empty file has no rows
+            continue
+        seen: dict[str, Path] = {}
+        for path in alike:
+            first = seen.setdefault(file_digest(path), path)
+            if first is not path:
+                raise InputError(
+                    f"{first} and {path}: have the same bytes, so their rows would be counted twice; leave one out"
+                )
+
+
+def _matching(pattern: str, path: Path, root: Path | None) -> list[Path]:
+    names = glob(pattern, root_dir=root, recursive=True)  # noqa: PTH207  root is not a pattern
+    places = (Path(name) if root is None else root / name for name in names)
+    found = [place for place in places if place.is_file() and not _is_companion(place)]
+    if not found:
+        raise InputError(f"no file matches {os.fspath(path)!r}")
+    return found
+
+
+def _in_folder(folder: Path) -> list[Path]:
+    if folder.name == UNJUDGED and (folder.parent / MANIFEST_NAME).is_file():
+        return _unjudged_of(folder.parent)
+    if (folder / MANIFEST_NAME).is_file() and (folder / FEATURES).is_dir():
+        unjudged = folder / UNJUDGED
+        cure = f"{unjudged} has rows to re-rank" if unjudged.is_dir() else "it has no rows to re-rank"
+        raise InputError(
+            f"{folder}: is a dataset, not a folder of input files; {cure}. To evaluate a model on it:"
+            f" {command('evaluate', folder, '--model', NAME, '--split', 'test')}"
+        )
+    refuse_table_format(folder)
+    found = [path for path in folder.iterdir() if _holds_rows(path) and path.is_file()]
+    if not found:
+        partitions = sorted(path.name for path in folder.iterdir() if partition_keys(path / "x")[-1:] and path.is_dir())
+        if partitions:
+            raise InputError(
+                f"{folder}: has no files of rows but folders of partitions, such as {partitions[0]}; to read the files in them:"
+                f" {shell_word(str(folder / '**' / '*.parquet'))}"
+            )
+        known = " ".join(sorted(SUFFIXES))
+        raise InputError(f"{folder}: no file in this folder has a known suffix ({known}, compressed or not) or none")
+    return found
+
+
+def _unjudged_of(dataset: Path) -> list[Path]:
+    """Return the current unjudged files of the dataset; older ones may still be in the folder."""
+    from rankmill.pipeline.dataset.dataset import Dataset
+
+    opened = Dataset.open(dataset)
+    found = [opened.unjudged_path(shard) for shard in opened.manifest.unjudged]
+    if not found:
+        raise InputError(f"{dataset}: the dataset has no unjudged rows")
+    return found
+
+
+def _holds_rows(path: Path) -> bool:
+    """Whether a file in a folder has a name of a file of rows."""
+    suffix = uncompressed(path).suffix.lower()
+    if path.name.split(".")[0].lower() in _DOCUMENTS:
+        return False
+    return not path.name.startswith((".", "_")) and path.name != "manifest.json" and (not suffix or suffix in SUFFIXES)
+
+
+def _is_companion(path: Path) -> bool:
+    return uncompressed(path).suffix.lower() in COMPANIONS
+
+
+_TEXT = (".txt", ".letor", ".svm", ".svmlight", ".libsvm", ".dat", ".train", ".valid", ".vali", ".test")
+SUFFIXES: dict[str, Format] = {
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".parquet": "parquet",
+    ".pq": "parquet",
+    **dict.fromkeys((".arrow", ".arrows", ".feather", ".ipc"), "arrow"),
+    **dict.fromkeys((".jsonl", ".ndjson", ".json"), "jsonl"),
+    ".run": "run",
+    **dict.fromkeys(_TEXT, "letor"),
+}
+"""Format by suffix, without a compression suffix; an explicitly named file with another suffix is read as LETOR text."""
+_OTHERS = {
+    **dict.fromkeys((".xlsx", ".xls", ".xlsm", ".ods"), "a spreadsheet; save it as CSV"),
+    **dict.fromkeys((".html", ".htm", ".xml", ".pdf", ".docx"), "a document; give a table or LETOR text"),
+    **dict.fromkeys((".orc", ".avro"), "a format that is not read; write it as Parquet, with pyarrow, Polars or Spark"),
+    **dict.fromkeys((".xz", ".lzma", ".br", ".snappy"), "a compression that is not read; decompress it"),
+    **dict.fromkeys((".zip", ".7z", ".rar", ".tar", ".tgz"), "an archive; unpack it"),
+}
+COMPANIONS = (".query", ".group")
+"""Suffixes that are added to the name of a file of rows, for files that belong to it and have no rows."""
+
+
+def partition_keys(path: Path) -> list[str]:
+    """Return the keys of Hive partitions in the folders above ``path``, which no reader takes for columns.
+
+    >>> partition_keys(Path("hive/date=2024-01-01/site=a/part.parquet"))
+    ['date', 'site']
+    """
+    return [
+        name for part in path.parts[:-1] for name, equals, value in [part.partition("=")] if name and equals and value
+    ]
+
+
+def check_file(path: Path) -> None:
+    """Raise InputError unless ``path`` is a file with a UTF-8 name, which manifests need, and not of a table format."""
+    try:
+        os.fspath(path).encode()
+    except UnicodeEncodeError:
+        name = os.fsencode(path).decode("utf-8", "backslashreplace")
+        raise InputError(f"{name}: the bytes of this name are not UTF-8; rename it") from None
+    refuse_special(path)
+    refuse_table_format(path)
+    if path.is_dir():
+        raise InputError(f"{path}: is a folder; give the files in it")
+    if not path.is_file():
+        near = path.with_name(f"_{path.name}")  # current names of folders in a dataset
+        raise InputError(f"{path}: no such file" + (f"; did you mean {near}?" if near.exists() else ""))
+
+
+def format_of(path: Path, wanted: str = "auto") -> Format:
+    """Return the format of ``path``: ``wanted`` or, for ``auto``, by its suffix (LETOR text if unknown).
+
+    Raises
+    ------
+    InputError
+        ``wanted`` is unknown, or ``auto`` and the suffix that of a file without rows, such as a spreadsheet.
+    """
+    formats: tuple[Format, ...] = get_args(Format)
+    for known in formats:
+        if wanted == known != "auto":
+            return known
+    if wanted != "auto":
+        raise InputError.unknown("format", wanted, formats)
+    suffix = uncompressed(path).suffix.lower()
+    if suffix in _OTHERS and path.is_file():
+        cure = f"if its content has another format, choose with {spelled('format')}: {', '.join(formats[1:])}"
+        raise InputError(f"{path}: the suffix {suffix} is that of {_OTHERS[suffix]}; {cure}")
+    return SUFFIXES.get(suffix, "letor")
+
+
+def uncompressed(path: Path) -> Path:
+    """Return ``path`` without a compression suffix."""
+    return path.with_suffix("") if path.suffix.lower() in COMPRESSED else path

@@ -1,1 +1,0 @@
-"""JSON lines: one object a line is one row."""

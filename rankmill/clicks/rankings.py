@@ -1,0 +1,69 @@
+"""Rankings to be judged by clicks: scored lists as they are, or what a model makes of candidates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from rankmill.foundation.errors import DataRejected, InputError
+from rankmill.foundation.options import spelled
+from rankmill.pipeline.arrow import schema_of
+from rankmill.pipeline.dataset.dataset import Dataset
+from rankmill.pipeline.read.batch import Source
+from rankmill.scorer.evaluate.scored_file import as_scored, read_scored
+from rankmill.scorer.evaluate.train_test_overlap import names_dataset
+from rankmill.scorer.model import Model
+from rankmill.scorer.models import predictor_of
+from rankmill.scorer.options import JudgedOptions
+from rankmill.scorer.rerank.candidate_sources import DatasetSource, files_of, open_sources, read_options
+from rankmill.scorer.scored_rows import scored_rows
+
+RELEVANCE = schema_of([("qid", pa.string(), False), ("doc_id", pa.string(), False), ("label", pa.float64(), False)])
+
+
+def scored_table(source: Model | Path, on: Sequence[Path] = ()) -> pa.Table:
+    """Return qid, doc_id and score of a scored list, or of the candidates ``on`` (files, folders or a dataset) by a model.
+
+    Raises
+    ------
+    InputError
+        There are no candidates for a model, or no such file.
+    CandidatesRejected
+        The list or the candidates are malformed.
+    """
+    if not isinstance(source, Model):
+        return read_scored(source)
+    if not on:
+        raise InputError(f"no candidates given for the model; name them with {spelled('on')}")
+    options, predictor = JudgedOptions(), predictor_of(source)
+    reading = read_options(options, source)
+    sources: list[Source] = (
+        [DatasetSource.of_model(Dataset.open(on[0]), None, predictor)]
+        if names_dataset(list(on))
+        else open_sources(files_of(on, options.format), options.format, reading)
+    )
+    return as_scored(scored_rows(sources, predictor, reading, options.threads), ", ".join(map(str, on)))
+
+
+def read_relevance(path: Path) -> pa.Table:
+    """Return qid, doc_id and label (float64) of a Parquet file, such as `clicks judge` writes.
+
+    Raises
+    ------
+    InputError
+        There is no such file.
+    DataRejected
+        It is not Parquet, or has other columns.
+    """
+    try:
+        table = pq.read_table(path, columns=RELEVANCE.names)
+        table = table.select(RELEVANCE.names).cast(RELEVANCE)
+        table.validate(full=True)
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file") from None
+    except (KeyError, ValueError):  # no such column; not Parquet, or a value is missing
+        raise DataRejected(f"{path}: expected a Parquet file with qid, doc_id and label in every row") from None
+    return table

@@ -1,0 +1,1 @@
+"""What users import: Ranker, BinnedDataset, and how arrays and frames become rows."""

@@ -1,0 +1,468 @@
+"""Check and convert training rows in memory: features, grades, queries, weights, labels, events, offsets and pairs."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rankmill.foundation.errors import InputError, InvalidParameter, TrainingDataRejected
+from rankmill.pipeline.bins.spec import BinSpec, apply_bins
+from rankmill.pipeline.dataset.goals import checked_goals
+from rankmill.pipeline.group.query_splits import digest_of_rows
+from rankmill.pipeline.pairs.stored_pairs import PreferencePairs
+from rankmill.pipeline.read.grades import HIGHEST_LABEL_AS_GRADE
+from rankmill.python.arrays import NUMBERS, Matrix, vector
+from rankmill.python.other_libraries import unknown_name
+from rankmill.python.spilled_values import SpilledValues
+from rankmill.seen_queries import DigestedQueries
+from rankmill.trainer.layout import BlockedBins
+from rankmill.trainer.objectives.weights import check_weights
+from rankmill.trainer.rows import RankedRows
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extras:
+    """Optional arguments as given by users, unchecked; see :meth:`rankmill.python.ranker.Ranker.fit`."""
+
+    sample_weight: Any = None
+    query_weight: Any = None
+    label: Any = None
+    event: Any = None
+    offset: Any = None
+    position: Any = None
+    pairs: Any = None
+    pair_weight: Any = None
+    pair_probability: Any = None
+    goals: Any = None
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Extras:
+        """Build them from names; InvalidParameter for an unknown name."""
+        known = [field.name for field in fields(cls)]
+        for name in given:
+            if name not in known:
+                raise InvalidParameter(unknown_name("column", str(name), known))
+        return cls(**given)
+
+    def weights(self, n_rows: int) -> Floats | None:
+        """Return the weights of the documents (n_rows,); None if there are none or all are equal.
+
+        Raises
+        ------
+        TrainingDataRejected
+            Their number is wrong, or one is negative or not a number.
+        """
+        found = _numbers("sample_weight", self.sample_weight, n_rows)
+        return None if found is None else _unless_equal(found)
+
+    def labels(self, n_rows: int) -> Floats | None:
+        """Return the labels for regression (n_rows,), or None; TrainingDataRejected if one is not finite."""
+        found = _numbers("label", self.label, n_rows)
+        if found is not None:
+            check_finite("label", found)
+        return found
+
+    def events(self, n_rows: int) -> npt.NDArray[np.uint8] | None:
+        """Return 0 or 1 for each row, or None, also if all are 1; TrainingDataRejected for other values."""
+        found = _numbers("event", self.event, n_rows)
+        if found is None:
+            return None
+        bad = (found != 0.0) & (found != 1.0)
+        if bad.any():
+            row = int(np.argmax(bad))
+            raise TrainingDataRejected(f"row {row}: expected an event, 1 (seen) or 0 (censored), found {found[row]}")
+        return None if found.all() else found.astype(np.uint8)
+
+    def offsets(self, n_rows: int) -> Floats | None:
+        """Return the start values of scores (n_rows,), or None, also if all are 0; errors as :meth:`labels`."""
+        found = _numbers("offset", self.offset, n_rows)
+        if found is None:
+            return None
+        check_finite("offset", found)
+        return found + 0.0 if found.any() else None
+
+    def positions(self, n_rows: int) -> npt.NDArray[np.int32] | None:
+        """Return the positions at which documents were shown (n_rows,), or None.
+
+        Raises
+        ------
+        TrainingDataRejected
+            Their number is wrong, or one is not a whole number from 1 on.
+        """
+        found = _numbers("position", self.position, n_rows)
+        if found is None:
+            return None
+        bad = ~((found >= 1.0) & (found < 2.0**31) & (found == np.floor(found)))
+        if bad.any():
+            row = int(np.argmax(bad))
+            raise TrainingDataRejected(
+                f"row {row}: expected a position, a whole number from 1 on, found {found[row]:g}"
+            )
+        return found.astype(np.int32)
+
+    def of_goals(self, n_rows: int) -> dict[str, npt.NDArray[np.int32]]:
+        """Return the grades of the goals (n_rows,) by name, sorted by it.
+
+        Raises
+        ------
+        InvalidParameter
+            They are no mapping, or a name is malformed.
+        TrainingDataRejected
+            The number of grades is wrong, or one is negative, fractional or not a number.
+        """
+        given = {} if self.goals is None else self.goals
+        if not isinstance(given, Mapping):
+            raise InvalidParameter(f"goals must be grades by name, {{'bought': ..}}, got {type(given).__name__}")
+        try:
+            names = checked_goals(given)
+        except InputError as error:
+            raise InvalidParameter(str(error)) from None
+        found = {}
+        for name in names:
+            what = f"the goal {name!r}"
+            column = vector(given[name], what)
+            if column.shape != (n_rows,):
+                raise TrainingDataRejected(
+                    f"{what} must have a grade for each of the {n_rows} rows, got shape {column.shape}"
+                )
+            found[name] = _grades(column, what)
+        return found
+
+    def query_weights(self, queries: npt.NDArray[Any], number: npt.NDArray[np.int64]) -> Floats | None:
+        """Return a weight for each query in the order of ``number``; None if there are none or all are equal.
+
+        Parameters
+        ----------
+        queries
+            (n,) query of each row as given by the user.
+        number
+            (n,) index of the query of each row among the sorted queries.
+
+        Raises
+        ------
+        TrainingDataRejected
+            A query has no weight or two, or a weight is negative or not a number.
+        """
+        given, n_queries = self.query_weight, int(number.max(initial=-1)) + 1
+        if given is None:
+            return None
+        first = np.full(n_queries, len(number), dtype=np.int64)
+        np.minimum.at(first, number, np.arange(len(number)))
+        if isinstance(given, Mapping):
+            ids = queries[first].tolist()
+            lacking = next((one for one in ids if one not in given), None)
+            if lacking is not None:
+                raise TrainingDataRejected(f"query_weight has no weight for the query {lacking!r}")
+            given = [given[one] for one in ids]
+            found = _numbers("query_weight", given, n_queries)
+        elif np.shape(vector(given, "query_weight")) == (n_queries,) != (len(number),):
+            by_appearance = _numbers("query_weight", given, n_queries)
+            assert by_appearance is not None  # noqa: S101 - it was given
+            found = np.empty(n_queries)
+            found[np.argsort(first)] = by_appearance
+        else:
+            of_rows = _numbers("query_weight", given, len(number), f", or for each of the {n_queries} queries")
+            assert of_rows is not None  # noqa: S101 - it was given
+            found = of_rows[first]
+            other = of_rows != found[number]
+            if other.any():
+                row = int(np.argmax(other))
+                raise TrainingDataRejected(
+                    f"row {row}: its query has the weight {found[number[row]]} in another row, found {of_rows[row]};"
+                    " a query has one weight (use sample_weight for weights of documents)"
+                )
+        assert found is not None  # noqa: S101 - it was given
+        bad = ~(np.isfinite(found) & (found >= 0.0))
+        if bad.any():
+            worst = int(np.argmax(bad))
+            raise TrainingDataRejected(
+                f"query {queries[first[worst]]}: expected a weight of 0 or more, found {found[worst]}"
+            )
+        return None if found[0] > 0.0 and (found == found[0]).all() else found
+
+    def preferences(
+        self, number: npt.NDArray[np.int64], order: npt.NDArray[np.intp], starts: npt.NDArray[np.int64]
+    ) -> PreferencePairs | None:
+        """Return the pairs for the trainer, sorted by query and row, or None.
+
+        Parameters
+        ----------
+        number
+            (n,) index of the query of each row among the sorted ones, rows in the user's order.
+        order
+            (n,) rows in the trainer's order.
+        starts
+            (n_queries + 1,) offsets of the queries in that order.
+
+        Raises
+        ------
+        InvalidParameter
+            Weights or probabilities without pairs.
+        TrainingDataRejected
+            A pair has an unknown row, the same row twice, or rows of two queries; a weight is negative, or a probability is
+            outside [0, 1].
+        """
+        if self.pairs is None:
+            if self.pair_weight is not None or self.pair_probability is not None:
+                raise InvalidParameter("pair_weight and pair_probability need pairs; give pairs too")
+            return None
+        n_rows, pairs = len(number), vector(self.pairs, "pairs")
+        if pairs.size == 0:
+            pairs = pairs.reshape(0, 2)
+        if pairs.ndim != 2 or pairs.shape[1] != 2 or (pairs.size and pairs.dtype.kind not in NUMBERS):
+            raise TrainingDataRejected(
+                f"pairs must have shape (p, 2), row numbers better and worse, got {pairs.dtype} of {pairs.shape}"
+            )
+        with np.errstate(invalid="ignore"):
+            rows = pairs.astype(np.int64)
+        bad = (rows != pairs).any(axis=1) | (rows < 0).any(axis=1) | (rows >= n_rows).any(axis=1)
+        _no_pair(bad, pairs, f"expected two rows, 0 .. {n_rows - 1}")
+        _no_pair(rows[:, 0] == rows[:, 1], pairs, "expected two rows, found one twice")
+        _no_pair(number[rows[:, 0]] != number[rows[:, 1]], pairs, "expected two rows of one query")
+        weight = _numbers("pair_weight", self.pair_weight, len(rows), what="pairs")
+        weight = np.ones(len(rows)) if weight is None else weight
+        _no_pair(~(np.isfinite(weight) & (weight >= 0.0)), pairs, "expected a weight of 0 or more")
+        probability = _numbers("pair_probability", self.pair_probability, len(rows), what="pairs")
+        probability = np.ones(len(rows)) if probability is None else probability
+        _no_pair(~((probability >= 0.0) & (probability <= 1.0)), pairs, "expected a probability in [0, 1]")
+        place = np.empty(n_rows, dtype=np.int32)
+        place[order] = np.arange(n_rows, dtype=np.int32)
+        better, worse = place[rows[:, 0]], place[rows[:, 1]]
+        by = np.lexsort((probability, weight, worse, better))
+        return PreferencePairs(
+            better=better[by],
+            worse=worse[by],
+            weight=weight[by],
+            probability=probability[by],
+            starts=np.searchsorted(better[by], starts).astype(np.int64),
+        )
+
+
+def check_finite(name: str, values: Floats) -> None:
+    """Raise TrainingDataRejected, naming the first row, unless all of ``values`` (n,) are finite."""
+    bad = ~np.isfinite(values)
+    if bad.any():
+        row = int(np.argmax(bad))
+        raise TrainingDataRejected(f"row {row}: expected a finite {name}, found {values[row]}")
+
+
+def _unless_equal(weights: Floats) -> Floats | None:
+    """Return None if all weights are equal, since only ratios matter."""
+    check_weights(weights)  # before rows are reordered, so that the message has the user's row number
+    return None if len(weights) and weights[0] > 0.0 and (weights == weights[0]).all() else weights
+
+
+def _numbers(name: str, given: Any, n: int, also: str = "", what: str = "rows") -> Floats | None:
+    if given is None:
+        return None
+    found = vector(given, name)
+    if found.shape != (n,) or (n and found.dtype.kind not in NUMBERS):
+        raise TrainingDataRejected(
+            f"{name} must hold a number for each of the {n} {what}{also}, got {found.dtype} of shape {found.shape}"
+        )
+    return found.astype(np.float64)
+
+
+def _no_pair(bad: npt.NDArray[np.bool_], pairs: npt.NDArray[Any], expected: str) -> None:
+    if bad.any():
+        at = int(np.argmax(bad))
+        raise TrainingDataRejected(f"pair {at}, rows {pairs[at, 0]} and {pairs[at, 1]}: {expected}")
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayRows:
+    """Rows in an order that depends only on their content, and their digest."""
+
+    values: Matrix | SpilledValues  # (n, n_features)
+    grades: npt.NDArray[np.int32]  # (n,)
+    starts: npt.NDArray[np.int64]  # (n_queries + 1,)
+    digest: str
+    queries: DigestedQueries
+    weights: npt.NDArray[np.float64] | None = None  # (n,)
+    labels: npt.NDArray[np.float64] | None = None  # (n,)
+    events: npt.NDArray[np.uint8] | None = None  # (n,)
+    offsets: npt.NDArray[np.float64] | None = None  # (n,)
+    positions: npt.NDArray[np.int32] | None = None  # (n,)
+    query_weights: npt.NDArray[np.float64] | None = None  # (n_queries,)
+    pairs: PreferencePairs | None = None
+    goals: Mapping[str, npt.NDArray[np.int32]] = field(default_factory=dict)  # (n,) by name
+
+    def ranked(self, binspec: BinSpec, n_threads: int) -> RankedRows:
+        """Return the rows for the trainer, with their bins."""
+        bins: Iterable[npt.NDArray[np.uint8]] | BlockedBins
+        if isinstance(self.values, SpilledValues):
+            bins = self.values.blocked(binspec, n_threads)
+        else:
+            bins = [apply_bins(self.values, binspec, n_threads=n_threads)]
+        return replace(
+            self.without_bins(),
+            bins=bins,
+            codes={
+                name: self.values.column(f) if isinstance(self.values, SpilledValues) else self.values[:, f].copy()
+                for f, name in enumerate(binspec.feature_names)
+                if name in binspec.categories
+            },
+        )
+
+    def without_bins(self) -> RankedRows:
+        """Return the rows for the trainer, but for their features."""
+        return RankedRows(
+            grades=self.grades,
+            starts=self.starts,
+            bins=(),
+            weights=self.weights,
+            labels=self.labels,
+            events=self.events,
+            offsets=self.offsets,
+            positions=self.positions,
+            query_weights=self.query_weights,
+            pairs=self.pairs,
+            goals=self.goals,
+        )
+
+
+def rows_of(
+    values: Matrix | SpilledValues,
+    y: Any,
+    queries: npt.NDArray[Any],
+    extras: Extras | None = None,
+    *,
+    regression: bool = False,
+) -> ArrayRows:
+    """Check the rows and group them by query.
+
+    Parameters
+    ----------
+    values
+        (n, n_features).
+    y
+        (n,) grades, whole numbers of 0 or more.
+    queries
+        (n,) query of each row.
+    extras
+        Optional arguments.
+    regression
+        ``y`` may have any finite numbers.  If one is not a whole number from 0 to 31, all are labels; then no document is
+        known to be relevant, and ranking metrics are undefined.
+
+    Raises
+    ------
+    InvalidParameter
+        Weights of pairs without pairs.
+    TrainingDataRejected
+        There are no rows, shapes do not match, a grade or one of the ``extras`` is invalid, or ids have different types.
+    """
+    extras = extras or Extras()
+    given = vector(y, "y")
+    if given.ndim != 1 or queries.ndim != 1:
+        raise TrainingDataRejected(f"y and qid must have shape (n,), got {given.shape} and {queries.shape}")
+    n_rows = len(values)
+    if not n_rows == len(given) == len(queries):
+        raise TrainingDataRejected(f"X, y and qid have {n_rows}, {len(given)} and {len(queries)} rows")
+    if not n_rows:
+        raise TrainingDataRejected("X, y and qid have no rows; give at least one")
+    grades, labels = _grades_and_labels(given, extras.labels(n_rows), regression=regression)
+    weights, events, offsets = extras.weights(n_rows), extras.events(n_rows), extras.offsets(n_rows)
+    ids, number = _query_numbers(queries)
+    digest = values.digests(grades) if isinstance(values, SpilledValues) else digest_of_rows(values, grades)
+    goals = {f"goal {name}": column for name, column in extras.of_goals(n_rows).items()}
+    columns: dict[str, npt.NDArray[Any] | None] = {"label": labels, "event": events, "offset": offsets, "": weights}
+    columns |= {"position": extras.positions(n_rows)} | goals
+    known: dict[str, npt.NDArray[Any]] = {name: column for name, column in columns.items() if column is not None}
+    order = np.lexsort([*known.values(), digest[:, 1], digest[:, 0], number])
+    starts = np.concatenate(([0], np.cumsum(np.bincount(number)))).astype(np.int64)
+    known = {name: column[order] for name, column in known.items()}
+    query_weights = extras.query_weights(queries, number)
+    pairs = extras.preferences(number, order, starts)
+    named = [
+        ("", (starts, digest[order], *((known[""],) if "" in known else ()))),
+        *((column, (known[column],)) for column in ("label", "event", "offset", "position", *goals) if column in known),
+    ]
+    return ArrayRows(
+        values=values[order],
+        grades=grades[order],
+        starts=starts,
+        weights=known.get(""),
+        labels=known.get("label"),
+        events=known.get("event"),
+        offsets=known.get("offset"),
+        positions=known.get("position"),
+        query_weights=query_weights,
+        pairs=pairs,
+        goals={name.removeprefix("goal "): known[name] for name in goals},
+        digest=_digest(named, query_weights, pairs),
+        queries=DigestedQueries.of(ids, starts, digest[order]),
+    )
+
+
+def _grades_and_labels(
+    given: npt.NDArray[Any], labels: Floats | None, *, regression: bool
+) -> tuple[npt.NDArray[np.int32], Floats | None]:
+    """Return the grades in ``y`` and the labels; for regression, ``y`` are the labels if they are not grades."""
+    if not regression or labels is not None or _are_grades(given):
+        return _grades(given), labels
+    labels = given.astype(np.float64)
+    check_finite("label in y", labels)
+    return np.zeros(len(given), dtype=np.int32), labels
+
+
+def _are_grades(given: npt.NDArray[Any]) -> bool:
+    """Whether all values can be grades; also true for values that are not numbers, which :func:`_grades` rejects."""
+    if given.dtype.kind not in NUMBERS:
+        return True
+    with np.errstate(invalid="ignore"):
+        whole = given.astype(np.int32)
+    return bool(
+        np.equal(whole, given).all() and whole.min(initial=0) >= 0 and whole.max(initial=0) <= HIGHEST_LABEL_AS_GRADE
+    )
+
+
+def _digest(
+    named: Sequence[tuple[str, tuple[npt.NDArray[Any], ...]]],
+    query_weights: Floats | None,
+    pairs: PreferencePairs | None,
+) -> str:
+    """Return the SHA-256 of arrays, each kind under its name.
+
+    Omitted arrays do not affect it, so that the digest stays the same when a new optional argument is added.
+    """
+    weights = [] if query_weights is None else [("query_weight", (query_weights,))]
+    preferences = [] if pairs is None else [("pairs", (pairs.better, pairs.worse, pairs.weight, pairs.probability))]
+    digest = hashlib.sha256()
+    for name, arrays in [*named, *weights, *preferences]:
+        digest.update(name.encode())
+        for each in arrays:
+            digest.update(np.ascontiguousarray(each).data.cast("B") if each.size else b"")
+    return digest.hexdigest()
+
+
+def _query_numbers(queries: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
+    """Return the sorted queries, and (n,) the index of the query of each row among them."""
+    try:
+        return np.unique(queries, return_inverse=True)
+    except (TypeError, ValueError):  # objects that cannot be compared
+        kinds = sorted({type(query).__name__ for query in queries.tolist()})
+        raise TrainingDataRejected(
+            f"qid must hold ids of one kind, numbers or text, found {' and '.join(kinds)}"
+        ) from None
+
+
+def _grades(grades: npt.NDArray[Any], what: str = "y") -> npt.NDArray[np.int32]:
+    if grades.dtype.kind not in NUMBERS:
+        raise TrainingDataRejected(f"{what} holds {grades.dtype}; grades are whole numbers of 0 or more")
+    with np.errstate(invalid="ignore"):  # NaN becomes an integer that is not equal to it
+        whole = grades.astype(np.int32)
+    if len(grades) and not (np.equal(whole, grades).all() and whole.min() >= 0):
+        row = int(np.argmin(np.equal(whole, grades) & (whole >= 0)))
+        of, cure = ("", "") if what == "y" else (f" of {what}", "; cut amounts into a few levels")
+        raise TrainingDataRejected(
+            f"row {row}: expected a grade{of}, a whole number of 0 or more, found {grades[row]}{cure}"
+        )
+    return whole

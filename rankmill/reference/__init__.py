@@ -1,0 +1,1 @@
+"""The pages of reference in docs/, written from the options themselves."""

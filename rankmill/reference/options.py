@@ -1,0 +1,188 @@
+"""Generate docs/options.md, which lists all options, and scorer/arguments.py with their types.
+
+`rankmill.reference.pages` has the other pages, and writes all of it.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import Field, dataclass
+from math import inf
+from typing import Any
+
+from rankmill.foundation.options import Option, argument_type, declared_in, default_of, option_of
+from rankmill.gate.gate_rules import GateOptions
+from rankmill.pipeline.options import BinOptions, IngestOptions, QueryOptions, SynthParameters
+from rankmill.run.stage_choice import StageChoice
+from rankmill.scorer import arguments as scorer_arguments
+from rankmill.scorer.metrics.metric_options import Policy
+from rankmill.scorer.options import CandidateOptions, ConvertOptions, JudgedOptions, RerankOptions, Selection
+from rankmill.trainer.objectives.spelling import OBJECTIVES, class_named
+from rankmill.trainer.options import CheckpointOptions, SeedOptions, SpaceOptions, StartOptions, TuneOptions
+from rankmill.trainer.parameters import TrainParameters
+
+NO_BOUND = 2**31 - 1  # bounds of this size are not shown
+HOW = "This page is generated from the code by `python -m rankmill.reference.pages docs`."
+
+HEAD = f"""\
+# Options by group
+
+{HOW}
+
+An option has one name. It is `max_leaves` in Python and in `rankmill.toml`, and `--max-leaves` on the command line.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A group of options, and where it can be used."""
+
+    title: str
+    group: Any
+    commands: str
+    section: str
+    python: str
+
+
+PAGES = (
+    Page("Ingest", IngestOptions, "`data ingest`", "[ingest]", "`IngestOptions`, `ReadOptions`"),
+    Page("Bins", BinOptions, "`data bin`", "[bin]", "`bin_dataset`"),
+    Page("Queries in SQL", QueryOptions, "`data query`", "", "`query_dataset`"),
+    Page("Generated judgments", SynthParameters, "`data synth`", "", "`SynthParameters`"),
+    Page("Training", TrainParameters, "`train`, `cv`, `tune`", "[train]", "`TrainParameters`, `Ranker`"),
+    Page("Machine and checkpoints of a training", CheckpointOptions, "`train`", "[train]", "`TrainingOptions`"),
+    Page("What a training starts from", StartOptions, "`train`", "", "`fit(resume=, base_model=)`"),
+    Page("Seeds", SeedOptions, "`train`", "[train]", "`SeedOptions`"),
+    Page("Tuning", TuneOptions, "`tune`", "", "`TuneOptions`"),
+    Page("What tuning searches", SpaceOptions, "`tune`", "", "`SpaceOptions`"),
+    Page("Candidates", CandidateOptions, "`rerank`, `evaluate`, `compare`, `inspect shap`", "", "`CandidateOptions`"),
+    Page("Re-ranking", RerankOptions, "`rerank`", "[rerank]", "`RerankOptions`, `rerank`"),
+    Page("Evaluation", JudgedOptions, "`evaluate`", "", "`evaluate`, `compare`"),
+    Page("Inspected documents", Selection, "`inspect shap`", "", "`Selection`"),
+    Page("Conversion", ConvertOptions, "`convert`", "", "`ConvertOptions`"),
+    Page("Gate", GateOptions, "`models gate`", "[gate]", "`GateOptions`"),
+    Page(
+        "Metric conventions",
+        Policy,
+        "`evaluate`, `compare`, `explain-metric`, `models gate`",
+        "[evaluate]",
+        "`Policy`, `evaluate`",
+    ),
+    Page("Stages of a run", StageChoice, "`run`", "", "`StageChoice`"),
+)
+
+
+ARGUMENTS: Mapping[str, tuple[Any, tuple[str, ...]]] = {  # the class of options, and its first arguments
+    "PolicyArguments": (Policy, ()),
+    "CandidateArguments": (CandidateOptions, ()),
+    "JudgedArguments": (JudgedOptions, ("CandidateArguments", "PolicyArguments")),
+    "RerankArguments": (RerankOptions, ("CandidateArguments",)),
+}
+
+
+def arguments() -> str:
+    """Return scorer/arguments.py: the existing text before the first class, and the generated classes."""
+    head = inspect.getsource(scorer_arguments).partition("\n\n\nclass ")[0]
+    return head + "\n" + "".join(_typed_dict(name, *of) for name, of in ARGUMENTS.items())
+
+
+def _typed_dict(name: str, group: Any, bases: tuple[str, ...]) -> str:
+    inherited = {each.name for base in bases for each in declared_in(ARGUMENTS[base][0])}
+    own = [f"    {each.name}: {argument_type(each)}\n" for each in declared_in(group) if each.name not in inherited]
+    head = f"class {name}({', '.join(bases or ('TypedDict',))}, total=False):"
+    return f'\n\n{head}\n    """The options of `{group.__name__}`."""\n\n{"".join(own)}'
+
+
+def reference() -> str:
+    """Return the page as Markdown."""
+    return HEAD + "".join(map(_section, PAGES))
+
+
+def objective_options() -> str:
+    """Return the page about the options in the brackets of objectives, each class once."""
+    lines = [
+        f"# Options of objectives\n\n{HOW}",
+        "",
+        "Write them in brackets after the name: `quantile(alpha=0.9)`. Objectives that are not listed have no options.",
+        "",
+        "| objective | option | default | allowed | what it does |",
+        "|---|---|---|---|---|",
+    ]
+    names: dict[type[Any], list[str]] = {}
+    for name in OBJECTIVES:
+        names.setdefault(class_named(name).Options, []).append(name)
+    for group, of in names.items():
+        lines += [
+            f"| {', '.join(f'`{name}`' for name in of)} | `{each.name}` | {_description_cells(each)} |"
+            for each in declared_in(group)
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _section(page: Page) -> str:
+    section = f"Section: `{page.section}`. " if page.section else ""
+    lines = [
+        f"\n## {page.title}",
+        "",
+        f"Commands: {page.commands}. {section}Python: {page.python}.",
+        "",
+    ]
+    inherited: set[str] = set()
+    if page.group is not CandidateOptions and issubclass(page.group, CandidateOptions):
+        inherited = {each.name for each in declared_in(CandidateOptions)}
+        lines += ["Besides these options, those of [candidates](#candidates).", ""]
+    lines += ["| option | default | allowed | what it does |", "|---|---|---|---|"]
+    for each in declared_in(page.group):
+        if each.name in inherited:
+            continue
+        declared = option_of(each)
+        flag = declared.flags[0].partition("/")[0] if declared.flags else f"--{each.name.replace('_', '-')}"
+        named = f"`{each.name}`" if flag == f"--{each.name.replace('_', '-')}" else f"`{each.name}`, `{flag}`"
+        lines.append(f"| {named} | {_description_cells(each)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _description_cells(each: Field[Any]) -> str:
+    """Return the last three cells of a row: default, allowed values and help."""
+    declared = option_of(each)
+    return f"{default_cell(default_of(each))} | {allowed_cell(declared)} | {cell(declared.help)}"
+
+
+def default_cell(value: Any) -> str:
+    """Format a default as the cell of a table."""
+    if value is ...:
+        return "must be given"
+    if value and isinstance(value, tuple):
+        return ", ".join(map(code, map(str, value)))
+    empty = value in ("", (), [], {}, frozenset(), None)
+    return "" if empty else code(str(value).lower() if isinstance(value, bool) else str(value))
+
+
+def allowed_cell(declared: Option) -> str:
+    """Format the allowed values of an option as the cell of a table."""
+    if declared.choices:
+        return ", ".join(f"`{choice}`" for choice in declared.choices if choice)
+    if declared.above == -inf:
+        return "finite"
+    if declared.size:
+        return "a size such as 2GB"
+    found = [f"above {declared.above:g}"] if declared.above is not None else []
+    found += bounds(declared.least, declared.most)
+    return ", ".join([*found, f"below {declared.below:g}"] if declared.below is not None else found)
+
+
+def bounds(least: float | None, most: float | None) -> list[str]:
+    """Format an inclusive range."""
+    low = [f"at least {least:,g}"] if least is not None else []
+    return low + ([f"at most {most:,.10g}"] if most is not None and most < NO_BOUND else [])
+
+
+def code(text: str) -> str:
+    """Format text as code in the cell of a table."""
+    return "`" + text.replace("|", "\\|") + "`"
+
+
+def cell(text: str) -> str:
+    """Escape Markdown in text."""
+    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;").replace("*", "\\*")

@@ -1,0 +1,1 @@
+"""Metrics of a model or of a file of scores, and two systems compared."""

@@ -1,0 +1,1 @@
+"""Re-ranking of candidates: plan, score, spill, write, journal."""

@@ -1,0 +1,192 @@
+"""Open files of candidates as sources for a model, and check that they can be read in the way of its training data."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, replace
+from glob import has_magic
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from rankmill.foundation.errors import CandidatesRejected, InputError, InvalidParameter
+from rankmill.foundation.options import made_of, spelled
+from rankmill.pipeline.dataset.dataset import Dataset
+from rankmill.pipeline.options import Format, ReadOptions
+from rankmill.pipeline.read.batch import RowBatch, Source
+from rankmill.pipeline.read.columns import TableColumns, guesses_line, guesses_of
+from rankmill.pipeline.read.empty_files import with_rows
+from rankmill.pipeline.read.files import find_files
+from rankmill.scorer.model import Model, check_kinds
+from rankmill.scorer.options import CandidateOptions
+from rankmill.scorer.predictor import Predictor
+
+PathLike = str | os.PathLike[str]
+BATCH_ROWS = 65_536  # rows per batch when reading a dataset
+
+
+def read_options(options: CandidateOptions, model: Model) -> ReadOptions:
+    """Return how to read candidates for ``model``: options that are None are taken from its training, else the reader's default.
+
+    Grades are read as in the training judgments.
+    """
+    requested = {"absent": options.absent, "index_base": options.index_base, "negative_grades": None}
+    known = {key: model.info.get(key) if value is None else value for key, value in requested.items()}
+    words = model.info.get("grades")
+    given = {
+        "grades": tuple((word, int(str(grade))) for word, grade in words.items()) if isinstance(words, dict) else (),
+        "n_features": options.n_features,
+        "grade_required": False,
+        "delimiter": options.delimiter,
+        "decimal_comma": options.decimal_comma,
+        "columns": options.columns or {},
+        "known_features": frozenset(model.feature_names),
+        "categorical": tuple(sorted(model.categories)),
+    }
+    return made_of(ReadOptions, given | {key: value for key, value in known.items() if value is not None})
+
+
+def paths_of(subject: PathLike | Sequence[PathLike]) -> list[Path]:
+    """Return ``subject`` as a list of paths."""
+    if isinstance(subject, str | os.PathLike):
+        return [Path(subject)]
+    if not isinstance(subject, list | tuple) or not all(isinstance(path, str | os.PathLike) for path in subject):
+        raise InvalidParameter(
+            f"expected the path of a file or folder, or a list of paths, got a {type(subject).__name__}; write the rows to a file"
+        )
+    return [*map(Path, subject)]
+
+
+def files_of(paths: Sequence[Path], form: str = "auto", *, announce: bool = False) -> list[Path]:
+    """Return the files that ``paths`` name, those in folders and those that match patterns among them, but not those without rows.
+
+    ``announce`` prints how many of these there are.
+    """
+    several = [path.is_dir() or (has_magic(os.fspath(path)) and not path.exists()) for path in paths]
+    found = [
+        file for path, many in zip(paths, several, strict=True) for file in (find_files([path]) if many else [path])
+    ]
+    return with_rows(found, form, say if announce else None)
+
+
+def open_sources(
+    paths: Sequence[Path], input_format: Format, options: ReadOptions, *, announce: bool = False
+) -> list[Source]:
+    """Open each of ``paths``; ``announce`` prints the inferred columns.
+
+    Raises
+    ------
+    InputError
+        There is no path, a path is repeated, or column names are given for a text format without columns; the pipeline's error if a path is no file.
+    """
+    from rankmill.pipeline.read.letor import check_made_ids
+    from rankmill.pipeline.read.open_source import open_source, share_features
+
+    if not paths:
+        raise InputError("no candidates given; name at least one file")
+    places: set[Path] = set()
+    for path in paths:
+        if (place := path.resolve()) in places:
+            raise InputError(f"{path}: is given twice; name it once")
+        places.add(place)
+    sources = [open_source(path, input_format, options) for path in paths]
+    share_features(sources)
+    check_made_ids(sources)
+    unnamed = next((source.path for source in sources if source.table is None), None)
+    if options.columns and unnamed is not None:
+        raise InputError(f"{spelled('columns')} is for tables; {unnamed} is LETOR text, which has no column names")
+    without = next(
+        (source.path for source in sources if options.goals and not (source.table and source.table.goals)), None
+    )
+    if without is not None:
+        raise InputError(
+            f"{without}: only tables have columns of goals, which the metrics name; give a table, or a dataset"
+        )
+    if announce and (guesses := guesses_of(source.table for source in sources)):
+        say(guesses_line(guesses))
+    return sources
+
+
+def shared_options(options: Mapping[str, ReadOptions]) -> ReadOptions:
+    """Return the read options that all models share; InputError if the models need different ones."""
+    (first, shared), *others = options.items()
+    for label, other in others:
+        for each in fields(ReadOptions):
+            mine, yours = getattr(shared, each.name), getattr(other, each.name)
+            if each.name == "known_features":
+                shared = replace(shared, known_features=mine | yours)
+            elif each.name == "categorical":
+                for name in sorted({*mine} ^ {*yours}):
+                    if name in shared.known_features & other.known_features:
+                        raise InputError(
+                            f"the models {first} and {label} read the feature {name!r} in different ways: for one of them it is"
+                            " categorical, for the other a number; rank with one model at a time"
+                        )
+                shared = replace(shared, categorical=tuple(sorted({*mine, *yours})))
+            elif mine != yours:
+                cure = {
+                    "absent": f"choose with {spelled('absent')}",
+                    "index_base": f"choose with {spelled('index_base')}",
+                }
+                raise InputError(
+                    f"the models {first} and {label} were trained on data read in different ways ({each.name} {mine!r} and "
+                    f"{yours!r}); {cure.get(each.name, 'rank with one model at a time')}"
+                )
+    return shared
+
+
+def say(line: str) -> None:
+    """Print ``line`` to stderr."""
+    sys.stderr.write(f"{line}\n")
+
+
+class DatasetSource:
+    """A dataset, or one split of it, as a source of candidates; all columns but the features are held in memory."""
+
+    @classmethod
+    def of_model(
+        cls, dataset: Dataset, split: str | None, predictor: Predictor, goals: Sequence[str] = ()
+    ) -> DatasetSource:
+        """Open what a model reads; CandidatesRejected if a feature is categorical in one of the two, and a number in the other."""
+        categorical, where = dataset.manifest.categorical, f"{dataset.path}: "
+        check_kinds(predictor.model, dataset.feature_names, categorical, CandidatesRejected, where=where)
+        return cls(dataset, split, predictor.feature_names, goals)
+
+    def __init__(self, dataset: Dataset, split: str | None, features: Sequence[str], goals: Sequence[str] = ()) -> None:
+        self.path = dataset.path
+        self.position = 0
+        lacking = set(features) - set(dataset.feature_names)
+        self.columns: tuple[str, ...] | None = dataset.feature_names if lacking else tuple(features)
+        self.fields: tuple[str, ...] = ("grade",)
+        self.table: TableColumns | None = None
+        self._dataset, self._split, self._goals = dataset, split, goals
+        self._size = dataset.path.stat().st_size  # total for the progress bar
+
+    def names(self, width: int) -> tuple[str, ...]:  # noqa: ARG002
+        """Return the names of the features; they are known beforehand."""
+        return self.columns or ()
+
+    def batches(self, block_bytes: int = 16 << 20) -> Iterator[RowBatch]:
+        """Yield the rows in canonical order."""
+        columns = self.columns or ()
+        rows = self._dataset.rows(self._split, ("qid", "doc_id", "grade", *self._goals))
+        batch_rows = min(max(1, block_bytes // (4 * max(1, len(columns)))), BATCH_ROWS)
+        at = 0
+        for values in self._dataset.feature_batches(self._split, list(columns), batch_rows):
+            part = rows.slice(at, len(values)).combine_chunks()
+            at += len(values)
+            self.position = self._size * at // rows.num_rows
+            yield RowBatch(
+                qid=_one_chunk(part["qid"]),
+                doc_id=_one_chunk(part["doc_id"]),
+                grade=part["grade"].to_numpy(),
+                values=values,
+                extras={name: part[name].to_numpy() for name in self._goals},
+            )
+
+
+def _one_chunk(column: pa.ChunkedArray[Any]) -> Any:
+    return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)

@@ -1,0 +1,423 @@
+"""External sort of scored rows: narrow rows are spilled to a private folder and read back ranked, in bounded memory.
+
+DuckDB sorts more than its memory limit, but not any amount: each sorted run that it merges needs some memory.  Rows are
+therefore partitioned into files by ranges of qid, each a fraction of the limit, and the files are sorted one by one.  The
+ranges depend on a sample, the result does not.
+"""
+
+from __future__ import annotations
+
+import errno
+import shutil
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rankmill.foundation.database import open_database
+from rankmill.foundation.options import spelled
+from rankmill.foundation.storage.publish import fsync_file, fsync_folder
+from rankmill.foundation.threads import ahead
+from rankmill.pipeline.group.query_splits import hash_ids
+from rankmill.scorer.rerank.ranked_file import GRADE_COUNTS, SCORED_ROW, ranked_schema
+
+SORT_THREADS = 4  # each thread holds buffers that the limit does not count
+BATCH_ROWS = 131_072  # maximum rows per batch, written or read back
+BATCH_BYTES = 4 << 20  # about the bytes of such a batch: ids may be long
+COUNTS_HELD = 1 << 19  # rows of grade counts that are summed before they are written
+MEMORY_OF_A_THREAD = 32 << 20
+SAMPLE = 65_536  # ids sampled to choose the ranges
+PARTS_OF_THE_LIMIT = 6  # a part is a sixth of what the sort may hold: with its copies and buffers it does not spill
+DEALT = "part"
+MOST_PARTS = 128  # files open at a time; beyond, parts grow
+MOST_KNOWN = 1 << 22  # documents of a query that are compared with the next ones, 8 bytes each
+_SALT = 0x2545F4914F6CDD1D
+_ODD = np.uint64(0x9E3779B97F4A7C15)
+
+NOTHING_KEPT = pa.schema([])
+QUERY_AND_GRADE = pa.schema([SCORED_ROW.field("qid"), SCORED_ROW.field("grade")])
+SPILLED = {"scored": SCORED_ROW, "dropped": GRADE_COUNTS}
+
+
+@dataclass(frozen=True, slots=True)
+class RankedBatch:
+    """Ranked rows, and which of them begin a query; ``part`` and ``row`` are their position in the sorted rows.
+
+    ``repeated``: which (n,) have a document that is above them in their query; None: unknown.
+    """
+
+    rows: pa.Table
+    first_of_query: npt.NDArray[np.bool_]
+    part: int = 0
+    row: int = 0
+    repeated: npt.NDArray[np.bool_] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Spilled:
+    """The durable state of a spill: number of files of each kind, rows to be ranked, and their bytes."""
+
+    files: int = 0
+    n_rows: int = 0
+    n_bytes: int = 0
+
+    @property
+    def batch_rows(self) -> int:
+        """Maximum rows per batch."""
+        return max(1, min(BATCH_ROWS, BATCH_BYTES * self.n_rows // max(1, self.n_bytes)))
+
+
+@dataclass(frozen=True, slots=True)
+class DealtPart:
+    """The files of a range of qids: scored rows, and grade counts of rows left out."""
+
+    scored: tuple[Path, ...]
+    dropped: tuple[Path, ...]
+
+
+class ScoreSpill:
+    """Scored rows on disk.  Use as a context: ``write``, ``close_for_reading``, then read as often as needed.
+
+    Parameters
+    ----------
+    folder
+        A private folder; files not in ``written`` are removed.
+    sort_bytes, n_threads
+        Limits of the sort.
+    written
+        What an earlier run left in ``folder``.
+    kept
+        Further columns of the rows, which are copied to the ranked ones.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        sort_bytes: int,
+        n_threads: int,
+        written: Spilled | None = None,
+        kept: pa.Schema = NOTHING_KEPT,
+    ) -> None:
+        self.kept = kept
+        self._schemas = SPILLED | {"scored": pa.schema([*SCORED_ROW, *kept])}
+        self._folder = folder
+        self._sort_bytes = sort_bytes
+        self._n_threads = max(1, min(n_threads, SORT_THREADS, sort_bytes // MEMORY_OF_A_THREAD))
+        self.written = written or Spilled()
+        self._held: list[pa.RecordBatch] = []
+        self._n_held = self._bytes_held = 0
+        self._n_rows = self._n_bytes = 0
+        self._counts_held: list[pa.RecordBatch] = []
+        self._n_counts_held = 0
+        self._writers: dict[str, pa.RecordBatchStreamWriter] = {}
+        self._parts: list[list[Path]] = []
+        self._counts: list[list[Path]] = []
+        self._connection: Any = None
+        shutil.rmtree(folder / "sort", ignore_errors=True)
+        known = {self._file(kind, number).name for kind in SPILLED for number in range(self.written.files)}
+        for path in folder.glob("*.arrows"):
+            if path.name not in known and not path.name.startswith(DEALT):
+                path.unlink()
+
+    @classmethod
+    def of_parts(
+        cls, folder: Path, parts: Sequence[DealtPart], written: Spilled, *, sort_bytes: int, n_threads: int
+    ) -> ScoreSpill:
+        """Open the sorter on ``parts`` that are on disk, ascending by qid, with the rows and bytes of ``written``; ``folder`` is empty."""
+        spill = cls(folder, sort_bytes=sort_bytes, n_threads=n_threads, written=written)
+        for part in parts:
+            spill._parts.append([*part.scored])
+            spill._counts.append([*part.dropped])
+        spill._connection = open_sorter(folder / "sort", sort_bytes, spill._n_threads)
+        return spill
+
+    def __enter__(self) -> ScoreSpill:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close open files and free the sorter's memory."""
+        for writer in self._writers.values():
+            with suppress(OSError):  # most likely the disk is full
+                writer.close()
+        self._writers = {}
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def write(self, rows: pa.RecordBatch, dropped: pa.RecordBatch | None = None) -> None:
+        """Add rows of the schema ``SCORED_ROW``, and grade counts of rows that are not to be ranked."""
+        self._held.append(rows)
+        self._n_held += rows.num_rows
+        self._bytes_held += rows.nbytes
+        if dropped is not None:
+            self._counts_held.append(dropped)
+            self._n_counts_held += dropped.num_rows
+        if self._n_counts_held >= COUNTS_HELD:
+            self._flush_counts()
+        if self._n_held >= BATCH_ROWS or self._bytes_held >= BATCH_BYTES:
+            self._flush()
+
+    def checkpoint(self) -> Spilled:
+        """Make all that was written so far durable, and return that state."""
+        self._flush()
+        self._flush_counts()
+        for kind in SPILLED:
+            self._writer(kind).close()
+            fsync_file(self._file(kind, self.written.files))
+        fsync_folder(self._folder)
+        self._writers = {}
+        self.written = Spilled(
+            self.written.files + 1, self.written.n_rows + self._n_rows, self.written.n_bytes + self._n_bytes
+        )
+        self._n_rows = self._n_bytes = 0
+        return self.written
+
+    def partition(self) -> int:
+        """Finish writing, partition the rows by ranges of qid if they are many, and return the number of parts."""
+        if self._held or self._counts_held or self._writers:
+            self.checkpoint()
+        files = {kind: [self._file(kind, number) for number in range(self.written.files)] for kind in SPILLED}
+        n_parts = min(MOST_PARTS, -(-PARTS_OF_THE_LIMIT * self.written.n_bytes // self._sort_bytes))
+        if n_parts > 1:
+            ids = (batch.column(0) for batch in batches_of(files["scored"], [SCORED_ROW.get_field_index("qid")]))
+            bounds = _range_bounds(ids, self.written.n_rows, n_parts)
+            if len(bounds) > 0:
+                for kind, schema in self._schemas.items():
+                    paths = [self._dealt(kind, part) for part in range(len(bounds) + 1)]
+                    partition_files(files[kind], paths, bounds, schema)
+                    for path in paths:
+                        fsync_file(path)
+                fsync_folder(self._folder)
+                return len(bounds) + 1
+        return 0
+
+    def close_for_reading(self, n_dealt: int | None = None) -> None:
+        """Open the sorter on the ``n_dealt`` parts of `partition`, which is called first if this is None."""
+        n_dealt = self.partition() if n_dealt is None else n_dealt
+        for kind, parts in (("scored", self._parts), ("dropped", self._counts)):
+            files = [self._file(kind, number) for number in range(self.written.files)]
+            if n_dealt == 0:
+                parts.append(files)
+            else:
+                parts.extend([self._dealt(kind, part)] for part in range(n_dealt))
+                for path in files:
+                    path.unlink(missing_ok=True)
+        self._connection = open_sorter(self._folder / "sort", self._sort_bytes, self._n_threads)
+
+    def ranked(self, top_k: int | None, part: int = 0, row: int = 0) -> Generator[RankedBatch, None, None]:
+        """Yield the rows by qid, score (highest first), doc_id, input row, with their ranks; ``top_k`` a query at most.
+
+        Ids are compared byte by byte.  Batch boundaries have no meaning.  Rows begin at ``row`` of ``part``, which must be the
+        first of a query.
+        """
+        for number in range(part, len(self._parts)):
+            yield from self._ranked_part(number, top_k, row if number == part else 0)
+
+    def _ranked_part(self, part: int, top_k: int | None, begin_at: int) -> Generator[RankedBatch, None, None]:
+        last_qid: str | None = None
+        last_rank = done = 0
+        documents = _Documents()
+        copied = "".join(', "{}"'.format(name.replace('"', '""')) for name in self.kept.names)
+        ordered = f"SELECT qid, doc_id, score, grade{copied} FROM part ORDER BY qid, score DESC, doc_id, row"  # noqa: S608  quoted
+        for batch in self._query(part, ordered, self._schemas["scored"]):
+            qid = batch.column("qid")
+            n = batch.num_rows
+            first = np.ones(n, dtype=np.bool_)
+            first[1:] = pc.not_equal(qid[1:], qid[:-1]).to_numpy(zero_copy_only=False)
+            first[0] = qid[0].as_py() != last_qid
+            # Rank = rows since the query's first one; rows before the batch's first new query continue the count.
+            place = np.arange(n)
+            begin = np.maximum.accumulate(np.where(first, place, -1))
+            rank = np.where(begin >= 0, place - begin + 1, place + 1 + last_rank)
+            last_qid, last_rank = qid[n - 1].as_py(), int(rank[-1])
+            columns = [qid, batch.column("doc_id"), batch.column("score"), pa.array(rank, pa.int32())]
+            columns += [batch.column("grade"), *batch.columns[4:]]
+            table = pa.Table.from_arrays(columns, schema=ranked_schema(self.kept))
+            if top_k is not None:
+                kept = rank <= top_k
+                table, first = table.filter(pa.array(kept)), first[kept]
+            repeated = documents.repeated(table["doc_id"], first)
+            skipped = min(max(begin_at - done, 0), table.num_rows)
+            yield RankedBatch(table.slice(skipped), first[skipped:], part, done + skipped, repeated[skipped:])
+            done += table.num_rows
+
+    def grade_counts(self) -> Generator[pa.Table, None, None]:
+        """Yield (qid, grade, count) of the known grades, by qid and grade, including those of dropped rows."""
+        counts = (
+            "SELECT qid, grade, sum(count)::BIGINT AS count FROM ("
+            "SELECT qid, grade, count(*)::BIGINT AS count FROM part WHERE grade IS NOT NULL GROUP BY qid, grade "
+            "UNION ALL SELECT qid, grade, count FROM dropped) GROUP BY qid, grade ORDER BY qid, grade"
+        )
+        for part in range(len(self._parts)):
+            for batch in self._query(part, counts, QUERY_AND_GRADE):
+                yield pa.Table.from_arrays(batch.columns, schema=GRADE_COUNTS)
+
+    def _file(self, kind: str, number: int) -> Path:
+        return self._folder / f"{kind}-{number}.arrows"
+
+    def _dealt(self, kind: str, part: int) -> Path:
+        return self._folder / f"{DEALT}-{kind}-{part}.arrows"
+
+    def _writer(self, kind: str) -> pa.RecordBatchStreamWriter:
+        if kind not in self._writers:
+            self._writers[kind] = open_spill_file(self._file(kind, self.written.files), self._schemas[kind])
+        return self._writers[kind]
+
+    def _flush(self) -> None:
+        if self._held:
+            for batch in pa.Table.from_batches(self._held, self._schemas["scored"]).combine_chunks().to_batches():
+                self._writer("scored").write_batch(batch)
+                self._n_rows += batch.num_rows
+                self._n_bytes += batch.nbytes
+        self._held, self._n_held, self._bytes_held = [], 0, 0
+
+    def _flush_counts(self) -> None:
+        """Write the buffered counts, summed by query and grade."""
+        if self._counts_held:
+            held = pa.Table.from_batches(self._counts_held, GRADE_COUNTS)
+            added = held.group_by(["qid", "grade"], use_threads=False).aggregate([("count", "sum")])
+            columns = [added.column(name) for name in ("qid", "grade", "count_sum")]
+            for batch in pa.Table.from_arrays(columns, schema=GRADE_COUNTS).to_batches(BATCH_ROWS):
+                self._writer("dropped").write_batch(batch)
+        self._counts_held, self._n_counts_held = [], 0
+
+    def _query(self, part: int, sql: str, columns: pa.Schema = SCORED_ROW) -> Generator[pa.RecordBatch, None, None]:
+        """Run ``sql`` on ``columns`` of one part; a query's rows are all in one part, and the parts ascend by qid."""
+        import duckdb
+
+        try:
+            scored, dropped = self._parts[part], self._counts[part]
+            places = [self._schemas["scored"].get_field_index(name) for name in columns.names]
+            with closing(batches_of(scored, places)) as rows, closing(batches_of(dropped)) as counts:
+                self._connection.register("part", pa.RecordBatchReader.from_batches(columns, rows))
+                self._connection.register("dropped", pa.RecordBatchReader.from_batches(GRADE_COUNTS, counts))
+                # A relation's reader streams; a plain execute() would hold the whole result.
+                for batch in self._connection.sql(sql).to_arrow_reader(self.written.batch_rows):
+                    if batch.num_rows:
+                        yield batch
+                self._connection.unregister("part")
+                self._connection.unregister("dropped")
+        except (duckdb.Error, OSError) as error:
+            if isinstance(error, OSError) and error.errno is not None:
+                raise
+            first_line = str(error).partition("\n")[0]
+            if "Out of Memory" in first_line:
+                raise OSError(
+                    errno.ENOMEM, f"the sort ran out of memory; raise the limit with {spelled('memory')} ({first_line})"
+                ) from error
+            raise OSError(errno.EIO, f"the sort failed: {first_line}") from error
+
+
+class _Documents:
+    """The documents of the last query so far, as hashes, at most ``MOST_KNOWN`` of them: a longer list is not searched further."""
+
+    def __init__(self) -> None:
+        self._known: list[npt.NDArray[np.uint64]] = []
+
+    def repeated(self, doc_id: pa.ChunkedArray[Any], first: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+        """Return which (n,) of the next rows have a document that is above them in their query; ``first`` (n,) begin a query."""
+        found = np.zeros(len(first), dtype=np.bool_)
+        if not len(first):
+            return found
+        hashes = hash_ids(doc_id.combine_chunks(), _SALT)
+        query = np.cumsum(first)
+        starts = np.flatnonzero(first)
+        begun = int(starts[0]) if len(starts) else len(first)  # rows of the last query of the rows before
+        mixed = hashes ^ (query.astype(np.uint64) * _ODD)
+        ascending = np.sort(mixed)
+        if (ascending[1:] == ascending[:-1]).any():
+            order = np.lexsort((hashes, query))  # stable: the first of equal ones is the highest
+            again = (hashes[order[1:]] == hashes[order[:-1]]) & (query[order[1:]] == query[order[:-1]])
+            found[order[1:][again]] = True
+        for known in self._known if begun else ():
+            found[:begun] |= np.isin(hashes[:begun], known)
+        if len(starts):
+            self._known = []
+        if sum(map(len, self._known)) < MOST_KNOWN:
+            self._known.append(hashes[int(starts[-1]) if len(starts) else 0 :].copy())
+        return found
+
+
+def _range_bounds(ids: Iterable[pa.Array[Any]], n_rows: int, n_parts: int) -> pa.Array[Any]:
+    """Return ids in ascending order that cut the ``n_rows`` of ``ids`` into at most ``n_parts`` ranges of about equal size.
+
+    They are taken from at most ``SAMPLE`` of the rows, evenly spaced.
+    """
+    step, at = max(1, -(-n_rows // SAMPLE)), 0
+    sample: list[pa.Array[Any]] = [pa.array([], pa.string())]
+    for batch in ids:
+        sample.append(batch.take(np.arange(-at % step, len(batch), step)))
+        at += len(batch)
+    chosen: pa.Array[Any] = pa.concat_arrays(sample)
+    ascending = chosen.take(pc.sort_indices(chosen))
+    if len(ascending) == 0:
+        return ascending
+    return ascending.take(np.unique(np.arange(1, n_parts) * len(ascending) // n_parts)).unique()
+
+
+def open_sorter(folder: Path, sort_bytes: int, n_threads: int) -> Any:
+    """Return a connection of DuckDB that holds ``sort_bytes`` and spills to ``folder``."""
+    pa.default_memory_pool().release_unused()  # free the memory of scoring for the sort
+    return open_database(memory=sort_bytes, threads=n_threads, spill=folder, preserve_insertion_order=False)
+
+
+def open_spill_file(path: Path, schema: pa.Schema) -> pa.RecordBatchStreamWriter:
+    """Open a new file of record batches."""
+    return pa.ipc.new_stream(str(path), schema, options=pa.ipc.IpcWriteOptions(compression="lz4"))
+
+
+def batches_of(paths: Sequence[Path], columns: list[int] | None = None) -> Generator[pa.RecordBatch, None, None]:
+    """Yield the batches of ``paths``, of these ``columns`` by their numbers."""
+    options = pa.ipc.IpcReadOptions(included_fields=columns)
+    for path in paths:
+        with pa.ipc.open_stream(pa.OSFile(str(path), "r"), options=options) as reader:
+            yield from reader
+
+
+def partition_files(
+    sources: Sequence[Path],
+    paths: Sequence[Path],
+    bounds: pa.Array[Any],
+    schema: pa.Schema,
+    change: Callable[[pa.RecordBatch], pa.RecordBatch] = lambda batch: batch,
+) -> None:
+    """Copy the rows of ``sources``, after ``change``, to ``paths``: file i gets the qids of at least bound i - 1 and below bound i."""
+    with ExitStack() as stack:
+        writers = [stack.enter_context(open_spill_file(path, schema)) for path in paths]
+        dealt = stack.enter_context(closing(list(_by_range(change(batch), bounds)) for batch in batches_of(sources)))
+        for parts in stack.enter_context(closing(ahead(dealt))):
+            for i, rows in parts:
+                writers[i].write_batch(rows)
+
+
+def _by_range(batch: pa.RecordBatch, bounds: pa.Array[Any]) -> Iterator[tuple[int, pa.RecordBatch]]:
+    ids = batch.column("qid").dictionary_encode()
+    both = pa.concat_arrays([bounds, ids.dictionary])
+    order = pc.sort_indices(both).to_numpy()
+    place = np.empty(len(both), dtype=np.int64)
+    place[order] = np.arange(len(both))
+    # An id's range is the number of bounds that are at most the id.
+    bound_places = np.sort(place[: len(bounds)])
+    range_of_id = np.searchsorted(bound_places, place[len(bounds) :], side="left")
+    is_bound = pc.index_in(ids.dictionary, bounds)
+    equal = is_bound.is_valid().to_numpy(zero_copy_only=False)
+    range_of_id[equal] = is_bound.drop_null().to_numpy() + 1
+    range_of_row = range_of_id[ids.indices.to_numpy()]
+    by_range = np.argsort(range_of_row, kind="stable")
+    starts = np.searchsorted(range_of_row[by_range], np.arange(len(bounds) + 2))
+    dealt = batch.take(by_range)
+    for i in np.flatnonzero(np.diff(starts)):
+        yield int(i), dealt.slice(starts[i], starts[i + 1] - starts[i])

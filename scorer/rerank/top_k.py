@@ -1,0 +1,155 @@
+"""Select the rows of a batch that can be in the top k of their query, and drop the others early."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rankmill.pipeline.arrow import as_array
+from rankmill.pipeline.read.grades import UNKNOWN_GRADE
+from rankmill.scorer import _kernels
+from rankmill.scorer.rerank.ranked_file import GRADE_COUNTS
+
+if TYPE_CHECKING:
+    from rankmill.pipeline.read.batch import RowBatch
+
+BYTES_OF_A_QUERY = 64  # besides its best scores: its id, and their number
+FEW = 4  # if fewer than one in this many rows is left, no further search
+
+
+def runs_of(qid: pa.Array[Any]) -> npt.NDArray[np.int64]:
+    """Return where the runs of equal ids in ``qid`` (n,) start, and n.
+
+    >>> runs_of(pa.array(["a", "a", "b", "a"])).tolist()
+    [0, 2, 3, 4]
+    """
+    n = len(qid)
+    if n < 2:
+        return np.arange(n + 1, dtype=np.int64)
+    changes = pc.not_equal(qid.slice(1), qid.slice(0, n - 1)).to_numpy(zero_copy_only=False)
+    return np.concatenate([[0], np.flatnonzero(changes) + 1, [n]]).astype(np.int64)
+
+
+def can_be_kept(
+    starts: npt.NDArray[np.int64], scores: npt.NDArray[np.float64], top_k: int
+) -> npt.NDArray[np.bool_] | None:
+    """Return a mask (n,) of the rows with fewer than ``top_k`` rows of their run above them; None: all of them.
+
+    No other row can be in the top k of its query.  Equal scores are all kept: the sort decides their order.
+
+    Parameters
+    ----------
+    starts
+        Where the runs of one query start, and n (see `runs_of`).
+    scores
+        (n,) finite.
+    """
+    if np.diff(starts).max(initial=0) <= top_k:
+        return None
+    keep = np.ones(len(scores), dtype=np.bool_)
+    _kernels.mark_kept(starts, scores, np.empty(top_k), keep)
+    return keep
+
+
+class BestScores:
+    """The best scores of each query so far, over all parts of the input; rows with ``top_k`` better ones are dropped early.
+
+    Parts may come in any order: that changes which rows are dropped early, not the ranking.  Safe to share between threads.
+
+    Parameters
+    ----------
+    top_k
+        Number of documents to keep per query.
+    most_bytes
+        Maximum bytes of the scores; with too many queries, all are forgotten.
+    """
+
+    def __init__(self, top_k: int, most_bytes: int) -> None:
+        self.top_k = top_k
+        self._most = most_bytes // (8 * top_k + BYTES_OF_A_QUERY)
+        self._heaps = np.empty((self._most, top_k))  # takes memory only once it is written
+        self._sizes = np.zeros(self._most, dtype=np.int64)
+        self._known: pa.Array[Any] = pa.array([], pa.string())
+        self._own = threading.Lock()
+
+    def strike_out(
+        self, ids: pa.DictionaryArray[Any, Any], scores: npt.NDArray[np.float64], keep: npt.NDArray[np.bool_]
+    ) -> None:
+        """Add the rows of the mask ``keep`` (n,), and clear it for rows with ``top_k`` better ones in their query.
+
+        Parameters
+        ----------
+        ids
+            (n,) query ids, dictionary-encoded.
+        scores
+            (n,) finite.
+        """
+        with self._own:
+            if (number := self._numbers(ids.dictionary)) is not None:
+                _kernels.raise_bars(number[ids.indices.to_numpy()], scores, self._heaps, self._sizes, keep)
+
+    def _numbers(self, ids: pa.Array[Any]) -> npt.NDArray[np.int64] | None:
+        """Return the number of each of the distinct ``ids``; None if there are too many."""
+        if len(ids) > self._most:
+            return None
+        number = pc.index_in(ids, self._known)
+        new = ids.filter(number.is_null())
+        if len(self._known) + len(new) > self._most:
+            self._known, new = self._known.slice(0, 0), ids
+            self._sizes.fill(0)
+            numbers = np.arange(len(ids))
+        else:
+            numbers = number.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+            numbers[numbers < 0] = len(self._known) + np.arange(len(new))
+        if len(new):
+            self._known = pa.concat_arrays([self._known, new])
+        return numbers
+
+
+def counts_of_dropped(
+    ids: pa.Array[Any],
+    query: npt.NDArray[np.integer[Any]],
+    grade: npt.NDArray[np.int32] | None,
+    keep: npt.NDArray[np.bool_],
+) -> pa.RecordBatch | None:
+    """Count the known grades of the rows not kept, as ``GRADE_COUNTS``; None if there are none.
+
+    ``query`` (n,) indexes ``ids``.  An id that ``ids`` repeats has a count for each time.
+    """
+    if grade is None:
+        return None
+    rows = np.flatnonzero(~keep & (grade != UNKNOWN_GRADE))
+    if len(rows) == 0:
+        return None
+    pairs, counts = np.unique(query[rows].astype(np.int64) << 32 | grade[rows], return_counts=True)
+    columns = [
+        ids.take(as_array(pairs >> 32)),
+        as_array((pairs & 0xFFFFFFFF).astype(np.int32)),
+        as_array(counts),
+    ]
+    return pa.record_batch(columns, schema=GRADE_COUNTS)
+
+
+def first_of_queries(
+    batch: RowBatch, scores: npt.NDArray[np.float64], best: BestScores
+) -> tuple[npt.NDArray[np.bool_] | None, pa.RecordBatch | None]:
+    """Return a mask (n,) of the rows of ``batch`` that may be in the top k of their query, and the grade counts of the others.
+
+    None: all rows, and no counts.  ``scores`` (n,) are finite.
+    """
+    starts = runs_of(batch.qid)
+    keep = can_be_kept(starts, scores, best.top_k)
+    if keep is not None and np.count_nonzero(keep) * FEW < len(keep):  # whole lists: little more can be dropped
+        run = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
+        return keep, counts_of_dropped(batch.qid.take(as_array(starts[:-1])), run, batch.grade, keep)
+    ids = batch.qid.dictionary_encode()
+    keep = np.ones(len(batch), dtype=np.bool_) if keep is None else keep
+    best.strike_out(ids, scores, keep)
+    if keep.all():
+        return None, None
+    return keep, counts_of_dropped(ids.dictionary, ids.indices.to_numpy(), batch.grade, keep)
