@@ -36,7 +36,7 @@ def no_binning(monkeypatch):
             raise AssertionError("binned again")
 
         for name in ("feature_table.matrix_bins", "array_rows.apply_bins", "spilled_values.apply_bins"):
-            monkeypatch.setattr(f"rankmill.{name}", refuse)
+            monkeypatch.setattr(f"rankmill.python.{name}", refuse)
 
     return stop
 

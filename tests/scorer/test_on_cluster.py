@@ -63,8 +63,8 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Path]]:
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cut small ranges, batches, parts and shards."""
     look_often(monkeypatch)
-    for module in ("rerank_tasks", "sorting", "ranked_writer"):  # hundreds of tiny files
-        monkeypatch.setattr(f"rankmill.scorer.{module}.fsync_file", lambda path: None)
+    for module in ("tasks", "sorting", "ranked_writer"):  # hundreds of tiny files
+        monkeypatch.setattr(f"rankmill.scorer.rerank.{module}.fsync_file", lambda path: None)
     monkeypatch.setattr(file_ranges, "LEAST_BYTES", 6000)
     monkeypatch.setattr(ranked_writer, "SHARD_ROWS", 60)
     monkeypatch.setattr(sorting, "BATCH_ROWS", 50)

@@ -264,9 +264,9 @@ def test_mistakes_leave_nothing_behind(tmp_path, forest, rows, monkeypatch):
     def full(*_arguments, **_options):
         raise OSError(28, "No space left on device")
 
-    for name in ("publish_ranked.publish_folder", "ranked_writer.file_digest"):
+    for name in ("publish.publish_folder", "ranked_writer.file_digest"):
         with monkeypatch.context() as patch:
-            patch.setattr(f"rankmill.scorer.{name}", full)
+            patch.setattr(f"rankmill.scorer.rerank.{name}", full)
             with pytest.raises(OSError, match="No space"):
                 rerank(source, forest, tmp_path / "out")
     assert sorted(tmp_path.iterdir()) == before
