@@ -141,8 +141,8 @@ def with_delays(work: Path, delays: list[float]) -> None:
     from rankmill.foundation.cluster.dask_engine import DaskEngine
     from rankmill.foundation.cluster.workers import open_cluster
     from rankmill.pipeline.dataset.dataset import Dataset
+    from rankmill.trainer.cluster.train_on_cluster import train_on_cluster
     from rankmill.trainer.parameters import TrainParameters
-    from rankmill.trainer.train_on_cluster import train_on_cluster
     from rankmill.trainer.training_options import TrainingOptions
 
     dataset = Dataset.open(dataset_of(prepare(CASES["mslr"], 1, work / "arrays"), work))

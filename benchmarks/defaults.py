@@ -23,9 +23,9 @@ from benchmarks.report import render, surroundings, table
 from rankmill import Ranker
 from rankmill.scorer.metrics import Policy, parse_metric
 from rankmill.scorer.metrics.per_query import PreparedQueries
+from rankmill.trainer.data.rows import RankedRows
 from rankmill.trainer.objectives.registry import objective_of
 from rankmill.trainer.parameters import TrainParameters
-from rankmill.trainer.rows import RankedRows
 from rankmill.trainer.workers import with_team
 
 Floats = npt.NDArray[np.float64]

@@ -15,12 +15,12 @@ from rankmill.pipeline.bins.spec import BinSpec, apply_bins, matrix_bins
 from rankmill.scorer.metrics import Policy, parse_metric
 from rankmill.scorer.metrics.per_query import PreparedQueries, mean_of
 from rankmill.scorer.predict import predict
-from rankmill.trainer.boosting import boost
-from rankmill.trainer.layout import BlockedBins
+from rankmill.trainer.data.layout import BlockedBins
+from rankmill.trainer.data.rows import RankedRows, TrainingData
 from rankmill.trainer.parameters import TrainParameters
-from rankmill.trainer.rows import RankedRows, TrainingData
+from rankmill.trainer.rounds.boosting import boost
+from rankmill.trainer.rounds.training_result import TrainingResult
 from rankmill.trainer.training_options import TrainingOptions
-from rankmill.trainer.training_result import TrainingResult
 
 METRICS = tuple(parse_metric(name) for name in ("ndcg@1", "ndcg@3", "ndcg@10", "err@10", "map"))
 Scores = npt.NDArray[np.float64]

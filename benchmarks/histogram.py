@@ -28,9 +28,9 @@ from rankmill.pipeline.bins.layout import BIN, BINS_A_FEATURE, BLOCK_WIDTH
 from rankmill.pipeline.bins.spec import BinSpec, apply_bins, feature_bins
 from rankmill.pipeline.options import SynthParameters
 from rankmill.pipeline.synth import generate
+from rankmill.trainer.data.layout import PACKED, ROW, BlockedBins, aligned_empty
 from rankmill.trainer.growing import _histogram_kernels
 from rankmill.trainer.growing._state_kernels import LOOK_AHEAD, Bins
-from rankmill.trainer.layout import PACKED, ROW, BlockedBins, aligned_empty
 
 DENSITIES = (1, 8, 64)
 LEAST_SECONDS = 0.05  # minimum duration of a measurement

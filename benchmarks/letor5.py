@@ -29,8 +29,8 @@ from rankmill.foundation.records import as_json
 from rankmill.scorer.metrics import Metric, Policy, parse_metric
 from rankmill.scorer.metrics.per_query import PreparedQueries, mean_of
 from rankmill.scorer.predict import predict
+from rankmill.trainer.candidates.train_on_dataset import train
 from rankmill.trainer.parameters import TrainParameters
-from rankmill.trainer.train_on_dataset import train
 
 METRICS = tuple(parse_metric(name) for name in ("ndcg@1", "ndcg@3", "ndcg@10", "err@10", "map"))
 

@@ -11,10 +11,10 @@ from benchmarks import stopped
 from benchmarks.letor import Parts, Split
 from rankmill import Ranker
 from rankmill.scorer.metrics import Policy, parse_metric
-from rankmill.trainer.blending import weights_of
+from rankmill.trainer.candidates.blending import weights_of
+from rankmill.trainer.data.rows import RankedRows
 from rankmill.trainer.nets.options import NetOptions, as_published
 from rankmill.trainer.nets.training import NetData, NetRows, train_net
-from rankmill.trainer.rows import RankedRows
 
 PUBLISHED = "published"  # setting of a net: start from the options as first published
 RATES = "learning_rates"  # setting of a net: train with each, and keep the one that is best on the valid part

@@ -28,10 +28,10 @@ import numpy as np
 
 from benchmarks import _ranknet_kernels
 from rankmill.foundation.kernels.dense import add_products, dense, in_panels
+from rankmill.trainer.data.rows import RankedRows
 from rankmill.trainer.nets import _kernels
 from rankmill.trainer.nets.options import NetOptions
 from rankmill.trainer.nets.training import NetData, NetRows, train_net
-from rankmill.trainer.rows import RankedRows
 
 SHAPES = [(4096, 136, 256), (4096, 256, 128), (4096, 128, 64), (1024, 46, 64)]
 QUERY_SIZES = (10, 20, 50, 100, 200, 500, 1000)

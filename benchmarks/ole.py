@@ -30,9 +30,9 @@ from rankmill.pipeline.bins.spec import apply_bins
 from rankmill.pipeline.options import SynthParameters
 from rankmill.pipeline.synth import generate
 from rankmill.scorer.metrics import Policy
-from rankmill.trainer.boosting import boost
+from rankmill.trainer.data.rows import RankedRows
 from rankmill.trainer.parameters import TrainParameters
-from rankmill.trainer.rows import RankedRows
+from rankmill.trainer.rounds.boosting import boost
 from rankmill.trainer.training_options import TrainingOptions
 
 METRICS = ("ndcg@1", "ndcg@3", "ndcg@10", "err")

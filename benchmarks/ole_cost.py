@@ -23,10 +23,10 @@ from benchmarks.folds import BinnedFold, binned, letor_folds
 from benchmarks.ole import drawn
 from benchmarks.report import render, surroundings, table
 from rankmill.scorer.metrics import Policy
+from rankmill.trainer.data.layout import BlockedBins
 from rankmill.trainer.growing.grower import Grower
 from rankmill.trainer.growing.histogram import total_of
 from rankmill.trainer.growing.tree import Tree, add_tree
-from rankmill.trainer.layout import BlockedBins
 from rankmill.trainer.objectives.protocol import PairHessians
 from rankmill.trainer.objectives.registry import objective_of
 from rankmill.trainer.parameters import TrainParameters

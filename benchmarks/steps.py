@@ -22,10 +22,10 @@ from rankmill.pipeline.bins.spec import apply_bins, matrix_bins
 from rankmill.scorer.metrics import Policy, parse_metric
 from rankmill.scorer.metrics.per_query import PreparedQueries
 from rankmill.scorer.predict import predict
-from rankmill.trainer.boosting import boost
+from rankmill.trainer.data.rows import RankedRows, TrainingData
 from rankmill.trainer.growing import packing
 from rankmill.trainer.parameters import TrainParameters
-from rankmill.trainer.rows import RankedRows, TrainingData
+from rankmill.trainer.rounds.boosting import boost
 
 ALL_BITS = packing.HISTOGRAM_BITS
 

@@ -72,9 +72,9 @@ def _rankmill_oblivious(task: Task) -> Settings:
 def _run_rankmill(data: Data, task: Task, settings: Settings, built: Built) -> tuple[Clock, Scorer]:
     from rankmill.pipeline.bins.spec import apply_bins, matrix_bins
     from rankmill.scorer.predict import predict
-    from rankmill.trainer.boosting import boost
+    from rankmill.trainer.data.rows import RankedRows, TrainingData
     from rankmill.trainer.parameters import TrainParameters
-    from rankmill.trainer.rows import RankedRows, TrainingData
+    from rankmill.trainer.rounds.boosting import boost
     from rankmill.trainer.training_options import TrainingOptions
 
     parameters = TrainParameters(**settings)  # raises before anything is built

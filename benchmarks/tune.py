@@ -34,9 +34,9 @@ from benchmarks.report import render, surroundings, table
 from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.scorer.metrics.per_query import PreparedQueries
 from rankmill.scorer.predict import predict
+from rankmill.trainer.candidates.train_on_dataset import train
 from rankmill.trainer.options import TuneOptions
 from rankmill.trainer.parameters import TrainParameters
-from rankmill.trainer.train_on_dataset import train
 from rankmill.trainer.training_options import TrainingOptions
 from rankmill.trainer.tuning.search import plan_tuning, tune
 from rankmill.trainer.tuning.space import SMALL_TREES

@@ -21,9 +21,9 @@ from benchmarks.folds import BinnedFold, binned, letor_folds
 from benchmarks.ole import drawn
 from benchmarks.report import render, surroundings, table
 from rankmill.scorer.metrics import Policy
+from rankmill.trainer.data.layout import BlockedBins
 from rankmill.trainer.growing.grower import Grower
 from rankmill.trainer.growing.tree import Tree
-from rankmill.trainer.layout import BlockedBins
 from rankmill.trainer.objectives.registry import objective_of
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.workers import Team

@@ -25,7 +25,7 @@ from rankmill.registry.names import check_alias, check_name
 from rankmill.removed import removal
 from rankmill.scorer.metrics import Metric, parse_metric
 from rankmill.scorer.metrics.conventions import named_convention
-from rankmill.trainer.early_stopping import parse_measure
+from rankmill.trainer.rounds.early_stopping import parse_measure
 
 _TABLES = {
     "grades": "{good = 2, bad = 0}",

@@ -359,9 +359,9 @@ def _train_nets() -> Iterator[npt.NDArray[np.float64]]:
     """Train nets of every kind, and yield their scores."""
     import numpy as np
 
+    from rankmill.trainer.data.rows import RankedRows
     from rankmill.trainer.nets.options import NetOptions, as_published
     from rankmill.trainer.nets.training import NetData, NetRows, train_net
-    from rankmill.trainer.rows import RankedRows
 
     generator = np.random.Generator(np.random.PCG64(1))
     values = generator.normal(size=(200, 5)).astype(np.float32)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from rankmill.trainer.layout import BlockedBins
+from rankmill.trainer.data.layout import BlockedBins
 
 
 def bins_of(dataset, split, digest=None):

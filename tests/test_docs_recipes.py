@@ -17,9 +17,9 @@ from rankmill.cli import app
 from rankmill.foundation.training_facts import with_option_names
 from rankmill.scorer.forest import Forest
 from rankmill.scorer.metrics import Policy, parse_metric
+from rankmill.trainer.data.rows import RankedRows
 from rankmill.trainer.objectives.registry import objective_class
 from rankmill.trainer.parameters import OLDEST, TrainParameters
-from rankmill.trainer.rows import RankedRows
 from tests.naive_pairs import frozen_pairs, swap_delta
 from tests.scorer.exchange_cases import peer
 from tests.trainer.fixed import FIXED

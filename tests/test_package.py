@@ -141,7 +141,13 @@ def test_the_sdist_holds_plain_files(built: Path) -> None:
         members = sdist.getmembers()
     assert all(member.isfile() or member.isdir() for member in members)  # links would not survive everywhere
     names = {member.name.partition("/")[2] for member in members}
-    assert {"LICENSE", "README.md", "pyproject.toml", "rankmill/py.typed", "rankmill/trainer/boosting.py"} <= names
+    assert {
+        "LICENSE",
+        "README.md",
+        "pyproject.toml",
+        "rankmill/py.typed",
+        "rankmill/trainer/rounds/boosting.py",
+    } <= names
     assert not any(name.startswith(("tests/test_", "docs", "benchmarks")) for name in names)
 
 

@@ -69,8 +69,8 @@ def train(
     from rankmill.pipeline.dataset.dataset import Dataset
     from rankmill.registry import Registry
     from rankmill.registry.names import check_name
-    from rankmill.trainer.checkpoints import FinishedTrainings
     from rankmill.trainer.progress import note_few_queries, to_stderr
+    from rankmill.trainer.rounds.checkpoints import FinishedTrainings
     from rankmill.trainer.training_options import TrainingOptions
     from rankmill.trainer.training_service import starting_model, train_and_register
 
@@ -168,11 +168,11 @@ def cv(
     from rankmill.foundation.cluster.workers import open_cluster
     from rankmill.foundation.kernels.compiling import compilation_announced
     from rankmill.pipeline.dataset.dataset import Dataset
-    from rankmill.trainer.cross_validate_on_cluster import cross_validate_on_cluster
+    from rankmill.trainer.candidates.train_on_dataset import cross_validate, plan_of
+    from rankmill.trainer.cluster.cross_validate_on_cluster import cross_validate_on_cluster
     from rankmill.trainer.nets.cross_validating import cross_validate_net_on
     from rankmill.trainer.nets.plan import plan_net
     from rankmill.trainer.progress import TrainingProgress, say_of_gains, to_stderr
-    from rankmill.trainer.train_on_dataset import cross_validate, plan_of
     from rankmill.trainer.training_options import TrainingOptions
 
     opened = Dataset.open(dataset)

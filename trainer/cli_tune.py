@@ -142,7 +142,7 @@ def select_features(
     from rankmill.foundation.records import to_line
     from rankmill.foundation.storage.publish import write_atomically
     from rankmill.pipeline.dataset.dataset import Dataset
-    from rankmill.trainer.feature_selection import select_features as select
+    from rankmill.trainer.candidates.feature_selection import select_features as select
     from rankmill.trainer.progress import note_few_queries, say_of_gains, to_stderr
     from rankmill.trainer.training_options import TrainingOptions
 

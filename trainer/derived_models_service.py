@@ -16,12 +16,12 @@ from rankmill.registry import Registry
 from rankmill.registry.names import check_name
 from rankmill.scorer.evaluate.train_test_overlap import scope_of
 from rankmill.scorer.model_service import find_model, trained_model
-from rankmill.trainer.blending import blended
-from rankmill.trainer.combined_forests import merged
+from rankmill.trainer.candidates.blending import blended
+from rankmill.trainer.candidates.combined_forests import merged
+from rankmill.trainer.candidates.version_facts import shape_of, sketch_of_training
 from rankmill.trainer.options import BlendOptions, MergeOptions
-from rankmill.trainer.resuming import MERGED
+from rankmill.trainer.rounds.resuming import MERGED
 from rankmill.trainer.training_service import registered, starting_model
-from rankmill.trainer.version_facts import shape_of, sketch_of_training
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +50,7 @@ def merge_and_register(
 ) -> MergeReport:
     """Merge ``models``, files or versions, and register the result as the next version of ``name``.
 
-    Errors are those of :func:`rankmill.trainer.combined_forests.merged` and of the registry.
+    Errors are those of :func:`rankmill.trainer.candidates.combined_forests.merged` and of the registry.
     """
     check_name(name)
     parts = [part for part in (starting_model(model, registry.root, "merging") for model in models) if part is not None]
@@ -129,7 +129,7 @@ def blend_and_register(
 ) -> BlendReport:
     """Blend ``models``, files or versions, with the weights that are best on ``dataset``, and register the blend.
 
-    ``attached`` is added to the registration.  Errors are those of :func:`rankmill.trainer.blending.blended` and of the registry.
+    ``attached`` is added to the registration.  Errors are those of :func:`rankmill.trainer.candidates.blending.blended` and of the registry.
     """
     check_name(name)
     found = [find_model(model, registry.root) for model in models]

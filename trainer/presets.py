@@ -9,6 +9,8 @@ from typing import Any
 from rankmill.foundation.options import declared_in, option_of
 from rankmill.foundation.training_facts import DEFAULTS
 from rankmill.pipeline.dataset.dataset import Dataset
+from rankmill.trainer.data.rows import TrainingData, has_two_grades
+from rankmill.trainer.data.training_rows import given_pairs
 from rankmill.trainer.objectives.registry import objective_class
 from rankmill.trainer.objectives.spelling import parse_spelling
 from rankmill.trainer.parameters import (
@@ -21,10 +23,8 @@ from rankmill.trainer.parameters import (
     TrainParameters,
     options_for,
 )
-from rankmill.trainer.resuming import MAY_DIFFER
-from rankmill.trainer.rows import TrainingData, has_two_grades
+from rankmill.trainer.rounds.resuming import MAY_DIFFER
 from rankmill.trainer.training_options import StartingModel
-from rankmill.trainer.training_rows import given_pairs
 
 FEW_QUERIES, FEWEST_QUERIES = 5_000, 300  # of the train split
 MOST_RATE, MANY_ROUNDS = 0.2, 1000

@@ -19,7 +19,7 @@ from rankmill.foundation.scalars import whole_number
 from rankmill.foundation.units import spell
 from rankmill.pipeline.read.grades import note_on_gains
 from rankmill.trainer.parameters import TrainParameters
-from rankmill.trainer.training_result import RoundRecord
+from rankmill.trainer.rounds.training_result import RoundRecord
 
 if TYPE_CHECKING:
     from rankmill.pipeline.dataset.dataset import Dataset

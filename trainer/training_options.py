@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 from rankmill.foundation.training_facts import OtherModel
 from rankmill.trainer.options import CheckpointOptions
-from rankmill.trainer.training_result import RoundRecord
+from rankmill.trainer.rounds.training_result import RoundRecord
 
 if TYPE_CHECKING:
     from rankmill.foundation.cluster.workers import Cluster
     from rankmill.pipeline.group.sketch import QuerySketch
     from rankmill.scorer.forest import Forest
     from rankmill.scorer.model_service import ModelIdentity
-    from rankmill.trainer.shard import RowShard
+    from rankmill.trainer.data.shard import RowShard
 
 OnRound = Callable[[RoundRecord], bool | None]
 
@@ -50,7 +50,7 @@ class TrainingOptions(CheckpointOptions):
         ``n_rounds`` rounds, all of them, in one go.
     base_model
         Correct this model: losses and metrics see its scores plus those of the new trees, and so does the result, which
-        holds both (:mod:`rankmill.trainer.combined_forests`).
+        holds both (:mod:`rankmill.trainer.candidates.combined_forests`).
     on_round
         Called after every round, those of folds and replayed ones included (see ``fold`` and ``seed`` of the record), in the
         caller's thread.  A training on all rows ends after this round if it returns true; its exceptions propagate.

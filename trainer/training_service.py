@@ -16,16 +16,16 @@ from rankmill.registry.names import check_name
 from rankmill.scorer.model import Model
 from rankmill.scorer.model_service import find_model, queries_trained_on
 from rankmill.scorer.models import forest_of
-from rankmill.trainer.cluster_plan import ClusterPlan
-from rankmill.trainer.multi_seed_training import Candidate, SeedRecord, plan_candidate, train_candidate
+from rankmill.trainer.candidates.multi_seed_training import Candidate, SeedRecord, plan_candidate, train_candidate
+from rankmill.trainer.cluster.cluster_plan import ClusterPlan
 from rankmill.trainer.nets.options import NetOptions
 from rankmill.trainer.nets.plan import plan_net
 from rankmill.trainer.nets.train_on_dataset import NetCandidate, train_net_on
 from rankmill.trainer.options import CheckpointOptions, SeedOptions
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.progress import TrainingProgress, say_of_gains, to_stderr, training_progress
+from rankmill.trainer.rounds.training_result import Curves, note_without_splits
 from rankmill.trainer.training_options import StartingModel, TrainingOptions
-from rankmill.trainer.training_result import Curves, note_without_splits
 
 CandidateT = TypeVar("CandidateT", Candidate, NetCandidate)
 
@@ -144,7 +144,7 @@ def train_and_register(
 
     Messages and, without a bar, progress go to ``options.on_message``, by default to stderr; ``log_every`` is that of
     :class:`rankmill.trainer.progress.TrainingProgress`, ``reason`` that of the registration, to which ``attached`` is added.  Invalid input is refused before
-    the training, with the errors of :func:`rankmill.trainer.multi_seed_training.train_candidate` and of the registry.
+    the training, with the errors of :func:`rankmill.trainer.candidates.multi_seed_training.train_candidate` and of the registry.
     """
     check_name(name)
     say = options.on_message or to_stderr

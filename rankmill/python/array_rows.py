@@ -20,9 +20,9 @@ from rankmill.python.arrays import NUMBERS, Matrix, vector
 from rankmill.python.other_libraries import unknown_name
 from rankmill.python.spilled_values import SpilledValues
 from rankmill.seen_queries import DigestedQueries
-from rankmill.trainer.layout import BlockedBins
+from rankmill.trainer.data.layout import BlockedBins
+from rankmill.trainer.data.rows import RankedRows
 from rankmill.trainer.objectives.weights import check_weights
-from rankmill.trainer.rows import RankedRows
 
 Floats = npt.NDArray[np.float64]
 

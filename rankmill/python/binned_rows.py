@@ -17,13 +17,13 @@ from rankmill.python.array_rows import ArrayRows
 from rankmill.python.arrays import name_of_column
 from rankmill.python.given_rows import Expected, GivenRows
 from rankmill.seen_queries import DigestedQueries
-from rankmill.trainer.combined_forests import BaseModel
+from rankmill.trainer.candidates.combined_forests import BaseModel
+from rankmill.trainer.candidates.train_on_dataset import facts_of_data
+from rankmill.trainer.data.rows import RankedRows, TrainingData, watched
+from rankmill.trainer.data.training_rows import categories_of, read_rows
 from rankmill.trainer.objectives.registry import learns_labels
 from rankmill.trainer.options import MachineOptions
 from rankmill.trainer.parameters import TrainParameters
-from rankmill.trainer.rows import RankedRows, TrainingData, watched
-from rankmill.trainer.train_on_dataset import facts_of_data
-from rankmill.trainer.training_rows import categories_of, read_rows
 from rankmill.trainer.workers import workers_for
 
 

@@ -28,15 +28,15 @@ from rankmill.python.arrays import names_in
 from rankmill.python.binned_rows import BinningOptions
 from rankmill.python.dask_rows import DaskRows
 from rankmill.python.given_rows import FitColumns, unpacked
-from rankmill.trainer.checkpoints import training_key
-from rankmill.trainer.divided import check_divided
+from rankmill.trainer.cluster.divided import check_divided
+from rankmill.trainer.cluster.train_on_cluster import train_on_cluster
 from rankmill.trainer.nets.options import NET
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.presets import choices_line, shape_of_dataset, with_preset
 from rankmill.trainer.progress import to_stderr, verbosely
-from rankmill.trainer.train_on_cluster import train_on_cluster
+from rankmill.trainer.rounds.checkpoints import training_key
+from rankmill.trainer.rounds.training_result import RoundRecord, TrainingResult
 from rankmill.trainer.training_options import StartingModel, TrainingOptions
-from rankmill.trainer.training_result import RoundRecord, TrainingResult
 
 if TYPE_CHECKING:
     from rankmill.scorer.forest import Forest

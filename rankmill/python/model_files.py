@@ -23,7 +23,7 @@ from rankmill.scorer.evaluate.train_test_overlap import splits_trained_on
 from rankmill.scorer.model import Model
 from rankmill.scorer.model_service import find_model
 from rankmill.scorer.models import load_model_file
-from rankmill.trainer.version_facts import dataset_facts, shape_of, sketch_of_training
+from rankmill.trainer.candidates.version_facts import dataset_facts, shape_of, sketch_of_training
 
 
 def named_model(model: str | os.PathLike[str], registry: str | os.PathLike[str] | None = None) -> tuple[Model, str]:

@@ -66,9 +66,10 @@ from rankmill.scorer.models import forest_of, kind_of
 from rankmill.scorer.nets.net import Net
 from rankmill.scorer.predict import ForestPredictor
 from rankmill.seen_queries import SeenQueries, learnt_in_the_end, seen_queries
-from rankmill.trainer.combined_forests import BaseModel, after_base
-from rankmill.trainer.early_stopping import GoalMean, parse_measure
-from rankmill.trainer.measured_queries import MeasuredQueries
+from rankmill.trainer.candidates.combined_forests import BaseModel, after_base
+from rankmill.trainer.data.measured_queries import MeasuredQueries
+from rankmill.trainer.data.rows import RankedRows
+from rankmill.trainer.data.training_rows import given_pairs, resolved, what_is_learnt_from
 from rankmill.trainer.nets.options import FROM, NET, SHARED, ModelOptions, NetOptions
 from rankmill.trainer.nets.training import train_net
 from rankmill.trainer.objectives.registry import learns_labels
@@ -76,11 +77,10 @@ from rankmill.trainer.objectives.user import spelled
 from rankmill.trainer.parameters import ALL, AUTO, GRADES, TrainParameters, all_parameters
 from rankmill.trainer.presets import choices_line, shape_of_rows, with_preset
 from rankmill.trainer.progress import TrainingProgress, to_stderr, verbosely
-from rankmill.trainer.rows import RankedRows
-from rankmill.trainer.train_on_rows import fit
+from rankmill.trainer.rounds.early_stopping import GoalMean, parse_measure
+from rankmill.trainer.rounds.train_on_rows import fit
+from rankmill.trainer.rounds.training_result import CrossValidation, RoundRecord, note_without_splits
 from rankmill.trainer.training_options import StartingModel, TrainingOptions
-from rankmill.trainer.training_result import CrossValidation, RoundRecord, note_without_splits
-from rankmill.trainer.training_rows import given_pairs, resolved, what_is_learnt_from
 from rankmill.trainer.workers import workers_for
 
 if TYPE_CHECKING:
@@ -180,7 +180,7 @@ class Ranker(Routed):
     best_round_
         Number of rounds that were kept; of a net, the epoch.
     history_
-        One :class:`rankmill.trainer.training_result.RoundRecord` per round, or epoch.
+        One :class:`rankmill.trainer.rounds.training_result.RoundRecord` per round, or epoch.
     cross_validation_
         The cross-validation that chose the number of rounds, if ``rounds_by`` is ``cv``.
     loaded_from_

@@ -23,7 +23,7 @@ from rankmill.pipeline.bins.spec import BinSpec, FeatureBins, apply_bins, checke
 from rankmill.pipeline.group.query_splits import digest_of_rows
 from rankmill.python.arrays import Matrix
 from rankmill.trainer._kernels import LANE, PLACE
-from rankmill.trainer.layout import BlockedBins
+from rankmill.trainer.data.layout import BlockedBins
 
 _CHUNK_BYTES = 16 << 20
 

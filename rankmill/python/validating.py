@@ -17,7 +17,7 @@ from rankmill.python.given_rows import FitColumns, GivenRows
 from rankmill.python.net_rows import rows_for_net
 from rankmill.python.other_libraries import checked_metrics, keywords_of, unknown_argument
 from rankmill.python.ranker import Ranker, warn_of_gains
-from rankmill.trainer.feature_selection import FeatureSelection, select_features_of_rows
+from rankmill.trainer.candidates.feature_selection import FeatureSelection, select_features_of_rows
 from rankmill.trainer.nets.cross_validating import cross_validate_net
 from rankmill.trainer.nets.options import NET
 from rankmill.trainer.objectives.registry import learns_labels
@@ -25,9 +25,9 @@ from rankmill.trainer.options import SelectOptions
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.presets import choices_line, shape_of_rows, with_preset
 from rankmill.trainer.progress import TrainingProgress, to_stderr, verbosely
-from rankmill.trainer.train_on_rows import cross_validate_rows
+from rankmill.trainer.rounds.train_on_rows import cross_validate_rows
+from rankmill.trainer.rounds.training_result import CrossValidation, RoundRecord
 from rankmill.trainer.training_options import TrainingOptions
-from rankmill.trainer.training_result import CrossValidation, RoundRecord
 from rankmill.trainer.workers import workers_for
 
 

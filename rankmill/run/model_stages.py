@@ -25,11 +25,11 @@ from rankmill.run.stage_facts import EvaluateFacts, NaiveFacts, TrainFacts
 from rankmill.run.work import version_artefact
 from rankmill.scorer.evaluate.evaluate import evaluate
 from rankmill.scorer.model_service import MODEL_SUFFIX
-from rankmill.trainer.checkpoints import FinishedTrainings
 from rankmill.trainer.derived_models_service import blend_and_register
 from rankmill.trainer.nets.options import NET
 from rankmill.trainer.nets.train_on_dataset import NetCandidate
 from rankmill.trainer.options import CheckpointOptions
+from rankmill.trainer.rounds.checkpoints import FinishedTrainings
 from rankmill.trainer.training_options import StartingModel, TrainingOptions
 from rankmill.trainer.training_service import (
     TrainedVersion,
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from rankmill.registry import Version
     from rankmill.run.stage import StageRecord
     from rankmill.run.work import Work
-    from rankmill.trainer.multi_seed_training import CandidateRecord
+    from rankmill.trainer.candidates.multi_seed_training import CandidateRecord
 
 MEASURED = "test"  # split to measure in addition to train and valid, with several seeds
 

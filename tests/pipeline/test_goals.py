@@ -13,8 +13,8 @@ from rankmill.pipeline.dataset.sql import query_dataset
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.options import IngestOptions, ReadOptions
 from rankmill.pipeline.statistics.describe_dataset import describe
+from rankmill.trainer.data.training_rows import read_columns
 from rankmill.trainer.parameters import TrainParameters
-from rankmill.trainer.training_rows import read_columns
 from tests.refusals import refused
 from tests.written import write_rows
 

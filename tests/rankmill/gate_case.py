@@ -15,7 +15,7 @@ from rankmill.pipeline.bins.binning import bin_dataset
 from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.options import IngestOptions, ReadOptions
-from rankmill.trainer.train_on_dataset import train
+from rankmill.trainer.candidates.train_on_dataset import train
 from rankmill.trainer.training_options import TrainingOptions
 from tests.trainer.fixed import fixed
 

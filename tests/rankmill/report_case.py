@@ -14,10 +14,10 @@ from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.registry import Registry
 from rankmill.scorer.evaluate.evaluate import evaluate
 from rankmill.scorer.forest import Forest
-from rankmill.trainer.train_on_dataset import train
+from rankmill.trainer.candidates.train_on_dataset import train
+from rankmill.trainer.candidates.version_facts import attachments_of, facts_of
+from rankmill.trainer.rounds.training_result import Curves
 from rankmill.trainer.training_options import TrainingOptions
-from rankmill.trainer.training_result import Curves
-from rankmill.trainer.version_facts import attachments_of, facts_of
 from tests.rankmill.gate_case import dataset_of, rows_of
 from tests.trainer.fixed import fixed
 

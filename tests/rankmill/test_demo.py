@@ -62,7 +62,9 @@ def test_the_demo_touches_nothing_that_is_not_its_own(tmp_path: Path, capsys) ->
     assert [path.name for path in tmp_path.iterdir()] == ["precious.txt"]
 
 
-@pytest.mark.parametrize("step", ["rankmill.pipeline.synth.write_synthetic", "rankmill.trainer.train_on_dataset.train"])
+@pytest.mark.parametrize(
+    "step", ["rankmill.pipeline.synth.write_synthetic", "rankmill.trainer.candidates.train_on_dataset.train"]
+)
 def test_an_interrupt_ends_the_story(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys, step: str) -> None:
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt

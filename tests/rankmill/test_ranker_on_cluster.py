@@ -19,9 +19,9 @@ from rankmill.pipeline.bins.binning import bin_dataset
 from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.ingest import IngestOptions, ingest
 from rankmill.pipeline.options import ReadOptions
-from rankmill.trainer.train_on_dataset import train
+from rankmill.trainer.candidates.train_on_dataset import train
+from rankmill.trainer.rounds.training_result import RoundRecord, TrainingResult
 from rankmill.trainer.training_options import StartingModel, TrainingOptions
-from rankmill.trainer.training_result import RoundRecord, TrainingResult
 from tests.refusals import refused
 from tests.trainer.fixed import fixed
 

@@ -17,7 +17,7 @@ from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.options import IngestOptions, ReadOptions
 from rankmill.scorer.evaluate.evaluate import evaluate
 from rankmill.scorer.rerank.rerank import rerank
-from rankmill.trainer.train_on_dataset import train
+from rankmill.trainer.candidates.train_on_dataset import train
 from tests.refusals import refused
 from tests.scorer.candidate_files import as_table, random_candidates, ranked, read_ranked, write_letor
 from tests.scorer.forests import random_forest

@@ -19,8 +19,8 @@ from rankmill.scorer.metrics.per_query import PreparedQueries
 from rankmill.scorer.models import HEADER, Blend, predictor_of, read_model
 from rankmill.scorer.nets.net import ARRAYS, Net
 from rankmill.scorer.nets.net import HEADER as NET_HEADER
-from rankmill.trainer.blending import weights_of
-from rankmill.trainer.combined_forests import merged
+from rankmill.trainer.candidates.blending import weights_of
+from rankmill.trainer.candidates.combined_forests import merged
 from tests.refusals import refused
 from tests.scorer.forests import random_forest
 from tests.scorer.nets.test_net import drawn_net

@@ -8,8 +8,8 @@ import numpy as np
 
 from rankmill.pipeline.pairs.stored_pairs import PreferencePairs
 from rankmill.scorer.metrics import Metric, Policy, parse_metric
+from rankmill.trainer.data.rows import RankedRows
 from rankmill.trainer.objectives.registry import objective_of
-from rankmill.trainer.rows import RankedRows
 from rankmill.trainer.workers import Team, with_team
 from tests import naive_pairs
 from tests.trainer.fixed import fixed

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from rankmill.trainer.shard import RowShard, span_of
-from rankmill.trainer.train_on_rows import fit
+from rankmill.trainer.data.shard import RowShard, span_of
+from rankmill.trainer.rounds.train_on_rows import fit
 
 
 class Stopped(Exception):

@@ -7,11 +7,11 @@ from functools import cache
 import numpy as np
 
 from rankmill.pipeline.bins.spec import BinSpec, apply_bins, feature_bins
-from rankmill.trainer.boosting import boost
-from rankmill.trainer.layout import BlockedBins
-from rankmill.trainer.rows import RankedRows, TrainingData
+from rankmill.trainer.data.layout import BlockedBins
+from rankmill.trainer.data.rows import RankedRows, TrainingData
+from rankmill.trainer.rounds.boosting import boost
+from rankmill.trainer.rounds.training_result import TrainingResult
 from rankmill.trainer.training_options import StartingModel, TrainingOptions
-from rankmill.trainer.training_result import TrainingResult
 from tests.trainer.fixed import fixed
 
 

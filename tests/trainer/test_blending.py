@@ -17,7 +17,7 @@ from rankmill.scorer.metrics import Policy, parse_metric
 from rankmill.scorer.metrics.per_query import PreparedQueries
 from rankmill.scorer.model_service import model_of
 from rankmill.scorer.models import Blend
-from rankmill.trainer.blending import blended, weights_of
+from rankmill.trainer.candidates.blending import blended, weights_of
 from rankmill.trainer.options import BlendOptions
 from tests.refusals import refused
 

@@ -12,8 +12,8 @@ from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.scorer.metrics import Policy, parse_metric
 from rankmill.scorer.metrics.per_query import PreparedQueries
 from rankmill.scorer.predict import predict
-from rankmill.trainer.early_stopping import EarlyStopping
-from rankmill.trainer.rows import RankedRows
+from rankmill.trainer.data.rows import RankedRows
+from rankmill.trainer.rounds.early_stopping import EarlyStopping
 from tests.refusals import refused
 from tests.trainer.fixed import fixed
 from tests.trainer.planted import boost_rows, fit, rows_of, small_data

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rankmill.trainer.growing.grower import LeafRules
-from rankmill.trainer.sampling import BootstrapWeights, RoundSample, Sampler, chances_of
+from rankmill.trainer.rounds.sampling import BootstrapWeights, RoundSample, Sampler, chances_of
 from rankmill.trainer.workers import Team
 from tests.naive_growth import nodes_of
 from tests.naive_samples import bayesian_weight, bits_of, chances, one_sided

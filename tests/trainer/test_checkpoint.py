@@ -13,10 +13,10 @@ import pytest
 from rankmill.foundation.interrupts import HeldSignals
 from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.scorer.forest import Forest
-from rankmill.trainer.checkpoints import Checkpoint, Checkpoints
-from rankmill.trainer.multi_seed_training import train_candidate
+from rankmill.trainer.candidates.multi_seed_training import train_candidate
+from rankmill.trainer.candidates.train_on_dataset import train
 from rankmill.trainer.options import SeedOptions
-from rankmill.trainer.train_on_dataset import train
+from rankmill.trainer.rounds.checkpoints import Checkpoint, Checkpoints
 from rankmill.trainer.training_options import TrainingOptions
 from tests.trainer.planted import fit, small_data
 from tests.trainer.small_dataset import SMALL
@@ -69,7 +69,7 @@ def test_a_disk_that_is_full_is_told_and_ends_no_training(tmp_path: Path, monkey
     def full(*_: object) -> None:
         raise OSError(28, "no space left on device")
 
-    monkeypatch.setattr("rankmill.trainer.checkpoints.write_atomically", full)
+    monkeypatch.setattr("rankmill.trainer.rounds.checkpoints.write_atomically", full)
     told: list[str] = []
     fit(small_data(), n_rounds=2, options={"checkpoint": Checkpoint(tmp_path / "c", 0.0, told.append)})
     assert told
@@ -81,8 +81,8 @@ import os, signal, sys
 from pathlib import Path
 from rankmill.pipeline.dataset.dataset import Dataset
 from tests.trainer.small_dataset import SMALL
-from rankmill.trainer.multi_seed_training import train_candidate
-from rankmill.trainer.seeds import SeedOptions
+from rankmill.trainer.candidates.multi_seed_training import train_candidate
+from rankmill.trainer.candidates.seeds import SeedOptions
 from rankmill.trainer.training_options import TrainingOptions
 
 dataset, folder, rounds = Dataset.open(Path(sys.argv[1])), Path(sys.argv[2]), map(int, sys.argv[3:])

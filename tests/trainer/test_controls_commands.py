@@ -16,7 +16,7 @@ from rankmill.pipeline.options import SynthParameters
 from rankmill.pipeline.synth import write_synthetic
 from rankmill.scorer.forest import Forest
 from rankmill.scorer.predict import predict
-from rankmill.trainer.train_on_dataset import cross_validate, plan_of, train
+from rankmill.trainer.candidates.train_on_dataset import cross_validate, plan_of, train
 from rankmill.trainer.training_options import TrainingOptions
 from tests.refusals import unnamed
 from tests.trainer.fixed import FIXED, fixed

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from rankmill.pipeline.bins.spec import BinSpec, feature_bins
+from rankmill.trainer.data.rows import RankedRows
 from rankmill.trainer.growing import _histogram_kernels, _split_kernels
 from rankmill.trainer.growing._state_kernels import LOOK_AHEAD, Crew
 from rankmill.trainer.objectives.protocol import PairHessians
 from rankmill.trainer.objectives.registry import objective_of
-from rankmill.trainer.rows import RankedRows
 from rankmill.trainer.workers import Team
 from tests.naive_growth import goes_left, nodes_of, wse_splits
 from tests.trainer.fixed import fixed

@@ -10,14 +10,14 @@ from rankmill.scorer.forest import Forest
 from rankmill.scorer.metrics import Policy, parse_metric
 from rankmill.scorer.metrics.per_query import PreparedQueries
 from rankmill.scorer.predict import ForestPredictor, predict
-from rankmill.trainer.combined_forests import BaseModel, after_base
+from rankmill.trainer.candidates.combined_forests import BaseModel, after_base
+from rankmill.trainer.candidates.train_on_dataset import train
 from rankmill.trainer.objectives.registry import objective_of
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.presets import DataShape, with_preset
-from rankmill.trainer.sampling import Sampler
-from rankmill.trainer.train_on_dataset import train
+from rankmill.trainer.rounds.sampling import Sampler
+from rankmill.trainer.rounds.tree_weights import Dropout
 from rankmill.trainer.training_options import StartingModel, TrainingOptions
-from rankmill.trainer.tree_weights import Dropout
 from tests.naive_forests import dart_weights
 from tests.refusals import refused
 from tests.trainer.fixed import fixed

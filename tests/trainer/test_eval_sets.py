@@ -12,7 +12,7 @@ from rankmill.foundation.errors import InputError, InvalidParameter, TrainingDat
 from rankmill.scorer.metrics import Policy, parse_metric
 from rankmill.scorer.metrics.per_query import PreparedQueries
 from rankmill.scorer.predict import predict
-from rankmill.trainer.training_result import PHASES
+from rankmill.trainer.rounds.training_result import PHASES
 from tests.refusals import refused
 from tests.trainer.fixed import fixed
 from tests.trainer.planted import boost_rows, fit, planted, rows_of, small_data

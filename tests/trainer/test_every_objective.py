@@ -18,12 +18,12 @@ from rankmill.foundation.options import spelled_for_a_command_line
 from rankmill.pipeline.bins.spec import BinSpec, feature_bins
 from rankmill.scorer.metrics import Policy, parse_metric
 from rankmill.scorer.metrics.per_query import PreparedQueries
+from rankmill.trainer.data.rows import RankedRows
 from rankmill.trainer.objectives.pairwise import pair_loss
 from rankmill.trainer.objectives.protocol import ROWS, Objective
 from rankmill.trainer.objectives.registry import criterion_of, objective_class, objective_of
 from rankmill.trainer.objectives.spelling import OBJECTIVES, canonical, class_named
 from rankmill.trainer.objectives.weights import document_weights
-from rankmill.trainer.rows import RankedRows
 from rankmill.trainer.workers import Team, with_team
 from tests.refusals import refused
 from tests.trainer.fixed import fixed

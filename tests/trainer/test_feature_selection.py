@@ -19,7 +19,7 @@ from rankmill.scorer.forest import Forest
 from rankmill.scorer.metrics import Policy, parse_metric
 from rankmill.scorer.metrics.per_query import PreparedQueries
 from rankmill.scorer.predict import predict
-from rankmill.trainer.feature_selection import (
+from rankmill.trainer.candidates.feature_selection import (
     SelectionStep,
     least_useful,
     permutation_losses,
@@ -28,8 +28,8 @@ from rankmill.trainer.feature_selection import (
     smallest_within,
     with_features,
 )
+from rankmill.trainer.data.rows import TrainingData
 from rankmill.trainer.options import SelectOptions
-from rankmill.trainer.rows import TrainingData
 from rankmill.trainer.training_options import TrainingOptions
 from tests.naive_samples import bits_of
 from tests.refusals import refused

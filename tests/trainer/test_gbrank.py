@@ -8,7 +8,7 @@ import pytest
 from rankmill import Ranker
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.scorer.predict import predict
-from rankmill.trainer.rows import RankedRows
+from rankmill.trainer.data.rows import RankedRows
 from tests.naive import leaf_value
 from tests.refusals import refused
 from tests.trainer import planted

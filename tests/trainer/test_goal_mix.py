@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
-from rankmill.trainer.boosting import boost
+from rankmill.trainer.data.rows import RankedRows, TrainingData
 from rankmill.trainer.objectives.registry import objective_class, objective_of
-from rankmill.trainer.rows import RankedRows, TrainingData
+from rankmill.trainer.rounds.boosting import boost
 from rankmill.trainer.training_options import StartingModel, TrainingOptions
 from tests.refusals import refused
 from tests.trainer.fixed import fixed

@@ -16,11 +16,11 @@ from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.options import IngestOptions, ReadOptions
 from rankmill.scorer.evaluate.train_test_overlap import TrainedModel
-from rankmill.trainer.blending import blended
-from rankmill.trainer.feature_selection import select_features
+from rankmill.trainer.candidates.blending import blended
+from rankmill.trainer.candidates.feature_selection import select_features
+from rankmill.trainer.candidates.train_on_dataset import cross_validate, plan_of, train
 from rankmill.trainer.options import BlendOptions, SelectOptions, TuneOptions
-from rankmill.trainer.round_metrics import measure
-from rankmill.trainer.train_on_dataset import cross_validate, plan_of, train
+from rankmill.trainer.rounds.round_metrics import measure
 from rankmill.trainer.training_options import StartingModel, TrainingOptions
 from rankmill.trainer.tuning.search import plan_tuning, tune
 from rankmill.trainer.tuning.space import space_of

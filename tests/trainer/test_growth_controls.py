@@ -9,7 +9,7 @@ import pytest
 from rankmill import Ranker
 from rankmill.foundation.errors import InvalidParameter
 from rankmill.scorer.forest import Forest
-from rankmill.trainer.sampling import noise_of
+from rankmill.trainer.rounds.sampling import noise_of
 from tests.refusals import refused
 from tests.trainer.fixed import fixed
 from tests.trainer.planted import fit, small_data

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.pipeline.bins.layout import lanes_of
 from rankmill.trainer import _kernels as row_kernels
+from rankmill.trainer.data.layout import BlockedBins
 from rankmill.trainer.growing import _histogram_kernels, _partition_kernels
 from rankmill.trainer.growing._state_kernels import LOOK_AHEAD as READ_PAST
 from rankmill.trainer.growing._state_kernels import Bins
 from rankmill.trainer.growing.histogram import scales_of
-from rankmill.trainer.layout import BlockedBins
 from rankmill.trainer.workers import Team
 from tests import naive
 from tests.refusals import refused

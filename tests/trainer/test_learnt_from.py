@@ -18,8 +18,8 @@ from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.options import IngestOptions
 from rankmill.registry import Registry
 from rankmill.scorer.forest import Forest
+from rankmill.trainer.data.training_rows import resolved, rows_learnt_from
 from rankmill.trainer.objectives.weights import relative_weights
-from rankmill.trainer.training_rows import resolved, rows_learnt_from
 from tests.refusals import refused, unnamed
 from tests.trainer.fixed import fixed
 from tests.trainer.loss_cases import build, case, derivatives

@@ -7,8 +7,8 @@ import pytest
 from scipy.optimize import minimize_scalar
 
 from rankmill.scorer.predict import predict
-from rankmill.trainer.line_search import EVALUATIONS, FARTHEST, best_step
 from rankmill.trainer.objectives.registry import objective_of
+from rankmill.trainer.rounds.line_search import EVALUATIONS, FARTHEST, best_step
 from tests.trainer.fixed import fixed
 from tests.trainer.planted import fit, rows_of, small_data
 

@@ -21,11 +21,11 @@ from rankmill.pipeline.synth import write_synthetic
 from rankmill.scorer.evaluate.evaluate import evaluate
 from rankmill.scorer.metrics.significance import NORMAL_FROM, interval_of_mean, percentile_interval
 from rankmill.scorer.model_service import ModelIdentity
-from rankmill.trainer import version_facts
-from rankmill.trainer.train_on_dataset import train
+from rankmill.trainer.candidates import version_facts
+from rankmill.trainer.candidates.train_on_dataset import train
+from rankmill.trainer.candidates.version_facts import attachments_of, facts_of
+from rankmill.trainer.rounds.training_result import TrainingResult
 from rankmill.trainer.training_options import StartingModel, TrainingOptions
-from rankmill.trainer.training_result import TrainingResult
-from rankmill.trainer.version_facts import attachments_of, facts_of
 from tests.trainer.fixed import fixed
 
 SMALL = fixed(n_rounds=12, max_leaves=4, learning_rate=0.5, early_stopping_rounds=4)

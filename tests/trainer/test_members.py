@@ -12,8 +12,8 @@ from rankmill.scorer.forest import Forest
 from rankmill.scorer.metrics import Policy, parse_metric
 from rankmill.scorer.metrics.per_query import PreparedQueries
 from rankmill.scorer.predict import predict
-from rankmill.trainer.sampling import Sampler
-from rankmill.trainer.train_on_dataset import plan_of
+from rankmill.trainer.candidates.train_on_dataset import plan_of
+from rankmill.trainer.rounds.sampling import Sampler
 from tests.refusals import refused
 from tests.trainer.fixed import fixed
 from tests.trainer.planted import fit, small_data

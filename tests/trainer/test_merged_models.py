@@ -13,7 +13,7 @@ from rankmill.cli import app
 from rankmill.foundation.errors import InvalidParameter
 from rankmill.scorer.forest import Forest
 from rankmill.scorer.predict import predict
-from rankmill.trainer.combined_forests import average, merged
+from rankmill.trainer.candidates.combined_forests import average, merged
 from tests.refusals import refused
 from tests.trainer.planted import fit, planted, small_data
 

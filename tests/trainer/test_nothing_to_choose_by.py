@@ -14,11 +14,11 @@ from rankmill import Ranker
 from rankmill.cli import app
 from rankmill.foundation.errors import TrainingDataRejected
 from rankmill.python.validating import cross_validate
-from rankmill.trainer.early_stopping import DEVIANCE, parse_measure
-from rankmill.trainer.measured_queries import check_decides
+from rankmill.trainer.data.measured_queries import check_decides
+from rankmill.trainer.data.rows import RankedRows
 from rankmill.trainer.parameters import TrainParameters
-from rankmill.trainer.rows import RankedRows
-from rankmill.trainer.training_result import note_without_splits
+from rankmill.trainer.rounds.early_stopping import DEVIANCE, parse_measure
+from rankmill.trainer.rounds.training_result import note_without_splits
 from tests.refusals import refused
 from tests.scorer.forests import random_forest
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.pipeline.pairs.stored_pairs import PreferencePairs
+from rankmill.trainer.data.rows import RankedRows
 from rankmill.trainer.objectives.pairwise import _kernels
-from rankmill.trainer.rows import RankedRows
 from rankmill.trainer.workers import Team
 from tests.refusals import refused
 from tests.trainer import planted

@@ -17,9 +17,9 @@ from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.options import IngestOptions, SynthParameters
 from rankmill.pipeline.synth import write_synthetic
+from rankmill.trainer.candidates.train_on_dataset import plan_of
+from rankmill.trainer.data.training_rows import read_columns
 from rankmill.trainer.objectives.registry import objective_of
-from rankmill.trainer.train_on_dataset import plan_of
-from rankmill.trainer.training_rows import read_columns
 from rankmill.trainer.workers import Team
 from tests.refusals import refused
 from tests.trainer.fixed import fixed
@@ -83,7 +83,7 @@ def test_pairs_above_the_truncation_are_counted_to_the_last(dataset, monkeypatch
     plain = needed(dataset, objective="ranknet")
     assert needed(dataset, **by_loss, ole_pairs=0.0) - plain == (24 + 16) * pairs
     assert needed(dataset, **by_loss, ole_pairs=0.5) - plain == (24 + 16) * pairs  # so few are not drawn from
-    monkeypatch.setattr("rankmill.trainer.train_on_dataset.FEWEST_DRAWN_PAIRS", 1)
+    monkeypatch.setattr("rankmill.trainer.candidates.train_on_dataset.FEWEST_DRAWN_PAIRS", 1)
     assert needed(dataset, **by_loss, ole_pairs=0.5) - plain == (24 + 16) * ((n + 1) // 2)
     assert needed(dataset, objective="ranknet", leaf="exact") == plain  # those of leaves are summed without a list
     drawn = plan_of(dataset, fixed(objective="ranknet(pair_fraction=0.5)", leaf="exact"))
@@ -135,7 +135,7 @@ from pathlib import Path
 
 from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.trainer.parameters import TrainParameters
-from rankmill.trainer.train_on_dataset import plan_of, train
+from rankmill.trainer.candidates.train_on_dataset import plan_of, train
 from rankmill.trainer.training_options import TrainingOptions
 
 

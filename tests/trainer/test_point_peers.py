@@ -11,7 +11,7 @@ import pytest
 from sklearn.ensemble import GradientBoostingClassifier, GradientBoostingRegressor
 
 from rankmill.pipeline.bins.spec import BinSpec, apply_bins, feature_bins
-from rankmill.trainer.rows import RankedRows
+from rankmill.trainer.data.rows import RankedRows
 from tests.trainer.fixed import fixed
 from tests.trainer.loss_cases import objective_on
 from tests.trainer.planted import boost_rows

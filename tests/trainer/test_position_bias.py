@@ -18,15 +18,15 @@ from rankmill.pipeline.judgments.propensities import Propensities, write_propens
 from rankmill.pipeline.options import IngestOptions
 from rankmill.registry import Registry
 from rankmill.registry.descriptions import VersionDetails
-from rankmill.trainer.boosting import boost
-from rankmill.trainer.checkpoints import Checkpoint
+from rankmill.trainer.candidates.train_on_dataset import train
 from rankmill.trainer.clicks.position_bias import POSITION_BIAS
 from rankmill.trainer.clicks.propensities_given import as_propensities
+from rankmill.trainer.data.rows import RankedRows, TrainingData
 from rankmill.trainer.objectives.registry import objective_of
 from rankmill.trainer.options import SeedOptions
 from rankmill.trainer.parameters import TrainParameters, options_for
-from rankmill.trainer.rows import RankedRows, TrainingData
-from rankmill.trainer.train_on_dataset import train
+from rankmill.trainer.rounds.boosting import boost
+from rankmill.trainer.rounds.checkpoints import Checkpoint
 from rankmill.trainer.training_options import StartingModel, TrainingOptions
 from rankmill.trainer.training_service import train_and_register
 from tests.naive_clicks import naive_additive_step, naive_unbiased_step

@@ -14,7 +14,7 @@ from rankmill import Ranker, cross_validate
 from rankmill.cli import execute
 from rankmill.foundation.errors import InvalidParameter
 from rankmill.trainer.progress import TrainingProgress
-from rankmill.trainer.training_result import RoundRecord
+from rankmill.trainer.rounds.training_result import RoundRecord
 
 
 def record(number: int, fold: int = 0) -> RoundRecord:

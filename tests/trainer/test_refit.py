@@ -14,12 +14,12 @@ from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.group.sketch import TRAIN_QUERIES, QuerySketch
 from rankmill.pipeline.pairs.stored_pairs import PreferencePairs
 from rankmill.scorer.evaluate.train_test_overlap import TrainedModel, scope_of
-from rankmill.trainer.checkpoints import Checkpoint, Checkpoints
-from rankmill.trainer.multi_seed_training import plan_candidate, train_candidate
+from rankmill.trainer.candidates.multi_seed_training import plan_candidate, train_candidate
+from rankmill.trainer.candidates.train_on_dataset import plan_of, train
+from rankmill.trainer.data.rows import RankedRows
 from rankmill.trainer.options import SeedOptions
-from rankmill.trainer.rows import RankedRows
-from rankmill.trainer.train_on_dataset import plan_of, train
-from rankmill.trainer.train_on_rows import fit
+from rankmill.trainer.rounds.checkpoints import Checkpoint, Checkpoints
+from rankmill.trainer.rounds.train_on_rows import fit
 from rankmill.trainer.training_options import StartingModel, TrainingOptions
 from tests.refusals import refused
 from tests.trainer.fixed import fixed

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rankmill.foundation.errors import InvalidParameter
-from rankmill.trainer.resuming import trees_of
+from rankmill.trainer.rounds.resuming import trees_of
 from tests.refusals import refused
 from tests.trainer.planted import fit, planted, small_data
 

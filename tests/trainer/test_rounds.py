@@ -11,13 +11,13 @@ import pytest
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.pipeline.pairs.stored_pairs import PreferencePairs
 from rankmill.scorer.predict import predict
-from rankmill.trainer.early_stopping import EarlyStopping
+from rankmill.trainer.data.rows import RankedRows
 from rankmill.trainer.objectives.registry import objective_of
-from rankmill.trainer.rows import RankedRows
-from rankmill.trainer.sampling import Sampler, fold_of_queries, queries_apart
-from rankmill.trainer.train_on_rows import cross_validate_rows
-from rankmill.trainer.train_on_rows import fit as fit_rounds
-from rankmill.trainer.training_result import HOLDOUT, Curves
+from rankmill.trainer.rounds.early_stopping import EarlyStopping
+from rankmill.trainer.rounds.sampling import Sampler, fold_of_queries, queries_apart
+from rankmill.trainer.rounds.train_on_rows import cross_validate_rows
+from rankmill.trainer.rounds.train_on_rows import fit as fit_rounds
+from rankmill.trainer.rounds.training_result import HOLDOUT, Curves
 from tests.refusals import refused
 from tests.trainer.fixed import fixed
 from tests.trainer.planted import boost_rows, fit, rows_of, small_data

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from rankmill.pipeline.bins.spec import BinSpec, feature_bins
-from rankmill.trainer import layout
-from rankmill.trainer.checkpoints import Checkpoint
+from rankmill.trainer.data import layout
 from rankmill.trainer.growing.grower import Grower
+from rankmill.trainer.rounds.checkpoints import Checkpoint
 from rankmill.trainer.workers import Team
 from tests.trainer.fixed import fixed
 from tests.trainer.planted import fit, planted, small_data

@@ -7,7 +7,7 @@ import pytest
 
 from rankmill.pipeline.bins.spec import apply_bins
 from rankmill.scorer.predict import predict
-from rankmill.trainer.rows import RankedRows
+from rankmill.trainer.data.rows import RankedRows
 from tests.trainer.fixed import fixed
 from tests.trainer.planted import boost_rows, small_data
 from tests.trainer.test_every_objective import NAMES

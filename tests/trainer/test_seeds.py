@@ -17,14 +17,14 @@ from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.scorer.forest import Forest
 from rankmill.scorer.model_service import ModelIdentity, recipe_and_seed
 from rankmill.scorer.predict import ForestPredictor
-from rankmill.trainer import train_on_dataset as training
-from rankmill.trainer.checkpoints import FinishedTrainings, training_key
-from rankmill.trainer.combined_forests import average
-from rankmill.trainer.multi_seed_training import Candidate, plan_candidate, train_candidate
+from rankmill.trainer.candidates import train_on_dataset as training
+from rankmill.trainer.candidates.combined_forests import average
+from rankmill.trainer.candidates.multi_seed_training import Candidate, plan_candidate, train_candidate
+from rankmill.trainer.candidates.version_facts import facts_of
 from rankmill.trainer.options import SeedOptions
-from rankmill.trainer.round_metrics import measure
+from rankmill.trainer.rounds.checkpoints import FinishedTrainings, training_key
+from rankmill.trainer.rounds.round_metrics import measure
 from rankmill.trainer.training_options import StartingModel, TrainingOptions
-from rankmill.trainer.version_facts import facts_of
 from tests.refusals import refused
 from tests.trainer.small_dataset import SMALL, small_dataset
 

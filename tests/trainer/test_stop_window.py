@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rankmill.foundation.errors import InvalidParameter
-from rankmill.trainer.early_stopping import EarlyStopping
+from rankmill.trainer.rounds.early_stopping import EarlyStopping
 from tests.trainer.fixed import fixed
 from tests.trainer.planted import fit, small_data
 

@@ -17,11 +17,11 @@ from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.options import IngestOptions, ReadOptions
 from rankmill.scorer.predict import predict
-from rankmill.trainer.boosting import boost
-from rankmill.trainer.rows import RankedRows, TrainingData
-from rankmill.trainer.sampling import order_of_queries
-from rankmill.trainer.target_encoding import with_encoded_columns
-from rankmill.trainer.train_on_dataset import train
+from rankmill.trainer.candidates.train_on_dataset import train
+from rankmill.trainer.data.rows import RankedRows, TrainingData
+from rankmill.trainer.data.target_encoding import with_encoded_columns
+from rankmill.trainer.rounds.boosting import boost
+from rankmill.trainer.rounds.sampling import order_of_queries
 from rankmill.trainer.training_options import StartingModel, TrainingOptions
 from tests import naive
 from tests.refusals import refused

@@ -19,7 +19,7 @@ from rankmill.trainer.cli import train as command
 from rankmill.trainer.growing.histogram import DEFAULT_POOL_BYTES
 from rankmill.trainer.options import MachineOptions
 from rankmill.trainer.parameters import TrainParameters
-from rankmill.trainer.training_result import PHASES
+from rankmill.trainer.rounds.training_result import PHASES
 from tests.refusals import unnamed
 
 MISTAKES = [
@@ -124,7 +124,7 @@ def test_a_registry_that_cannot_be_is_refused_before_the_training(dataset: str, 
     def never(*_: object, **__: object) -> None:
         raise AssertionError("trained in vain")
 
-    monkeypatch.setattr("rankmill.trainer.train_on_dataset.train", never)
+    monkeypatch.setattr("rankmill.trainer.candidates.train_on_dataset.train", never)
     Path("foreign").mkdir()
     Path("foreign/precious.txt").write_text("mine")
     assert execute(["train", dataset, "--name", "web", "--registry", "foreign", *SMALL]) == 2
@@ -254,7 +254,7 @@ def test_a_model_of_several_outputs_says_so(dataset: str, capsys) -> None:
 
 def test_what_does_not_decide_the_bytes_is_attached_and_makes_no_version(dataset: str, capsys, monkeypatch) -> None:
     from rankmill.registry import Registry
-    from rankmill.trainer import version_facts
+    from rankmill.trainer.candidates import version_facts
 
     assert facts(capsys, "train", dataset, "--name", "web", *SMALL)["new"]
     monkeypatch.setattr(version_facts, "circumstances_now", lambda: Circumstances(libraries={"numpy": "99"}))

@@ -21,11 +21,11 @@ from rankmill.cli import execute
 from rankmill.foundation.cluster.workers import Cluster, open_cluster
 from rankmill.foundation.errors import ClusterUnavailable, InvalidParameter, WorkerLost
 from rankmill.pipeline.dataset.dataset import Dataset
-from rankmill.trainer.checkpoints import Checkpoints
-from rankmill.trainer.train_on_cluster import train_on_cluster
-from rankmill.trainer.train_on_dataset import train
+from rankmill.trainer.candidates.train_on_dataset import train
+from rankmill.trainer.cluster.train_on_cluster import train_on_cluster
+from rankmill.trainer.rounds.checkpoints import Checkpoints
+from rankmill.trainer.rounds.training_result import RoundRecord, TrainingResult
 from rankmill.trainer.training_options import StartingModel, TrainingOptions
-from rankmill.trainer.training_result import RoundRecord, TrainingResult
 from tests.clusters import UNPROFILED, dask, joined_and_killed, look_often, square
 from tests.refusals import refused, unnamed
 from tests.trainer.small_dataset import SMALL

@@ -20,11 +20,11 @@ from rankmill.cli import execute
 from rankmill.foundation.errors import DatasetFormatError, InvalidParameter
 from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.scorer.metrics.per_query import mean_of
+from rankmill.trainer.candidates.train_on_dataset import cross_validate, train
 from rankmill.trainer.nets.options import NetOptions
 from rankmill.trainer.options import TuneOptions
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.presets import shape_of_dataset, with_preset
-from rankmill.trainer.train_on_dataset import cross_validate, train
 from rankmill.trainer.training_options import TrainingOptions
 from rankmill.trainer.tuning import search
 from rankmill.trainer.tuning import searched as of_kinds

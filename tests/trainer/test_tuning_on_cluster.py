@@ -15,11 +15,11 @@ from rankmill.cli import app, execute
 from rankmill.foundation.cluster.workers import Cluster, open_cluster
 from rankmill.foundation.errors import InputError, InvalidParameter, TrainingDataRejected, WorkerLost
 from rankmill.pipeline.dataset.dataset import Dataset
-from rankmill.trainer.cross_validate_on_cluster import cross_validate_on_cluster
+from rankmill.trainer.candidates.train_on_dataset import cross_validate
+from rankmill.trainer.cluster.cross_validate_on_cluster import cross_validate_on_cluster
 from rankmill.trainer.options import TuneOptions
-from rankmill.trainer.train_on_dataset import cross_validate
+from rankmill.trainer.rounds.training_result import RoundRecord
 from rankmill.trainer.training_options import TrainingOptions
-from rankmill.trainer.training_result import RoundRecord
 from rankmill.trainer.tuning.search import TunePlan, plan_tuning, tune
 from rankmill.trainer.tuning.space import space_of
 from rankmill.trainer.tuning.trials import Outcome, Task

@@ -21,10 +21,10 @@ import numpy as np
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.foundation.options import spelled
 from rankmill.trainer.clicks.propensities_given import EXAMINATION, TRUST
+from rankmill.trainer.data.rows import RankedRows
 from rankmill.trainer.objectives.pairwise.pair_loss import PairObjective
 from rankmill.trainer.objectives.protocol import Objective
 from rankmill.trainer.parameters import TrainParameters
-from rankmill.trainer.rows import RankedRows
 
 WITH_LABELS = ("l2", "query_rmse")  # their minimum is the mean of the labels, which is what the correction keeps
 

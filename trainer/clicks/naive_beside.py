@@ -6,10 +6,10 @@ from dataclasses import replace
 
 from rankmill.foundation.training_facts import CLICKS, JUDGMENTS, ClickFacts, OneOfSeveral
 from rankmill.pipeline.dataset.dataset import Dataset
+from rankmill.trainer.candidates.version_facts import metrics_of
 from rankmill.trainer.clicks.position_bias import POSITION_BIAS
 from rankmill.trainer.parameters import NONE, TrainParameters
-from rankmill.trainer.training_result import TrainingResult
-from rankmill.trainer.version_facts import metrics_of
+from rankmill.trainer.rounds.training_result import TrainingResult
 
 
 def naive_of(parameters: TrainParameters) -> TrainParameters | None:

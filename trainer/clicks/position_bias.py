@@ -32,11 +32,11 @@ import numpy.typing as npt
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.foundation.options import spelled
 from rankmill.foundation.records import JSON
+from rankmill.trainer.data.rows import RankedRows
 from rankmill.trainer.objectives.pairwise.pair_loss import PairObjective
 from rankmill.trainer.objectives.protocol import Floats, Objective, PairHessians
 from rankmill.trainer.objectives.weights import relative_weights
 from rankmill.trainer.parameters import ADDITIVE, TrainParameters
-from rankmill.trainer.rows import RankedRows
 from rankmill.trainer.workers import Team
 
 POSITION_BIAS = "position_bias"  # in the facts of a model

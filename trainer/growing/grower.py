@@ -14,6 +14,8 @@ import numpy.typing as npt
 
 from rankmill.pipeline.bins.layout import BIN, BINS_A_FEATURE
 from rankmill.trainer import _kernels as row_kernels
+from rankmill.trainer.data.layout import PACKED, ROW, SCORE, BlockedBins, aligned_empty
+from rankmill.trainer.data.shard import Span
 from rankmill.trainer.growing import _batch_kernels, _growth_kernels
 from rankmill.trainer.growing import _state_kernels as table
 from rankmill.trainer.growing._histogram_kernels import total_and_least
@@ -21,10 +23,8 @@ from rankmill.trainer.growing._pair_search_kernels import KEYS, PAIR_STEPS, pack
 from rankmill.trainer.growing.controls import Controls
 from rankmill.trainer.growing.histogram import DEFAULT_POOL_BYTES, HistogramPool, PackingScale, scales_of, total_of
 from rankmill.trainer.growing.tree import Tree, add_tree
-from rankmill.trainer.layout import PACKED, ROW, SCORE, BlockedBins, aligned_empty
 from rankmill.trainer.objectives.protocol import PairHessians
 from rankmill.trainer.parameters import NONE, TrainParameters
-from rankmill.trainer.shard import Span
 from rankmill.trainer.workers import Team
 
 _LEAST_ROWS = 131_072  # minimum rows per worker, for passes of about a nanosecond per row

@@ -11,9 +11,9 @@ import numpy.typing as npt
 
 from rankmill.pipeline.bins.layout import BINS_A_FEATURE
 from rankmill.trainer import _kernels
-from rankmill.trainer.layout import PACKED, aligned_empty
+from rankmill.trainer.data.layout import PACKED, aligned_empty
+from rankmill.trainer.data.shard import Span
 from rankmill.trainer.parameters import TrainParameters
-from rankmill.trainer.shard import Span
 from rankmill.trainer.workers import Team
 
 DEFAULT_POOL_BYTES = 512 * 2**20

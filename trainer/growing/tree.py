@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from rankmill.trainer.data.layout import BlockedBins
 from rankmill.trainer.growing import _partition_kernels
-from rankmill.trainer.layout import BlockedBins
 from rankmill.trainer.workers import Team
 
 _LEAST_WALKED = 4096  # minimum rows per worker of a walk down a tree

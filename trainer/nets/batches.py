@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from rankmill.foundation.kernels.randoms import random_keys
 from rankmill.pipeline.pairs.stored_pairs import PreferencePairs
-from rankmill.trainer.rows import RankedRows
+from rankmill.trainer.data.rows import RankedRows
 
 _SHUFFLE = 0x73687566  # stream of random numbers
 

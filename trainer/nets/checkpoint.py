@@ -14,7 +14,7 @@ from rankmill.foundation.errors import InvalidParameter, ModelFormatError
 from rankmill.foundation.options import spelled
 from rankmill.scorer import model_file
 from rankmill.trainer.nets.options import COSINE, NetOptions
-from rankmill.trainer.training_result import RoundRecord
+from rankmill.trainer.rounds.training_result import RoundRecord
 
 MAGIC = b"RANKMNCP"
 MAY_DIFFER = ("epochs", "early_stopping_epochs")

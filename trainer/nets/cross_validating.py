@@ -9,14 +9,14 @@ import numpy as np
 import numpy.typing as npt
 
 from rankmill.pipeline.dataset.dataset import Dataset
-from rankmill.trainer.cross_validation import Fold, cross_validated, folds_of
-from rankmill.trainer.early_stopping import EarlyStopping, stop_measure
-from rankmill.trainer.measured_queries import check_decides
+from rankmill.trainer.data.measured_queries import check_decides
 from rankmill.trainer.nets.options import COSINE, NetOptions
 from rankmill.trainer.nets.train_on_dataset import OnRound, data_of_net
 from rankmill.trainer.nets.training import NetData, NetResult, train_net, with_pairs_chosen
 from rankmill.trainer.options import MachineOptions
-from rankmill.trainer.training_result import TRAIN, CrossValidation, RoundRecord
+from rankmill.trainer.rounds.cross_validation import Fold, cross_validated, folds_of
+from rankmill.trainer.rounds.early_stopping import EarlyStopping, stop_measure
+from rankmill.trainer.rounds.training_result import TRAIN, CrossValidation, RoundRecord
 from rankmill.trainer.workers import workers_for
 
 
@@ -34,10 +34,10 @@ def cross_validate_net(
 
     Each fold stops early by its own held-out queries; then all are trained for as many epochs as the longest, from where they
     stopped.  With the schedule ``cosine``, where fewer epochs are another training, no fold stops early, and the last epoch
-    counts.  Queries go to folds as for trees (:func:`rankmill.trainer.train_on_rows.cross_validate_rows`).  ``by_query``: also
+    counts.  Queries go to folds as for trees (:func:`rankmill.trainer.rounds.train_on_rows.cross_validate_rows`).  ``by_query``: also
     return the stop metric of each query.
 
-    Errors are those of :func:`rankmill.trainer.cross_validation.folds_of` and :func:`rankmill.trainer.nets.training.train_net`.
+    Errors are those of :func:`rankmill.trainer.rounds.cross_validation.folds_of` and :func:`rankmill.trainer.nets.training.train_net`.
     """
     data, last = with_pairs_chosen(data, options), options.schedule == COSINE
     rows = data.train.rows

@@ -19,7 +19,7 @@ from rankmill.foundation.kernels.randoms import random_bits
 from rankmill.scorer.nets._kernels import scores_of
 from rankmill.scorer.nets.inputs import NetInputs
 from rankmill.scorer.nets.net import ACTIVATIONS, Layer
-from rankmill.trainer.layout import aligned_empty
+from rankmill.trainer.data.layout import aligned_empty
 from rankmill.trainer.nets import _kernels
 from rankmill.trainer.nets._kernels import BLOCK, Rule
 from rankmill.trainer.nets.fit_inputs import normal_draws

@@ -19,17 +19,17 @@ from rankmill.foundation.training_facts import TrainingFacts
 from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.scorer.metrics import Metric
 from rankmill.scorer.nets.net import Net
-from rankmill.trainer.early_stopping import measures_of
-from rankmill.trainer.multi_seed_training import CandidateRecord, SeedRecord
+from rankmill.trainer.candidates.multi_seed_training import CandidateRecord, SeedRecord
+from rankmill.trainer.candidates.train_on_dataset import facts_of_data
+from rankmill.trainer.candidates.version_facts import attachments_of, dataset_facts, without_nan
+from rankmill.trainer.data.rows import RankedRows
+from rankmill.trainer.data.training_rows import read_columns
 from rankmill.trainer.nets.options import NetOptions
 from rankmill.trainer.nets.plan import plan_net
 from rankmill.trainer.nets.training import NetData, NetResult, NetRows, train_net
 from rankmill.trainer.options import CheckpointOptions, MachineOptions
-from rankmill.trainer.rows import RankedRows
-from rankmill.trainer.train_on_dataset import facts_of_data
-from rankmill.trainer.training_result import Curves, RoundRecord
-from rankmill.trainer.training_rows import read_columns
-from rankmill.trainer.version_facts import attachments_of, dataset_facts, without_nan
+from rankmill.trainer.rounds.early_stopping import measures_of
+from rankmill.trainer.rounds.training_result import Curves, RoundRecord
 from rankmill.trainer.workers import workers_for
 
 SUFFIX = ".net-checkpoint"

@@ -15,8 +15,9 @@ from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.foundation.kernels.randoms import random_bits
 from rankmill.foundation.options import spelled
 from rankmill.scorer.nets.net import IDENTITY, LARGEST_SCORE, Net
-from rankmill.trainer.early_stopping import DEVIANCE, EarlyStopping, measures_of
-from rankmill.trainer.measured_queries import MeasuredQueries
+from rankmill.trainer.data.measured_queries import MeasuredQueries
+from rankmill.trainer.data.rows import RankedRows
+from rankmill.trainer.data.training_rows import learnt_from_facts, resolved, rows_learnt_from
 from rankmill.trainer.nets.batches import Epoch, most_rows
 from rankmill.trainer.nets.checkpoint import NetCheckpoint
 from rankmill.trainer.nets.fit_inputs import fit_inputs
@@ -25,9 +26,8 @@ from rankmill.trainer.nets.pair_updates import update_by_pairs
 from rankmill.trainer.nets.passes import Passes, PreparedRows, Weights
 from rankmill.trainer.objectives.protocol import Objective
 from rankmill.trainer.objectives.registry import objective_of
-from rankmill.trainer.rows import RankedRows
-from rankmill.trainer.training_result import HOLDOUT, TRAIN, QueryValues, RoundRecord
-from rankmill.trainer.training_rows import learnt_from_facts, resolved, rows_learnt_from
+from rankmill.trainer.rounds.early_stopping import DEVIANCE, EarlyStopping, measures_of
+from rankmill.trainer.rounds.training_result import HOLDOUT, TRAIN, QueryValues, RoundRecord
 from rankmill.trainer.workers import Team, with_team, workers_for
 
 VALID = "valid"

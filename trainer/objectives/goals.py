@@ -26,11 +26,11 @@ from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected, n
 from rankmill.foundation.kernels.randoms import random_keys
 from rankmill.foundation.options import spelled
 from rankmill.trainer import _kernels
+from rankmill.trainer.data.rows import RankedRows, has_two_grades
 from rankmill.trainer.goal_options import DRAW
 from rankmill.trainer.objectives.protocol import Floats, Objective
 from rankmill.trainer.parameters import TrainParameters
-from rankmill.trainer.rows import RankedRows, has_two_grades
-from rankmill.trainer.sampling import GOALS
+from rankmill.trainer.rounds.sampling import GOALS
 from rankmill.trainer.workers import Team
 
 _LEAST_ROWS = 65_536  # minimum rows per worker, for passes of about a nanosecond per row

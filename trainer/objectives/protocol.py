@@ -19,8 +19,8 @@ from rankmill.foundation.records import JSON
 from rankmill.trainer import _kernels
 
 if TYPE_CHECKING:
+    from rankmill.trainer.data.rows import RankedRows
     from rankmill.trainer.parameters import TrainParameters
-    from rankmill.trainer.rows import RankedRows
     from rankmill.trainer.workers import Team
 
 Floats = npt.NDArray[np.float64]

@@ -9,9 +9,9 @@ from rankmill.foundation.errors import InvalidParameter
 from rankmill.trainer.objectives.spelling import class_named, options_of, parse_spelling
 
 if TYPE_CHECKING:
+    from rankmill.trainer.data.rows import RankedRows
     from rankmill.trainer.objectives.protocol import Objective
     from rankmill.trainer.parameters import TrainParameters
-    from rankmill.trainer.rows import RankedRows
 
 
 def objective_class(name: str) -> type[Objective]:

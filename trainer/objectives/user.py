@@ -17,11 +17,11 @@ import numpy.typing as npt
 
 from rankmill.foundation.errors import InvalidParameter
 from rankmill.foundation.options import option, options
+from rankmill.trainer.data.rows import RankedRows
 from rankmill.trainer.objectives.pairwise import _kernels
 from rankmill.trainer.objectives.protocol import QUERIES, Objective
 from rankmill.trainer.objectives.spelling import parse_spelling
 from rankmill.trainer.parameters import TrainParameters
-from rankmill.trainer.rows import RankedRows
 from rankmill.trainer.workers import Team
 
 if TYPE_CHECKING:

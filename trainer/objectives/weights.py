@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from rankmill.foundation.errors import TrainingDataRejected
+from rankmill.trainer.data.rows import RankedRows
 from rankmill.trainer.objectives.listwise import _kernels
-from rankmill.trainer.rows import RankedRows
 
 
 def check_weights(weights: npt.NDArray[np.float64]) -> None:

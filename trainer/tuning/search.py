@@ -25,15 +25,15 @@ from rankmill.foundation.cores import available_cores
 from rankmill.foundation.errors import InvalidParameter, WorkerLost
 from rankmill.foundation.options import spelled
 from rankmill.pipeline.dataset.dataset import Dataset
-from rankmill.trainer.early_stopping import DEVIANCE, stop_measure
-from rankmill.trainer.measured_queries import check_decides
+from rankmill.trainer.data.measured_queries import check_decides
+from rankmill.trainer.data.training_rows import read_columns
 from rankmill.trainer.nets.options import NetOptions
 from rankmill.trainer.options import TuneOptions
 from rankmill.trainer.parameters import BAYESIAN, FOLDS, USUAL_FOLDS, VALID, TrainParameters
 from rankmill.trainer.presets import FEW_QUERIES, choices_line, shape_of_dataset, with_preset
+from rankmill.trainer.rounds.early_stopping import DEVIANCE, stop_measure
+from rankmill.trainer.rounds.training_result import TRAIN, RoundRecord
 from rankmill.trainer.training_options import DEFAULT_OPTIONS, TrainingOptions
-from rankmill.trainer.training_result import TRAIN, RoundRecord
-from rankmill.trainer.training_rows import read_columns
 from rankmill.trainer.tuning.searched import Searched, SearchedNet, SearchedTrees
 from rankmill.trainer.tuning.space import Space, default_space, default_space_of_nets
 from rankmill.trainer.tuning.table import Row, Table
@@ -126,7 +126,7 @@ def plan_tuning(
         The space exceeds the bounds of a parameter, objectives are compared by their own losses, or trials by a valid split that the
         dataset lacks.
     TrainingDataRejected, rankmill.foundation.errors.InputError, rankmill.foundation.errors.InputError
-        As :func:`rankmill.trainer.train_on_dataset.plan_of` or :func:`rankmill.trainer.nets.plan.plan_net`.
+        As :func:`rankmill.trainer.candidates.train_on_dataset.plan_of` or :func:`rankmill.trainer.nets.plan.plan_net`.
     """
     base: Searched
     if isinstance(parameters, NetOptions):

@@ -15,16 +15,16 @@ from rankmill.foundation.options import values_of
 from rankmill.foundation.records import JSON, as_json
 from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.dataset.goals import ALL_GOALS
-from rankmill.trainer.checkpoints import Checkpoints
+from rankmill.trainer.candidates.train_on_dataset import cross_validate, plan_of, train
 from rankmill.trainer.nets.cross_validating import cross_validate_net_on
 from rankmill.trainer.nets.options import NET, NetOptions
 from rankmill.trainer.nets.plan import plan_net
 from rankmill.trainer.nets.train_on_dataset import data_of_net
 from rankmill.trainer.nets.training import train_net
 from rankmill.trainer.parameters import ALL, NONE, OLDEST, TrainParameters, options_for
-from rankmill.trainer.train_on_dataset import cross_validate, plan_of, train
+from rankmill.trainer.rounds.checkpoints import Checkpoints
+from rankmill.trainer.rounds.training_result import CrossValidation, QueryValues, RoundRecord, note_without_splits
 from rankmill.trainer.training_options import TrainingOptions
-from rankmill.trainer.training_result import CrossValidation, QueryValues, RoundRecord, note_without_splits
 from rankmill.trainer.tuning.space import Space
 from rankmill.trainer.workers import workers_for
 
@@ -114,7 +114,7 @@ class SearchedTrees(Searched):
         return {"binspec": dataset.bin_set().binspec, "parameters": self.stored(), "members": self.members}
 
     def plan(self, dataset: Dataset, space: Space, machine: TrainingOptions, *, by_folds: bool) -> tuple[int, str]:  # noqa: ARG002
-        """As :func:`rankmill.trainer.train_on_dataset.plan_of`."""
+        """As :func:`rankmill.trainer.candidates.train_on_dataset.plan_of`."""
         compared: dict[str, Any] = {"rounds_by": "cv", "keep_rounds": ""} if by_folds else {"refit": NONE}
         plan = plan_of(dataset, replace(self.options, members=self.members, **compared), machine)
         return plan.bytes_needed, plan.learnt_from

@@ -23,9 +23,9 @@ from rankmill.foundation.records import as_json, canonical_json, from_json, left
 from rankmill.foundation.storage.publish import write_atomically
 from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.scorer.metrics.per_query import mean_of
-from rankmill.trainer.checkpoints import Checkpoints
+from rankmill.trainer.rounds.checkpoints import Checkpoints
+from rankmill.trainer.rounds.training_result import RoundRecord
 from rankmill.trainer.training_options import OnRound, TrainingOptions
-from rankmill.trainer.training_result import RoundRecord
 from rankmill.trainer.tuning.searched import Searched
 
 SEARCH, TRIALS, CHECKPOINTS, TABLE, WINNER = "search.json", "trials", "checkpoints", "table.json", "winner.toml"

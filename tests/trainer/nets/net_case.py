@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from rankmill.trainer.data.rows import RankedRows
 from rankmill.trainer.nets.options import NetOptions
 from rankmill.trainer.nets.training import NetData, NetRows, train_net
-from rankmill.trainer.rows import RankedRows
 from tests.trainer.planted import planted
 
 SMALL = {"layers": (40, 8), "batch_documents": 200, "epochs": 4, "early_stopping_epochs": 0, "transform": "log1p"}

@@ -10,14 +10,14 @@ import pytest
 from rankmill.cli import execute
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.scorer.metrics.per_query import mean_of
+from rankmill.trainer.data.rows import RankedRows
 from rankmill.trainer.nets.cross_validating import cross_validate_net, cross_validate_net_on
 from rankmill.trainer.nets.options import NetOptions
 from rankmill.trainer.nets.train_on_dataset import split_for_net
 from rankmill.trainer.nets.training import NetData, NetRows, train_net
 from rankmill.trainer.options import MachineOptions
-from rankmill.trainer.rows import RankedRows
-from rankmill.trainer.sampling import fold_of_queries
-from rankmill.trainer.training_result import HOLDOUT
+from rankmill.trainer.rounds.sampling import fold_of_queries
+from rankmill.trainer.rounds.training_result import HOLDOUT
 from tests.refusals import refused, unnamed
 from tests.trainer.nets.net_case import SMALL, planted_data
 

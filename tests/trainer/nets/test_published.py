@@ -9,12 +9,12 @@ from benchmarks import _ranknet_kernels
 from rankmill.foundation.kernels.dense import from_panels
 from rankmill.scorer.metrics import Policy, parse_metric
 from rankmill.scorer.metrics.per_query import PreparedQueries, mean_of
+from rankmill.trainer.data.rows import RankedRows
 from rankmill.trainer.nets import _kernels
 from rankmill.trainer.nets.options import as_published
 from rankmill.trainer.nets.passes import Weights
 from rankmill.trainer.nets.training import NetData, train_net
 from rankmill.trainer.objectives.registry import objective_of
-from rankmill.trainer.rows import RankedRows
 from rankmill.trainer.workers import Team
 from tests import naive_nets
 from tests.trainer.nets.net_case import rows_of

@@ -14,11 +14,11 @@ from rankmill.pipeline.pairs.stored_pairs import PreferencePairs
 from rankmill.scorer.metrics import Policy, parse_metric
 from rankmill.scorer.metrics.per_query import PreparedQueries, mean_of
 from rankmill.scorer.metrics.swaps import SWAPPABLE
+from rankmill.trainer.data.rows import RankedRows
 from rankmill.trainer.nets.batches import Epoch, most_rows
 from rankmill.trainer.nets.options import NetOptions, as_published
 from rankmill.trainer.nets.training import NetData, NetRows, train_net
 from rankmill.trainer.objectives.registry import objective_of
-from rankmill.trainer.rows import RankedRows
 from rankmill.trainer.workers import Team
 from tests.refusals import refused
 from tests.trainer.nets.net_case import planted_data, rows_of, trained

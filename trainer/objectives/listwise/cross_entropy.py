@@ -8,13 +8,13 @@ import numpy as np
 
 from rankmill.foundation.errors import TrainingDataRejected
 from rankmill.foundation.options import option, options
+from rankmill.trainer.data.rows import RankedRows
 from rankmill.trainer.objectives.listwise import _kernels
 from rankmill.trainer.objectives.listwise.list_loss import DRAWS, ListLoss, gains_of, key_of, mixed_lists
 from rankmill.trainer.objectives.protocol import Floats, PairHessians
 from rankmill.trainer.objectives.query_shares import QueryShares, Workspaces
 from rankmill.trainer.objectives.weights import list_weights
 from rankmill.trainer.parameters import TrainParameters
-from rankmill.trainer.rows import RankedRows
 from rankmill.trainer.workers import Team
 
 _LEAST_WORK = 20_000  # minimum documents per worker: some 300 us

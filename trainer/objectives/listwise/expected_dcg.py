@@ -12,6 +12,7 @@ from rankmill.scorer.metrics.arrangement import queries_of
 from rankmill.scorer.metrics.discount import discounts, stop_probabilities
 from rankmill.scorer.metrics.metric import Metric, parse_metric
 from rankmill.scorer.metrics.per_query import PreparedQueries
+from rankmill.trainer.data.rows import RankedRows
 from rankmill.trainer.objectives.listwise import _expected_kernels
 from rankmill.trainer.objectives.listwise.list_loss import (
     AT_REST,
@@ -26,7 +27,6 @@ from rankmill.trainer.objectives.protocol import Floats
 from rankmill.trainer.objectives.query_shares import QueryShares, Workspaces
 from rankmill.trainer.objectives.weights import list_weights
 from rankmill.trainer.parameters import TrainParameters
-from rankmill.trainer.rows import RankedRows
 from rankmill.trainer.workers import Team
 
 _WHOLE_LIST = 2**31 - 1

@@ -11,12 +11,12 @@ import numpy.typing as npt
 from rankmill.foundation.errors import TrainingDataRejected
 from rankmill.foundation.kernels.randoms import random_bits
 from rankmill.scorer.metrics.discount import gains
+from rankmill.trainer.data.rows import RankedRows
 from rankmill.trainer.objectives.listwise import _kernels as _list_kernels
 from rankmill.trainer.objectives.pairwise import _kernels
 from rankmill.trainer.objectives.protocol import QUERIES, Floats, Objective, PairHessians
 from rankmill.trainer.objectives.query_shares import QueryShares
 from rankmill.trainer.parameters import TrainParameters
-from rankmill.trainer.rows import RankedRows
 from rankmill.trainer.workers import Team
 
 DRAWS, PAIRS = 1, 2  # purposes of keys, so that the draws of one do not repeat those of the other

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rankmill.foundation.errors import TrainingDataRejected
+from rankmill.trainer.data.rows import RankedRows
 from rankmill.trainer.objectives.listwise import _kernels
 from rankmill.trainer.objectives.listwise.list_loss import (
     AT_REST,
@@ -21,7 +22,6 @@ from rankmill.trainer.objectives.protocol import Floats, NoOptions, PairHessians
 from rankmill.trainer.objectives.query_shares import QueryShares
 from rankmill.trainer.objectives.weights import list_weights
 from rankmill.trainer.parameters import TrainParameters
-from rankmill.trainer.rows import RankedRows
 from rankmill.trainer.workers import Team
 
 _LEAST_WORK = 10_000  # minimum documents per worker: some 300 us

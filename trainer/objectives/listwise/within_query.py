@@ -8,6 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from rankmill.foundation.options import option, options
+from rankmill.trainer.data.rows import RankedRows
 from rankmill.trainer.objectives.listwise import _kernels, _query_logit_kernels
 from rankmill.trainer.objectives.listwise.list_loss import ListLoss, mixed_lists
 from rankmill.trainer.objectives.pointwise.document_loss import TwoClasses, check_both_classes, classes_of
@@ -15,7 +16,6 @@ from rankmill.trainer.objectives.protocol import Floats, NoOptions, PairHessians
 from rankmill.trainer.objectives.query_shares import QueryShares
 from rankmill.trainer.objectives.weights import document_weights
 from rankmill.trainer.parameters import TrainParameters
-from rankmill.trainer.rows import RankedRows
 from rankmill.trainer.workers import Team
 
 _LEAST_WORK = 100_000  # minimum documents per worker: some 300 us

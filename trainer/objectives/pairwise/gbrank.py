@@ -10,13 +10,13 @@ import numpy.typing as npt
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.foundation.options import option, options
 from rankmill.scorer.metrics.arrangement import count_pairs, grade_levels
+from rankmill.trainer.data.rows import RankedRows
 from rankmill.trainer.objectives.pairwise import _kernels
 from rankmill.trainer.objectives.pairwise.preferences import merged_pairs
 from rankmill.trainer.objectives.protocol import QUERIES, Objective
 from rankmill.trainer.objectives.query_shares import QueryShares
 from rankmill.trainer.objectives.weights import relative_weights
 from rankmill.trainer.parameters import BOTH, TrainParameters
-from rankmill.trainer.rows import RankedRows
 from rankmill.trainer.workers import Team
 
 Floats = npt.NDArray[np.float64]

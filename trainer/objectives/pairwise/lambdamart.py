@@ -13,11 +13,11 @@ from rankmill.scorer.metrics.metric import Metric, parse_metric
 from rankmill.scorer.metrics.metric_options import Policy
 from rankmill.scorer.metrics.per_query import PreparedQueries
 from rankmill.scorer.metrics.swaps import SWAPPABLE, swap_deltas
+from rankmill.trainer.data.rows import RankedRows
 from rankmill.trainer.objectives.pairwise import _kernels
 from rankmill.trainer.objectives.pairwise.pair_loss import PER_PAIR, PairObjective, PairOptions, Weighing
 from rankmill.trainer.objectives.user import delta_of, swap_filler
 from rankmill.trainer.parameters import TrainParameters
-from rankmill.trainer.rows import RankedRows
 
 
 @options

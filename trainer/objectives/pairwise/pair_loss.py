@@ -16,13 +16,13 @@ from rankmill.foundation.options import option, options
 from rankmill.scorer.metrics import swaps
 from rankmill.scorer.metrics.arrangement import count_pairs, grade_levels, queries_of
 from rankmill.scorer.metrics.swaps import SwapDeltas
+from rankmill.trainer.data.rows import RankedRows
 from rankmill.trainer.objectives.pairwise import _kernels
 from rankmill.trainer.objectives.pairwise._kernels import NONE, PairRules, PairTerms, PairWeights, SortedRows
 from rankmill.trainer.objectives.pairwise.preferences import merged_pairs
 from rankmill.trainer.objectives.protocol import QUERIES, Objective, PairHessians
 from rankmill.trainer.objectives.query_shares import QueryShares
 from rankmill.trainer.objectives.weights import relative_weights
-from rankmill.trainer.rows import RankedRows
 from rankmill.trainer.workers import Team
 
 Floats = npt.NDArray[np.float64]

@@ -6,10 +6,10 @@ from typing import ClassVar
 
 from rankmill.foundation.errors import InvalidParameter
 from rankmill.foundation.options import option, option_like, options
+from rankmill.trainer.data.rows import RankedRows
 from rankmill.trainer.objectives.pairwise import _kernels
 from rankmill.trainer.objectives.pairwise.pair_loss import PER_PAIR, PairObjective, PairOptions, Weighing
 from rankmill.trainer.parameters import BOTH, TrainParameters
-from rankmill.trainer.rows import RankedRows
 
 
 @options

@@ -15,13 +15,13 @@ from rankmill.scorer.metrics.arrangement import count_pairs, grade_levels
 from rankmill.scorer.metrics.discount import gains
 from rankmill.scorer.metrics.metric import parse_metric
 from rankmill.scorer.metrics.swaps import BY_RANK, SWAPPABLE, SwapDeltas, swap_deltas
+from rankmill.trainer.data.rows import RankedRows
 from rankmill.trainer.objectives.pairwise import _kernels
 from rankmill.trainer.objectives.pairwise.lambdamart import LambdaMartOptions, policy_of
 from rankmill.trainer.objectives.protocol import QUERIES, Objective, PairHessians
 from rankmill.trainer.objectives.query_shares import QueryShares
 from rankmill.trainer.objectives.weights import relative_weights
 from rankmill.trainer.parameters import TrainParameters
-from rankmill.trainer.rows import RankedRows
 from rankmill.trainer.workers import Team
 
 Floats = npt.NDArray[np.float64]

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rankmill.foundation.options import option, options
+from rankmill.trainer.data.rows import RankedRows
 from rankmill.trainer.objectives.pointwise import _kernels as kernels
 from rankmill.trainer.objectives.pointwise.document_loss import (
     Floats,
@@ -19,7 +20,6 @@ from rankmill.trainer.objectives.pointwise.document_loss import (
     share_leaves,
 )
 from rankmill.trainer.parameters import TrainParameters
-from rankmill.trainer.rows import RankedRows
 from rankmill.trainer.workers import Team
 
 

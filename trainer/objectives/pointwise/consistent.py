@@ -9,6 +9,7 @@ import numpy as np
 
 from rankmill.foundation.errors import TrainingDataRejected
 from rankmill.scorer.metrics.discount import discounts, gains
+from rankmill.trainer.data.rows import RankedRows
 from rankmill.trainer.objectives.pointwise import _kernels as kernels
 from rankmill.trainer.objectives.pointwise.document_loss import Floats, Pointwise
 from rankmill.trainer.objectives.pointwise.regression import Poisson, SquaredError
@@ -16,7 +17,6 @@ from rankmill.trainer.objectives.protocol import QUERIES, NoOptions, Objective
 from rankmill.trainer.objectives.query_shares import QueryShares
 from rankmill.trainer.objectives.weights import list_weights
 from rankmill.trainer.parameters import TrainParameters
-from rankmill.trainer.rows import RankedRows
 from rankmill.trainer.workers import Team
 
 _LEAST_LISTED = 16_384  # rows of queries a worker

@@ -9,12 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 from rankmill.foundation.errors import TrainingDataRejected
+from rankmill.trainer.data.rows import RankedRows
 from rankmill.trainer.objectives.pointwise import _kernels as kernels
 from rankmill.trainer.objectives.pointwise.document_loss import Floats
 from rankmill.trainer.objectives.protocol import ROWS, NoOptions, Objective
 from rankmill.trainer.objectives.weights import document_weights
 from rankmill.trainer.parameters import TrainParameters
-from rankmill.trainer.rows import RankedRows
 from rankmill.trainer.workers import Team
 
 LEAST_RIDGE = 1e-9  # of the largest diagonal element, added to the joint Newton system

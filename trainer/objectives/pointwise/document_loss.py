@@ -12,10 +12,10 @@ import numpy.typing as npt
 
 from rankmill.foundation.errors import TrainingDataRejected
 from rankmill.foundation.options import option, options
+from rankmill.trainer.data.rows import RankedRows
 from rankmill.trainer.objectives.protocol import ROWS, Objective
 from rankmill.trainer.objectives.weights import document_weights
 from rankmill.trainer.parameters import TrainParameters
-from rankmill.trainer.rows import RankedRows
 from rankmill.trainer.workers import Team
 
 LEAST_ROWS = 32_768  # minimum rows per worker, for passes of some nanoseconds per row

@@ -9,10 +9,10 @@ import numpy as np
 from rankmill.foundation.errors import TrainingDataRejected
 from rankmill.foundation.options import option, options
 from rankmill.scorer.links import link_fault
+from rankmill.trainer.data.rows import RankedRows
 from rankmill.trainer.objectives.pointwise import _kernels as kernels
 from rankmill.trainer.objectives.pointwise.document_loss import Floats, Pointwise
 from rankmill.trainer.parameters import TrainParameters
-from rankmill.trainer.rows import RankedRows
 
 
 @options

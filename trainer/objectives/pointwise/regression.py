@@ -9,11 +9,11 @@ import numpy.typing as npt
 
 from rankmill.foundation.errors import TrainingDataRejected
 from rankmill.foundation.options import option, options
+from rankmill.trainer.data.rows import RankedRows
 from rankmill.trainer.objectives.pointwise import _kernels as kernels
 from rankmill.trainer.objectives.pointwise.document_loss import LEAST_ROWS, Floats, Pointwise, share_leaves
 from rankmill.trainer.objectives.protocol import NoOptions
 from rankmill.trainer.parameters import TrainParameters
-from rankmill.trainer.rows import RankedRows
 from rankmill.trainer.workers import Team
 
 

@@ -15,17 +15,17 @@ from rankmill.scorer.forest import Forest
 from rankmill.scorer.links import apply_link
 from rankmill.scorer.predict import ForestPredictor
 from rankmill.trainer import _kernels
-from rankmill.trainer.early_stopping import DEVIANCE, measures_of
+from rankmill.trainer.data.measured_queries import MeasuredQueries
+from rankmill.trainer.data.rows import RankedRows, TrainingData
+from rankmill.trainer.data.shard import RowShard, Span, span_of
+from rankmill.trainer.data.training_rows import LEARNT_FROM, read_columns, rows_learnt_from
 from rankmill.trainer.growing.tree import Tree
-from rankmill.trainer.measured_queries import MeasuredQueries
 from rankmill.trainer.objectives.protocol import Objective
 from rankmill.trainer.objectives.registry import objective_of
 from rankmill.trainer.parameters import RF, TrainParameters
-from rankmill.trainer.rows import RankedRows, TrainingData
-from rankmill.trainer.shard import RowShard, Span, span_of
-from rankmill.trainer.training_result import TRAIN, QueryValues
-from rankmill.trainer.training_rows import LEARNT_FROM, read_columns, rows_learnt_from
-from rankmill.trainer.tree_weights import Change
+from rankmill.trainer.rounds.early_stopping import DEVIANCE, measures_of
+from rankmill.trainer.rounds.training_result import TRAIN, QueryValues
+from rankmill.trainer.rounds.tree_weights import Change
 from rankmill.trainer.workers import Team
 
 _LEAST_WALKED = 2048  # rows a worker that walk down a tree

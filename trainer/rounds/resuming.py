@@ -21,14 +21,14 @@ from rankmill.foundation.records import JSON
 from rankmill.pipeline.bins.layout import BINS_A_FEATURE
 from rankmill.scorer.exchange.conversion import CONVERTED_FROM
 from rankmill.scorer.forest import FIRST_ROUND, Forest
-from rankmill.trainer.assembly import trees_a_round
+from rankmill.trainer.data.layout import EDGE
+from rankmill.trainer.data.target_encoding import ENCODED, EncodedColumn
+from rankmill.trainer.data.training_rows import LEARNT_FROM
 from rankmill.trainer.growing.tree import Tree
-from rankmill.trainer.layout import EDGE
 from rankmill.trainer.objectives.protocol import Objective
 from rankmill.trainer.parameters import TrainParameters, all_parameters
-from rankmill.trainer.target_encoding import ENCODED, EncodedColumn
-from rankmill.trainer.training_rows import LEARNT_FROM
-from rankmill.trainer.tree_weights import weights_of_trees
+from rankmill.trainer.rounds.assembly import trees_a_round
+from rankmill.trainer.rounds.tree_weights import weights_of_trees
 
 MERGED = "merged"  # in a model: those that it sums, with their weights
 MAY_DIFFER = ("n_rounds", "early_stopping_rounds", "keep_rounds")
@@ -119,7 +119,7 @@ def _check_fits_objective(objective: Objective, parameters: TrainParameters, for
 def trees_of(
     forest: Forest, edges: Sequence[npt.NDArray[np.float32]], encoded: Sequence[EncodedColumn] = ()
 ) -> list[Tree]:
-    """Return the trees of ``forest`` over bins: the reverse of :func:`rankmill.trainer.assembly.forest_of`.
+    """Return the trees of ``forest`` over bins: the reverse of :func:`rankmill.trainer.rounds.assembly.forest_of`.
 
     ``encoded`` are the columns that follow the features.
 
@@ -165,7 +165,7 @@ def trees_of(
 
 
 def bins_of_sets(forest: Forest, edges: Sequence[npt.NDArray[np.float32]]) -> npt.NDArray[np.uint64]:
-    """Return the set of bins of every node, (n_nodes, 4): the reverse of :func:`rankmill.trainer.assembly.sets_of`.
+    """Return the set of bins of every node, (n_nodes, 4): the reverse of :func:`rankmill.trainer.rounds.assembly.sets_of`.
 
     Raises
     ------

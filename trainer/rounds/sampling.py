@@ -12,9 +12,9 @@ from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.foundation.kernels.elementary import exp_negative
 from rankmill.foundation.kernels.randoms import random_bits, random_keys
 from rankmill.trainer import _kernels
+from rankmill.trainer.data.layout import ROW
 from rankmill.trainer.growing.grower import SplitNoise
 from rankmill.trainer.growing.histogram import total_of
-from rankmill.trainer.layout import ROW
 from rankmill.trainer.objectives.protocol import QUERIES, Objective
 from rankmill.trainer.parameters import BAYESIAN, DOCUMENT, GOSS, MVS, NONE, QUERY, TrainParameters
 from rankmill.trainer.workers import Team

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from rankmill.foundation.errors import InvalidParameter
 from rankmill.foundation.options import spelled
-from rankmill.trainer.early_stopping import DEVIANCE, Measure
 from rankmill.trainer.objectives.protocol import Objective
 from rankmill.trainer.parameters import BAYESIAN, NONE, TrainParameters
+from rankmill.trainer.rounds.early_stopping import DEVIANCE, Measure
 
 if TYPE_CHECKING:
     from rankmill.trainer.training_options import TrainingOptions

@@ -9,24 +9,30 @@ from dataclasses import dataclass
 from rankmill.foundation.cluster.duty import stopper
 from rankmill.foundation.cluster.workers import Cluster
 from rankmill.pipeline.dataset.dataset import Dataset
-from rankmill.trainer.cross_validation import Fold, cross_validated, folds_of, naming
-from rankmill.trainer.early_stopping import EarlyStopping, stop_measure
-from rankmill.trainer.measured_queries import check_decides
+from rankmill.trainer.candidates.train_on_dataset import data_of
+from rankmill.trainer.cluster.shared_dataset import SharedDataset
+from rankmill.trainer.data.measured_queries import check_decides
+from rankmill.trainer.data.training_rows import read_columns
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.presets import shape_of_dataset, with_preset
-from rankmill.trainer.shared_dataset import SharedDataset
-from rankmill.trainer.train_on_dataset import data_of
-from rankmill.trainer.train_on_rows import train_fold
+from rankmill.trainer.rounds.cross_validation import Fold, cross_validated, folds_of, naming
+from rankmill.trainer.rounds.early_stopping import EarlyStopping, stop_measure
+from rankmill.trainer.rounds.train_on_rows import train_fold
+from rankmill.trainer.rounds.training_result import (
+    TRAIN,
+    CrossValidation,
+    RoundRecord,
+    TrainingResult,
+    note_without_splits,
+)
 from rankmill.trainer.training_options import TrainingOptions
-from rankmill.trainer.training_result import TRAIN, CrossValidation, RoundRecord, TrainingResult, note_without_splits
-from rankmill.trainer.training_rows import read_columns
 
 _Asked = tuple[Fold, int | None, TrainingResult | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoldTask:
-    """Train without a fold; ``rounds`` and ``before`` are those of :func:`rankmill.trainer.train_on_rows.train_fold`."""
+    """Train without a fold; ``rounds`` and ``before`` are those of :func:`rankmill.trainer.rounds.train_on_rows.train_fold`."""
 
     dataset: SharedDataset
     parameters: TrainParameters
@@ -40,7 +46,7 @@ class FoldTask:
 def cross_validate_on_cluster(
     dataset: Dataset, parameters: TrainParameters, options: TrainingOptions, cluster: Cluster
 ) -> CrossValidation:
-    """Do what :func:`rankmill.trainer.train_on_dataset.cross_validate` does, on the workers of ``cluster``: the same result.
+    """Do what :func:`rankmill.trainer.candidates.train_on_dataset.cross_validate` does, on the workers of ``cluster``: the same result.
 
     They must see the dataset under the same path, and each holds all rows in memory.  ``options.on_round`` hears of the rounds of a fold
     when it is trained; ``options.n_threads`` is not used.

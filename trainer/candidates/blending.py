@@ -28,7 +28,7 @@ from rankmill.scorer.metrics.conventions import OURS, named_convention
 from rankmill.scorer.metrics.per_query import PreparedQueries
 from rankmill.scorer.model import Model, check_kinds
 from rankmill.scorer.models import Blend, predictor_of
-from rankmill.trainer.combined_forests import check_read_alike, facts_alike
+from rankmill.trainer.candidates.combined_forests import check_read_alike, facts_alike
 from rankmill.trainer.options import BlendOptions
 
 MOST_PASSES = 10  # over all models

@@ -9,12 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 from rankmill.scorer.forest import Forest, NodeSets, compact_splits, used_names
+from rankmill.trainer.data.layout import EDGE
+from rankmill.trainer.data.target_encoding import ENCODED, EncodedColumn
 from rankmill.trainer.growing.tree import Tree
-from rankmill.trainer.layout import EDGE
 from rankmill.trainer.objectives.protocol import Objective
 from rankmill.trainer.parameters import TrainParameters
-from rankmill.trainer.target_encoding import ENCODED, EncodedColumn
-from rankmill.trainer.tree_weights import weights_of_trees
+from rankmill.trainer.rounds.tree_weights import weights_of_trees
 
 
 def trees_a_round(objective: Objective, parameters: TrainParameters) -> int:

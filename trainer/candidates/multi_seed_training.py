@@ -13,7 +13,7 @@ What a run or a command calls, in this order::
 
 This module does not use a registry (:mod:`rankmill.trainer.training_service` does).  With ``checkpoint`` every finished training is kept
 there under its key, and a killed one resumes from its last checkpoint: calling again with the same arguments returns the same
-bytes and facts, for less work.  :meth:`rankmill.trainer.checkpoints.FinishedTrainings.remove_others` deletes what earlier calls kept.
+bytes and facts, for less work.  :meth:`rankmill.trainer.rounds.checkpoints.FinishedTrainings.remove_others` deletes what earlier calls kept.
 """
 
 from __future__ import annotations
@@ -33,22 +33,11 @@ from rankmill.foundation.training_facts import (
 from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.scorer.evaluate.train_test_overlap import splits_trained_on
 from rankmill.scorer.forest import Forest
-from rankmill.trainer import train_on_dataset as training
-from rankmill.trainer.checkpoints import Checkpoints, FinishedTrainings, training_key
-from rankmill.trainer.clicks.naive_beside import click_facts, naive_of
-from rankmill.trainer.combined_forests import BaseModel, after_base, average
-from rankmill.trainer.early_stopping import stop_measure
-from rankmill.trainer.measured_queries import check_decides
-from rankmill.trainer.options import SeedOptions
-from rankmill.trainer.parameters import NONE, TrainParameters
-from rankmill.trainer.round_metrics import measure
-from rankmill.trainer.seeds import ONE_SEED, best_of, check_choice, checked_seeds, noise_floor
-from rankmill.trainer.train_on_cluster import train_on_cluster
-from rankmill.trainer.train_on_dataset import TrainingPlan, plan_of
-from rankmill.trainer.training_options import DEFAULT_OPTIONS, OnRound, TrainingOptions
-from rankmill.trainer.training_result import TRAIN, Curves, RoundRecord, TrainingResult
-from rankmill.trainer.training_rows import read_columns
-from rankmill.trainer.version_facts import (
+from rankmill.trainer.candidates import train_on_dataset as training
+from rankmill.trainer.candidates.combined_forests import BaseModel, after_base, average
+from rankmill.trainer.candidates.seeds import ONE_SEED, best_of, check_choice, checked_seeds, noise_floor
+from rankmill.trainer.candidates.train_on_dataset import TrainingPlan, plan_of
+from rankmill.trainer.candidates.version_facts import (
     Intervals,
     attachments_of,
     facts_of,
@@ -57,6 +46,17 @@ from rankmill.trainer.version_facts import (
     metrics_of,
     without_nan,
 )
+from rankmill.trainer.clicks.naive_beside import click_facts, naive_of
+from rankmill.trainer.cluster.train_on_cluster import train_on_cluster
+from rankmill.trainer.data.measured_queries import check_decides
+from rankmill.trainer.data.training_rows import read_columns
+from rankmill.trainer.options import SeedOptions
+from rankmill.trainer.parameters import NONE, TrainParameters
+from rankmill.trainer.rounds.checkpoints import Checkpoints, FinishedTrainings, training_key
+from rankmill.trainer.rounds.early_stopping import stop_measure
+from rankmill.trainer.rounds.round_metrics import measure
+from rankmill.trainer.rounds.training_result import TRAIN, Curves, RoundRecord, TrainingResult
+from rankmill.trainer.training_options import DEFAULT_OPTIONS, OnRound, TrainingOptions
 
 VALID = "valid"
 

@@ -13,25 +13,11 @@ from rankmill.pipeline.bins.spec import BinSpec
 from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.dataset.goals import check_goal
 from rankmill.scorer.metrics import Metric, parse_metric
-from rankmill.trainer.boosting import FEWEST_DRAWN_PAIRS, directions_of
-from rankmill.trainer.checkpoints import Checkpoints
-from rankmill.trainer.combined_forests import BaseModel, after_base
-from rankmill.trainer.early_stopping import DEVIANCE, measures_of
-from rankmill.trainer.growing.controls import Controls
-from rankmill.trainer.growing.grower import Grower
-from rankmill.trainer.growing.histogram import HistogramPool
-from rankmill.trainer.objectives.protocol import ROWS, Objective, array_bytes
-from rankmill.trainer.objectives.registry import criterion_of, objective_of, takes_exact_steps
-from rankmill.trainer.parameters import BOTH, GBDT, NONE, TrainParameters
-from rankmill.trainer.presets import choices_line, shape_of_dataset, with_preset
-from rankmill.trainer.resuming import check_resumable
-from rankmill.trainer.rows import TrainingData, watched
-from rankmill.trainer.shard import span_of
-from rankmill.trainer.target_encoding import features_to_encode
-from rankmill.trainer.train_on_rows import NOTHING_MORE, cross_validate_rows, fit, with_first_eval_set
-from rankmill.trainer.training_options import DEFAULT_OPTIONS, TrainingOptions
-from rankmill.trainer.training_result import CrossValidation, TrainingResult
-from rankmill.trainer.training_rows import (
+from rankmill.trainer.candidates.combined_forests import BaseModel, after_base
+from rankmill.trainer.data.rows import TrainingData, watched
+from rankmill.trainer.data.shard import span_of
+from rankmill.trainer.data.target_encoding import features_to_encode
+from rankmill.trainer.data.training_rows import (
     categories_of,
     given_pairs,
     learnt_from_facts,
@@ -41,6 +27,20 @@ from rankmill.trainer.training_rows import (
     rows_learnt_from,
     what_is_learnt_from,
 )
+from rankmill.trainer.growing.controls import Controls
+from rankmill.trainer.growing.grower import Grower
+from rankmill.trainer.growing.histogram import HistogramPool
+from rankmill.trainer.objectives.protocol import ROWS, Objective, array_bytes
+from rankmill.trainer.objectives.registry import criterion_of, objective_of, takes_exact_steps
+from rankmill.trainer.parameters import BOTH, GBDT, NONE, TrainParameters
+from rankmill.trainer.presets import choices_line, shape_of_dataset, with_preset
+from rankmill.trainer.rounds.boosting import FEWEST_DRAWN_PAIRS, directions_of
+from rankmill.trainer.rounds.checkpoints import Checkpoints
+from rankmill.trainer.rounds.early_stopping import DEVIANCE, measures_of
+from rankmill.trainer.rounds.resuming import check_resumable
+from rankmill.trainer.rounds.train_on_rows import NOTHING_MORE, cross_validate_rows, fit, with_first_eval_set
+from rankmill.trainer.rounds.training_result import CrossValidation, TrainingResult
+from rankmill.trainer.training_options import DEFAULT_OPTIONS, TrainingOptions
 
 BYTES_OF_METRICS = 29  # what metrics keep of a row, by the grade or by a goal
 _BYTES_A_ROW = 4 + BYTES_OF_METRICS  # with the grade
@@ -251,7 +251,7 @@ def train(
         See :class:`TrainingOptions`; without ``on_message`` a message is a Python warning.
     checkpoints
         Where to write checkpoints, and where a killed training resumes.  The caller clears them after saving the result;
-        :func:`rankmill.trainer.checkpoints.training_key` makes the key.
+        :func:`rankmill.trainer.rounds.checkpoints.training_key` makes the key.
 
     Raises
     ------
@@ -297,7 +297,7 @@ def cross_validate(
     with_valid: bool = False,
     by_query: bool = False,
 ) -> CrossValidation:
-    """Cross-validate a training on the train split of a binned dataset: :func:`rankmill.trainer.train_on_rows.cross_validate_rows`.
+    """Cross-validate a training on the train split of a binned dataset: :func:`rankmill.trainer.rounds.train_on_rows.cross_validate_rows`.
 
     Queries go to folds by the seed and a hash of their ids; ``with_valid``: those of the valid split, too.  Other arguments and
     errors are those of :func:`train` and of that function.

@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from rankmill.foundation.errors import TrainingDataRejected
-from rankmill.trainer.early_stopping import DEVIANCE, EarlyStopping, Measure
-from rankmill.trainer.sampling import fold_of_queries
-from rankmill.trainer.training_result import HOLDOUT, CrossValidation, RoundRecord
+from rankmill.trainer.rounds.early_stopping import DEVIANCE, EarlyStopping, Measure
+from rankmill.trainer.rounds.sampling import fold_of_queries
+from rankmill.trainer.rounds.training_result import HOLDOUT, CrossValidation, RoundRecord
 
 
 class Trained(Protocol):

@@ -11,20 +11,27 @@ import numpy.typing as npt
 
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.scorer.forest import Forest
-from rankmill.trainer.boosting import boost
-from rankmill.trainer.checkpoints import Checkpoints
-from rankmill.trainer.cross_validation import Fold, cross_validated, folds_of
-from rankmill.trainer.divided import check_divided
-from rankmill.trainer.early_stopping import EarlyStopping, stop_measure
-from rankmill.trainer.layout import BlockedBins
-from rankmill.trainer.measured_queries import check_decides
+from rankmill.trainer.cluster.divided import check_divided
+from rankmill.trainer.data.layout import BlockedBins
+from rankmill.trainer.data.measured_queries import check_decides
+from rankmill.trainer.data.rows import RankedRows, TrainingData
+from rankmill.trainer.data.training_rows import resolved
 from rankmill.trainer.parameters import NONE, TrainParameters
 from rankmill.trainer.presets import shape_of_rows, with_preset
-from rankmill.trainer.rows import RankedRows, TrainingData
-from rankmill.trainer.sampling import queries_apart
+from rankmill.trainer.rounds.boosting import boost
+from rankmill.trainer.rounds.checkpoints import Checkpoints
+from rankmill.trainer.rounds.cross_validation import Fold, cross_validated, folds_of
+from rankmill.trainer.rounds.early_stopping import EarlyStopping, stop_measure
+from rankmill.trainer.rounds.sampling import queries_apart
+from rankmill.trainer.rounds.training_result import (
+    HOLDOUT,
+    REFIT,
+    TRAIN,
+    CrossValidation,
+    TrainingResult,
+    note_without_splits,
+)
 from rankmill.trainer.training_options import DEFAULT_OPTIONS, OnRound, StartingModel, TrainingOptions
-from rankmill.trainer.training_result import HOLDOUT, REFIT, TRAIN, CrossValidation, TrainingResult, note_without_splits
-from rankmill.trainer.training_rows import resolved
 
 NOTHING_MORE = "refit all needs a valid split; add one (in Python: an eval_set), or set refit to none"
 SAME_AGAIN = "resume: the model was trained again with its valid split; give the same one (in Python: eval_set)"
@@ -53,7 +60,7 @@ def fit(
     together.  Everything else in the result is from the first training, so that the valid metrics are never those of rows
     that were trained on.  ``options.resume`` is then a refitted forest.
 
-    ``checkpoints`` cover the training, each fold and the refit.  For options and errors see :func:`rankmill.trainer.boosting.boost`.
+    ``checkpoints`` cover the training, each fold and the refit.  For options and errors see :func:`rankmill.trainer.rounds.boosting.boost`.
 
     Raises
     ------
@@ -120,7 +127,7 @@ def cross_validate_rows(
     Raises
     ------
     InvalidParameter
-        As :func:`rankmill.trainer.boosting.boost`.
+        As :func:`rankmill.trainer.rounds.boosting.boost`.
     TrainingDataRejected
         There are fewer queries than folds, or ``boost`` rejects the rows of a fold.
     """

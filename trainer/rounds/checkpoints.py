@@ -1,6 +1,6 @@
 """Checkpoints: running trainings, so that a killed one resumes, and finished ones.
 
-A checkpoint is a model file of all trees grown, those after the best round too.  Replaying it (:mod:`rankmill.trainer.resuming`) gives
+A checkpoint is a model file of all trees grown, those after the best round too.  Replaying it (:mod:`rankmill.trainer.rounds.resuming`) gives
 the scores to the last bit, and with them the metrics of every round and the state of early stopping; nothing else is needed.
 
 A finished training is a model file and a record beside it.  The record is the commit point: it is written last, holds the digest of
@@ -22,10 +22,10 @@ from rankmill.foundation.records import as_json, canonical_json, from_json
 from rankmill.foundation.storage.publish import write_atomically
 from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.scorer.forest import Forest
+from rankmill.trainer.candidates.version_facts import Intervals, intervals_of
 from rankmill.trainer.options import CHECKPOINT_SECONDS
 from rankmill.trainer.parameters import TrainParameters
-from rankmill.trainer.training_result import CrossValidation, Curves, TrainingResult
-from rankmill.trainer.version_facts import Intervals, intervals_of
+from rankmill.trainer.rounds.training_result import CrossValidation, Curves, TrainingResult
 
 SUFFIX = ".checkpoint"
 FORMAT = 1  # of finished trainings

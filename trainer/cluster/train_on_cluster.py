@@ -1,6 +1,6 @@
 """Train on the workers of a cluster: each holds a part of the queries, and all grow the same trees.
 
-Every worker runs :func:`rankmill.trainer.boosting.boost` on its shard (:mod:`rankmill.trainer.shard`).  If one is lost, the
+Every worker runs :func:`rankmill.trainer.rounds.boosting.boost` on its shard (:mod:`rankmill.trainer.data.shard`).  If one is lost, the
 others stop, keep the trees of whole rounds in memory, agree on the longest, replay it and go on, with the rows of the lost one
 shared anew.  The model has the bytes of a training on one machine.
 """
@@ -20,16 +20,16 @@ from rankmill.foundation.cluster.peers import Peers
 from rankmill.foundation.cluster.workers import Cluster, Member
 from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.scorer.forest import Forest
-from rankmill.trainer.boosting import boost
-from rankmill.trainer.checkpoints import Checkpoint, Checkpoints
-from rankmill.trainer.divided import check_divided
+from rankmill.trainer.candidates.train_on_dataset import data_of
+from rankmill.trainer.cluster.divided import check_divided
+from rankmill.trainer.cluster.shared_dataset import SharedDataset
+from rankmill.trainer.data.shard import RowShard
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.presets import shape_of_dataset, with_preset
-from rankmill.trainer.shard import RowShard
-from rankmill.trainer.shared_dataset import SharedDataset
-from rankmill.trainer.train_on_dataset import data_of
+from rankmill.trainer.rounds.boosting import boost
+from rankmill.trainer.rounds.checkpoints import Checkpoint, Checkpoints
+from rankmill.trainer.rounds.training_result import RoundRecord, TrainingResult
 from rankmill.trainer.training_options import StartingModel, TrainingOptions
-from rankmill.trainer.training_result import RoundRecord, TrainingResult
 
 _WHOLE = "whole"  # the checkpoint of a training of all rows
 
@@ -85,15 +85,15 @@ def train_on_cluster(
     cluster: Cluster,
     key: str,
 ) -> TrainingResult:
-    """Do what :func:`rankmill.trainer.train_on_dataset.train` does, on the workers of ``cluster``: the same bytes.
+    """Do what :func:`rankmill.trainer.candidates.train_on_dataset.train` does, on the workers of ``cluster``: the same bytes.
 
-    They must see the dataset under the same path.  ``key`` identifies the training (`rankmill.trainer.checkpoints.training_key`);
+    They must see the dataset under the same path.  ``key`` identifies the training (`rankmill.trainer.rounds.checkpoints.training_key`);
     ``options.n_threads`` is not used: a worker has threads of its own.  ``on_round`` cannot end the training.
 
     Raises
     ------
     InvalidParameter
-        The training needs all rows at one place, see :mod:`rankmill.trainer.divided`; and as ``train``.
+        The training needs all rows at one place, see :mod:`rankmill.trainer.cluster.divided`; and as ``train``.
     TrainingDataRejected
         As ``train``.
     rankmill.foundation.errors.InputError, rankmill.foundation.errors.WorkerLost, rankmill.foundation.errors.ClusterUnavailable

@@ -13,12 +13,12 @@ from rankmill.foundation.errors import TrainingDataRejected
 from rankmill.pipeline.dataset.goals import check_goal
 from rankmill.scorer.metrics import Metric, Policy
 from rankmill.scorer.metrics.per_query import PreparedQueries, mean_of
-from rankmill.trainer.early_stopping import GoalMean, Measure
-from rankmill.trainer.training_result import QueryValues
+from rankmill.trainer.rounds.early_stopping import GoalMean, Measure
+from rankmill.trainer.rounds.training_result import QueryValues
 
 if TYPE_CHECKING:
+    from rankmill.trainer.data.rows import RankedRows
     from rankmill.trainer.parameters import TrainParameters
-    from rankmill.trainer.rows import RankedRows
 
 Floats = npt.NDArray[np.float64]
 

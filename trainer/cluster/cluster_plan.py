@@ -9,7 +9,7 @@ from math import log2
 import numpy as np
 
 from rankmill.pipeline.dataset.dataset import Dataset
-from rankmill.trainer.train_on_dataset import BYTES_OF_METRICS, TrainingPlan
+from rankmill.trainer.candidates.train_on_dataset import BYTES_OF_METRICS, TrainingPlan
 
 # measured: docs/benchmarks/training-rounds.md and docs/benchmarks/cluster.md
 _SECONDS_A_VALUE = 4.6e-10  # of one thread, for each row, feature and level of a tree; all phases of a round

@@ -36,15 +36,15 @@ from rankmill.pipeline.group.sketch import TRAIN_QUERIES, QuerySketch
 from rankmill.scorer.forest import Forest
 from rankmill.scorer.metrics.significance import interval_of_mean
 from rankmill.scorer.model import Model
+from rankmill.trainer.data.training_rows import LEARNT_FROM
 from rankmill.trainer.parameters import OLDEST
-from rankmill.trainer.training_result import REFIT, TRAIN
-from rankmill.trainer.training_rows import LEARNT_FROM
+from rankmill.trainer.rounds.training_result import REFIT, TRAIN
 
 if TYPE_CHECKING:
     from rankmill.pipeline.dataset.dataset import Dataset
     from rankmill.pipeline.dataset.manifest import Meaning, SourceFile
+    from rankmill.trainer.rounds.training_result import QueryValues, TrainingResult
     from rankmill.trainer.training_options import StartingModel
-    from rankmill.trainer.training_result import QueryValues, TrainingResult
 
 MOST_SOURCES = 100  # per kind; with more, only their number and a digest of the list are written
 LIBRARIES = ("rankmill", "numpy", "numba", "llvmlite", "polars", "pyarrow", "duckdb", "joblib", "pydantic")

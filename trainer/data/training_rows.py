@@ -14,13 +14,13 @@ from rankmill.pipeline.bins.spec import BinSpec
 from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.group.query_splits import hash_ids
 from rankmill.pipeline.pairs.stored_pairs import PreferencePairs
-from rankmill.trainer.layout import BlockedBins
+from rankmill.trainer.data.layout import BlockedBins
+from rankmill.trainer.data.rows import RankedRows, has_two_grades
+from rankmill.trainer.data.target_encoding import features_to_encode
 from rankmill.trainer.objectives.registry import learns_labels, objective_class
 from rankmill.trainer.objectives.spelling import OBJECTIVES, parse_spelling
 from rankmill.trainer.objectives.weights import relative_weights
 from rankmill.trainer.parameters import BOTH, GRADES, PAIRS, TrainParameters
-from rankmill.trainer.rows import RankedRows, has_two_grades
-from rankmill.trainer.target_encoding import features_to_encode
 
 _NAMES_SALT = 0x2545F4914F6CDD1D  # says nothing about buckets and splits, which are hashes of the same ids
 

@@ -11,8 +11,8 @@ import numpy.typing as npt
 
 from rankmill.foundation.errors import TrainingDataRejected
 from rankmill.pipeline.pairs.stored_pairs import PreferencePairs
-from rankmill.trainer.layout import BlockedBins, checked
-from rankmill.trainer.shard import Span
+from rankmill.trainer.data.layout import BlockedBins, checked
+from rankmill.trainer.data.shard import Span
 
 Bins = npt.NDArray[np.uint8]
 Default = Callable[["RankedRows"], npt.NDArray[Any]]
@@ -26,7 +26,7 @@ class RankedRows:
     trainer's own layout.  ``weights`` and ``query_weights`` weight documents and queries in the loss; ``offsets`` are added to
     scores in losses and metrics, but not to predictions.  ``positions`` are the ranks at which users saw documents.  ``labels`` are regression targets instead of grades; ``events`` (1:
     observed, 0: censored) belong to labels that are times; ``pairs`` replace the pairs that grades make, see
-    :mod:`rankmill.trainer.training_rows`.  ``goals`` are further grades.  ``names`` and the seed decide which queries are held out or belong to a fold.
+    :mod:`rankmill.trainer.data.training_rows`.  ``goals`` are further grades.  ``names`` and the seed decide which queries are held out or belong to a fold.
     """
 
     grades: npt.NDArray[np.int32]  # (n_rows,)

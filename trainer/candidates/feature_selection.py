@@ -23,22 +23,22 @@ from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.scorer.forest import Forest, feature_importance
 from rankmill.scorer.links import apply_link
 from rankmill.trainer import _kernels
-from rankmill.trainer.boosting import boost
-from rankmill.trainer.checkpoints import Checkpoints, training_key
-from rankmill.trainer.early_stopping import DEVIANCE, Measure, stop_measure
+from rankmill.trainer.candidates.train_on_dataset import data_of
+from rankmill.trainer.data.measured_queries import MeasuredQueries, check_decides
+from rankmill.trainer.data.rows import RankedRows, TrainingData
+from rankmill.trainer.data.target_encoding import with_encoded_columns
+from rankmill.trainer.data.training_rows import rows_learnt_from
 from rankmill.trainer.growing.tree import Tree
-from rankmill.trainer.measured_queries import MeasuredQueries, check_decides
 from rankmill.trainer.objectives.registry import objective_of
 from rankmill.trainer.options import SelectOptions
 from rankmill.trainer.parameters import NONE, TrainParameters
 from rankmill.trainer.presets import shape_of_dataset, shape_of_rows, with_preset
-from rankmill.trainer.resuming import trees_of
-from rankmill.trainer.rows import RankedRows, TrainingData
-from rankmill.trainer.sampling import PERMUTED
-from rankmill.trainer.target_encoding import with_encoded_columns
-from rankmill.trainer.train_on_dataset import data_of
+from rankmill.trainer.rounds.boosting import boost
+from rankmill.trainer.rounds.checkpoints import Checkpoints, training_key
+from rankmill.trainer.rounds.early_stopping import DEVIANCE, Measure, stop_measure
+from rankmill.trainer.rounds.resuming import trees_of
+from rankmill.trainer.rounds.sampling import PERMUTED
 from rankmill.trainer.training_options import DEFAULT_OPTIONS, TrainingOptions
-from rankmill.trainer.training_rows import rows_learnt_from
 from rankmill.trainer.workers import workers_for
 
 Floats = npt.NDArray[np.float64]

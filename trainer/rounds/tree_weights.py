@@ -25,7 +25,7 @@ from rankmill.trainer import _kernels
 from rankmill.trainer.growing.tree import Tree
 from rankmill.trainer.objectives.protocol import Objective
 from rankmill.trainer.parameters import DART, RF, TrainParameters
-from rankmill.trainer.sampling import DROPPED
+from rankmill.trainer.rounds.sampling import DROPPED
 
 
 @dataclass(frozen=True, slots=True)

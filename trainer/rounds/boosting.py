@@ -18,29 +18,29 @@ from rankmill.foundation.scalars import whole_number
 from rankmill.pipeline.options import MAX_BIN
 from rankmill.scorer.forest import Forest
 from rankmill.trainer import _kernels as row_kernels
-from rankmill.trainer.assembly import forest_of, trees_a_round
-from rankmill.trainer.checkpoints import Checkpoint
-from rankmill.trainer.divided import check_divided, check_divided_loss
-from rankmill.trainer.early_stopping import EarlyStopping, measures_of
+from rankmill.trainer.cluster.divided import check_divided, check_divided_loss
+from rankmill.trainer.data.layout import ROW
+from rankmill.trainer.data.rows import TrainingData
+from rankmill.trainer.data.shard import span_of
+from rankmill.trainer.data.target_encoding import with_encoded_columns
+from rankmill.trainer.data.training_rows import learnt_from_facts, resolved, rows_learnt_from
 from rankmill.trainer.growing.controls import Controls
 from rankmill.trainer.growing.grower import Grower, LeafRules
 from rankmill.trainer.growing.histogram import total_of
 from rankmill.trainer.growing.tree import Tree, add_tree
-from rankmill.trainer.layout import ROW
-from rankmill.trainer.line_search import best_step
 from rankmill.trainer.objectives.protocol import QUERIES, PairHessians
 from rankmill.trainer.objectives.registry import criterion_of, objective_of, takes_exact_steps
 from rankmill.trainer.objectives.weights import document_weights
 from rankmill.trainer.parameters import ALL, DART, GBDT, MVS, NONE, RF, TrainParameters
 from rankmill.trainer.presets import shape_of_rows, with_preset
-from rankmill.trainer.resuming import check_resumable, trees_of
-from rankmill.trainer.round_metrics import RoundMetrics, starting_scores
-from rankmill.trainer.rows import TrainingData
-from rankmill.trainer.sampling import BootstrapWeights, OutOfBag, OutOfBagMean, RoundSample, Sampler, noise_of
-from rankmill.trainer.shard import span_of
-from rankmill.trainer.target_encoding import with_encoded_columns
-from rankmill.trainer.training_options import DEFAULT_OPTIONS, TrainingOptions
-from rankmill.trainer.training_result import (
+from rankmill.trainer.rounds.assembly import forest_of, trees_a_round
+from rankmill.trainer.rounds.checkpoints import Checkpoint
+from rankmill.trainer.rounds.early_stopping import EarlyStopping, measures_of
+from rankmill.trainer.rounds.line_search import best_step
+from rankmill.trainer.rounds.resuming import check_resumable, trees_of
+from rankmill.trainer.rounds.round_metrics import RoundMetrics, starting_scores
+from rankmill.trainer.rounds.sampling import BootstrapWeights, OutOfBag, OutOfBagMean, RoundSample, Sampler, noise_of
+from rankmill.trainer.rounds.training_result import (
     GRADIENTS,
     METRICS,
     TRAIN,
@@ -49,8 +49,8 @@ from rankmill.trainer.training_result import (
     RoundRecord,
     TrainingResult,
 )
-from rankmill.trainer.training_rows import learnt_from_facts, resolved, rows_learnt_from
-from rankmill.trainer.tree_weights import Change, Dropout
+from rankmill.trainer.rounds.tree_weights import Change, Dropout
+from rankmill.trainer.training_options import DEFAULT_OPTIONS, TrainingOptions
 from rankmill.trainer.workers import Team, with_team, workers_for
 
 FEWEST_DRAWN_PAIRS = 65_536  # few enough to cost nothing, and more than small data have: there all pairs count

@@ -29,10 +29,10 @@ from rankmill.pipeline.bins.layout import BIN
 from rankmill.pipeline.bins.spec import BinSpec, feature_bins
 from rankmill.scorer.model_file import MAX_CUTS_OF_A_FEATURE
 from rankmill.trainer import _kernels
-from rankmill.trainer.layout import EDGE
+from rankmill.trainer.data.layout import EDGE
+from rankmill.trainer.data.rows import RankedRows, TrainingData
 from rankmill.trainer.parameters import TrainParameters
-from rankmill.trainer.rows import RankedRows, TrainingData
-from rankmill.trainer.sampling import order_of_queries
+from rankmill.trainer.rounds.sampling import order_of_queries
 
 ENCODED = "encoded_splits"  # key of a forest's info: {"nodes": [..], "bins": [..]}
 _TARGET_BITS = 62  # of a sum of targets

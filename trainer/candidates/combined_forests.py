@@ -28,9 +28,9 @@ from rankmill.scorer.forest import COVER, Forest, NodeSets, compact_splits, used
 from rankmill.scorer.model import DATASETS_OF_BASE, Model, check_bound, check_kinds
 from rankmill.scorer.model_file import MAX_SCORE
 from rankmill.scorer.predict import ForestPredictor
-from rankmill.trainer.layout import EDGE
-from rankmill.trainer.resuming import MERGED, check_whole
-from rankmill.trainer.target_encoding import ENCODED
+from rankmill.trainer.data.layout import EDGE
+from rankmill.trainer.data.target_encoding import ENCODED
+from rankmill.trainer.rounds.resuming import MERGED, check_whole
 
 SHA256, TREES, START, TREES_A_ROUND = "base_model", "base_trees", "start_after_base", "trees_a_round_after_base"
 _OF_BASE = (SHA256, TREES, START, TREES_A_ROUND)

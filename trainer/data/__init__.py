@@ -1,0 +1,1 @@
+"""Training data: rows, bins, and what is read of a dataset."""

@@ -1,0 +1,1 @@
+"""Boosting rounds: sampling, stopping, measuring, checkpoints and results."""
