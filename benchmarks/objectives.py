@@ -68,7 +68,7 @@ def systems(given: argparse.Namespace) -> list[tuple[str, TrainParameters]]:
     for name in names:
         objective, _, metric = name.partition(":")
         kind = objective_class(objective.partition("(")[0])
-        criteria = [c for c in kind.criteria if not (c == "ole" and kind.additive)]
+        criteria = [c for c in kind.splits.criteria if not (c == "ole" and kind.splits.additive)]
         for criterion in criteria:
             if given.criteria is None or criterion in given.criteria:
                 of = replace(base, objective=objective, criterion=criterion)

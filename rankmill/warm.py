@@ -162,8 +162,8 @@ def _trainings() -> Iterator[str]:
     for name in sorted(OBJECTIVES.keys() - {"user"}):
         kind = objective_class(name)
         other = "preferred" if name in _NO_OFFSETS else "columns"
-        for dataset, criterion in itertools.zip_longest(("dataset", other), kind.criteria):
-            yield line(dataset or other, name, f"--criterion {criterion or kind.criteria[0]}")
+        for dataset, criterion in itertools.zip_longest(("dataset", other), kind.splits.criteria):
+            yield line(dataset or other, name, f"--criterion {criterion or kind.splits.criteria[0]}")
     for objective in _SPELLED:
         yield line("dataset", objective, "")
     for metric in _SWAPPED:

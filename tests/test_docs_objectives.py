@@ -43,7 +43,7 @@ def test_every_objective_has_a_section_and_a_row_and_there_are_no_others():
     rows = {name: row for row in TEXT.splitlines() for name in re.findall(r"^\| \[`(\w+)`\]", row)}
     assert set(rows) == set(OBJECTIVES)
     for name, row in rows.items():
-        assert set(objective_class(name).criteria) == set(re.findall(r"`(\w+)\*?`", row.split("|")[4])), name
+        assert set(objective_class(name).splits.criteria) == set(re.findall(r"`(\w+)\*?`", row.split("|")[4])), name
 
 
 def test_a_section_has_every_option_with_its_default_and_no_other_and_the_criteria():
@@ -57,8 +57,8 @@ def test_a_section_has_every_option_with_its_default_and_no_other_and_the_criter
         assert set(re.findall(r"`(\w+)=", written)) == set(options), name
         assert options or "none" in written
         criteria = line(name, "Criteria:")
-        assert named(criteria) == list(kind.criteria), name
-        assert ("`ole*`" in criteria) == (kind.additive and "ole" in kind.criteria), name
+        assert named(criteria) == list(kind.splits.criteria), name
+        assert ("`ole*`" in criteria) == (kind.splits.additive and "ole" in kind.splits.criteria), name
 
 
 def test_the_examples_run():

@@ -125,7 +125,7 @@ def _auto_1(given: TrainParameters, shape: DataShape) -> Mapping[str, Any]:
         values |= {"bootstrap": "bayesian", "bootstrap_by": "query"}  # trees of the same data would be the same
     elif few and takes_weights and given.bootstrap in {None, BAYESIAN}:
         values |= {"bootstrap": "bayesian", "bootstrap_by": "document", "leaf_rows": "all"}
-        averages = given.objective is None or objective_class(parse_spelling(given.objective)[0]).may_average
+        averages = given.objective is None or not objective_class(parse_spelling(given.objective)[0]).limits.averages
         if shape.queries <= FEWEST_QUERIES and averages and not of_clicks and given.rounds_by != "oob":
             values["members"] = 3
     return values

@@ -52,7 +52,7 @@ def commands():
     yield ["tune", "rankmill-demo/dataset", "-o", "tuned", "--trials", "3", "--n-rounds", "4", "--workers", "1"]
     yield ["schedule", "rankmill.toml", "--cron", "0 2 * * *", "--timezone", "Europe/Berlin", "--list", "3"]
     for name in sorted(OBJECTIVES.keys() - {"user"}):
-        for criterion in objective_class(name).criteria:
+        for criterion in objective_class(name).splits.criteria:
             train = ["train", "rankmill-demo/dataset", "--name", name, "--objective", name, "--criterion", criterion]
             yield [*train, "--n-rounds", "3", "--max-leaves", "7", "--n-threads", "2"]
         yield ["evaluate", "rankmill-demo/dataset", "--split", "valid", "--model", name + "@1", "--metric", "map", "--metric", "err"]

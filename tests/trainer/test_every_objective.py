@@ -20,7 +20,7 @@ from rankmill.scorer.metrics import Policy, parse_metric
 from rankmill.scorer.metrics.per_query import PreparedQueries
 from rankmill.trainer.data.rows import RankedRows
 from rankmill.trainer.objectives.pairwise import pair_loss
-from rankmill.trainer.objectives.protocol import ROWS, Objective
+from rankmill.trainer.objectives.protocol import ROWS, Objective, Splits
 from rankmill.trainer.objectives.registry import criterion_of, objective_class, objective_of
 from rankmill.trainer.objectives.spelling import OBJECTIVES, canonical, class_named
 from rankmill.trainer.objectives.weights import document_weights
@@ -53,8 +53,8 @@ def test_what_a_class_says_of_itself_fits_together(name):
     rows, objective = made(name)
     assert objective.name in OBJECTIVES
     assert objective.sums_over in {"rows", "queries"}
-    assert set(objective.criteria) <= {"rwse", "se", "ole"}
-    assert objective.criteria
+    assert set(objective.splits.criteria) <= {"rwse", "se", "ole"}
+    assert objective.splits.criteria
     assert objective.link == "identity" or objective.n_outputs > 1 or objective.link.startswith("ordinal")
     scores = shaped(objective, rows)
     if name in NO_DEVIANCE:
@@ -118,7 +118,7 @@ def all_of(spelling, parameters, rows, scores, team=None, step=3):
     order = np.random.default_rng(1).permutation(rows.n_rows).astype(np.int32)
     starts = np.array([0, rows.n_rows // 2, rows.n_rows // 2 + 1, rows.n_rows - 1])
     found["steps"] = objective.leaf_steps(0, scores, order, starts, team)
-    if "ole" in objective.criteria and not objective.additive:
+    if "ole" in objective.splits.criteria and not objective.splits.additive:
         pairs = objective.pair_hessians(step, scores, 0.05, team).copy()
         found |= {"first": pairs.first, "second": pairs.second, "hessian": pairs.hessian}
     return {name: value for name, value in found.items() if value is not None}
@@ -271,7 +271,7 @@ def test_a_criterion_works_or_is_refused_with_a_reason(name, criterion):
     data = small_data()
     _, objective = made(name)
     parameters = fixed(objective=name, criterion=criterion)
-    if criterion in objective.criteria:
+    if criterion in objective.splits.criteria:
         assert criterion_of(objective, parameters) in {criterion, "rwse"}
         forest = fit(data, objective=name, criterion=criterion, n_rounds=1, watch=False).forest
         assert np.isfinite(forest.node_value).all()
@@ -281,11 +281,11 @@ def test_a_criterion_works_or_is_refused_with_a_reason(name, criterion):
             fit(data, objective=name, criterion=criterion, n_rounds=2)
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if "ole" in objective_class(name).criteria])
+@pytest.mark.parametrize("name", [name for name in NAMES if "ole" in objective_class(name).splits.criteria])
 def test_pair_hessians_add_up_to_the_change_of_the_gradient(name):
     """The sum over the pairs of a row is its h, since a common step of a query moves no loss of differences."""
     rows, objective = made(name)
-    if objective.additive:
+    if objective.splits.additive:
         return
     scores = shaped(objective, rows)
     _, h = derivatives(objective, scores, step=3)
@@ -333,7 +333,7 @@ def test_what_learns_labels_says_so(name):
 
     assert (
         np.array_equal(of_first_step(rows), of_first_step(replace(rows, labels=labels)))
-        != objective_class(name).learns_labels
+        != objective_class(name).learns.labels
     )
 
 
@@ -342,7 +342,7 @@ def test_the_objective_of_the_guide_works(monkeypatch):
     code, line = re.search(r"```python\n(.*?)```.*?`(\"log_squared\": .*?),`", guide, flags=re.DOTALL).groups()
     name, where = (part.strip().strip('"') for part in line.split(": ", 1))
     module = ModuleType(where.partition(":")[0])
-    module.__dict__.update(np=np, Objective=Objective, ROWS=ROWS, document_weights=document_weights)
+    module.__dict__.update(np=np, Objective=Objective, Splits=Splits, ROWS=ROWS, document_weights=document_weights)
     exec(code, module.__dict__)
     monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.setitem(OBJECTIVES, name, where)

@@ -64,11 +64,11 @@ def test_an_objective_lists_no_more_pairs_than_it_says_and_keeps_what_it_says(da
     longest = int(np.diff(rows.starts).max())
     # workspaces are made when they are needed, for a query or the samples of one
     assert objective.bytes_held(rows) - said <= 8 * 16 * (longest + 128)
-    if "ole" in objective.criteria and not objective.additive:
+    if "ole" in objective.splits.criteria and not objective.splits.additive:
         pairs = objective.pair_hessians(1, scores, 0.0, Team(1))
         assert 0 < len(pairs.first) <= objective.most_pairs
     else:
-        assert objective.most_pairs == 0 or "ole" not in objective.criteria
+        assert objective.most_pairs == 0 or "ole" not in objective.splits.criteria
 
 
 def test_pairs_above_the_truncation_are_counted_to_the_last(dataset, monkeypatch):

@@ -81,7 +81,7 @@ def test_losses_with_flat_parts_write_the_weight_as_hessian_and_permit_se_alone(
     rows, scores = case(written)
     objective = objective_on(written, rows)
     np.testing.assert_allclose(derivatives(objective, scores)[1], rows.weights / rows.weights.mean(), rtol=1e-14)
-    assert objective.criteria == ("se",)
+    assert objective.splits.criteria == ("se",)
 
 
 @pytest.mark.parametrize(("weighted", "offsets"), [(False, False), (True, True)])

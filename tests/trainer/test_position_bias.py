@@ -403,3 +403,11 @@ def test_without_a_correction_nothing_is_trained_beside(clicks, tmp_path):
     done = train_and_register(clicks, "w", Registry(tmp_path / "registry"), fixed(**PLAIN), QUIET, SeedOptions())
     assert done.candidate.facts.clicks is None
     assert "clicks" not in done.report.to_dict()
+
+
+@pytest.mark.parametrize("bias", ["additive", "unbiased"])
+def test_the_memory_of_the_loss_is_counted(bias):
+    rows = impressions(n_lists=20)
+    plain = objective_of(rows, fixed(objective="ranknet"))
+    corrected = objective_of(rows, fixed(objective="ranknet", position_bias=bias))
+    assert corrected.bytes_held(rows) >= plain.bytes_held(rows) + 4 * rows.n_rows

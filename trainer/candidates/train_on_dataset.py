@@ -221,13 +221,13 @@ def plan_of(dataset: Dataset, parameters: TrainParameters, options: TrainingOpti
 def _pair_bytes(objective: Objective, criterion: str, parameters: TrainParameters, n_rows: int) -> int:
     """Return the bytes of the lists of pairs: for splits (packed as well) and for leaves."""
     exact, every = takes_exact_steps(objective, criterion, parameters), objective.most_pairs
-    of_leaves = objective.bytes_a_pair * objective.most_leaf_pairs if exact else 0
+    of_leaves = objective.splits.bytes_a_pair * objective.most_leaf_pairs if exact else 0
     if criterion != "ole":
         return of_leaves
     drawn = every
     if parameters.ole_pairs > 0.0:
         drawn = min(every, max(ceil(parameters.ole_pairs * n_rows), FEWEST_DRAWN_PAIRS))
-    return (_BYTES_A_PACKED_PAIR + objective.bytes_a_pair) * drawn + of_leaves
+    return (_BYTES_A_PACKED_PAIR + objective.splits.bytes_a_pair) * drawn + of_leaves
 
 
 def train(

@@ -24,8 +24,6 @@ Steps are computed from sums in the order of the rows, so that they do not depen
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import numpy as np
 import numpy.typing as npt
 
@@ -34,7 +32,7 @@ from rankmill.foundation.options import spelled
 from rankmill.foundation.records import JSON
 from rankmill.trainer.data.rows import RankedRows
 from rankmill.trainer.objectives.pairwise.pair_loss import PairObjective
-from rankmill.trainer.objectives.protocol import Floats, Objective, PairHessians
+from rankmill.trainer.objectives.protocol import Floats, Limits, Objective, PairHessians
 from rankmill.trainer.objectives.weights import relative_weights
 from rankmill.trainer.parameters import ADDITIVE, TrainParameters
 from rankmill.trainer.workers import Team
@@ -60,8 +58,8 @@ def with_position_bias(loss: Objective, rows: RankedRows, parameters: TrainParam
         loss.n_outputs > 1
         or loss.link != "identity"
         or loss.steps_a_round > 1
-        or not loss.may_average
-        or loss.remembers
+        or loss.limits.averages
+        or loss.limits.replays
     ):
         raise InvalidParameter(
             f"{here} does not work with {loss.name}, which has other targets than gradients of one score per document; use"
@@ -95,9 +93,7 @@ class _Wrapper(Objective):
     The numbers of a step are those learnt up to the step before, for all that is asked about the step.
     """
 
-    remembers: ClassVar[bool] = True
-    needs_trees: ClassVar[str] = "position bias is learnt once a round"
-    needs_all_rows: str = needs_trees
+    limits: Limits = Limits(*2 * ("position bias is learnt once a round",), replays="numbers are learnt step by step")
 
     def __init__(self, loss: Objective, rows: RankedRows, parameters: TrainParameters) -> None:  # noqa: ARG002 - of subclasses
         assert rows.positions is not None  # noqa: S101 - the caller's check
@@ -246,5 +242,5 @@ class _Unbiased(_Wrapper):
 
 def _wrapper_of(kind: type[Objective], how: type[_Wrapper]) -> type[_Wrapper]:
     """Return the class ``how`` for losses of this kind: with its name, and summing over the same."""
-    said = {name: getattr(kind, name) for name in ("name", "sums_over", "criteria", "additive", "bytes_a_pair")}
-    return type(how.__name__, (how,), said)
+    said = {name: getattr(kind, name) for name in ("name", "sums_over", "splits")}
+    return type(how.__name__, (how,), {"__module__": __name__, **said})  # so that its memory is counted as ours

@@ -25,8 +25,8 @@ def check_divided_loss(
 ) -> None:
     """Raise InvalidParameter if the loss or a metric needs rows of several processes at one place, and say why."""
     name = f"{spelled('objective')} {objective.name}"
-    if objective.needs_all_rows:
-        _refuse(name, objective.needs_all_rows)
+    if objective.limits.cluster:
+        _refuse(name, objective.limits.cluster)
     if type(objective).leaf_steps is not Objective.leaf_steps:
         _refuse(name, "the value of a leaf needs all of its documents")
     if criterion == "ole" or exact_leaves:

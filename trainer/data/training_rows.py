@@ -105,7 +105,7 @@ def resolved(rows: RankedRows, parameters: TrainParameters) -> TrainParameters:
     asked, takes = parameters.learn_from, takes_pairs(parameters)
     if asked in {PAIRS, BOTH}:
         if not takes:
-            known = ", ".join(sorted(name for name in OBJECTIVES if objective_class(name).takes_pairs))
+            known = ", ".join(sorted(name for name in OBJECTIVES if objective_class(name).learns.pairs))
             raise InvalidParameter(
                 f"learn_from {asked!r}: {parameters.objective} cannot learn from pairs; use one of {known}"
             )
@@ -161,7 +161,7 @@ def given_pairs(rows: RankedRows) -> int:
 
 def takes_pairs(parameters: TrainParameters) -> bool:
     """Whether the objective can learn from given pairs."""
-    return objective_class(parse_spelling(parameters.objective)[0]).takes_pairs
+    return objective_class(parse_spelling(parameters.objective)[0]).learns.pairs
 
 
 def _with_pairs_of_grades(rows: RankedRows, given: PreferencePairs, pairs_weight: float) -> PreferencePairs:

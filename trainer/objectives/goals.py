@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 from math import fsum
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +28,7 @@ from rankmill.foundation.options import spelled
 from rankmill.trainer import _kernels
 from rankmill.trainer.data.rows import RankedRows, has_two_grades
 from rankmill.trainer.goal_options import DRAW
-from rankmill.trainer.objectives.protocol import Floats, Objective
+from rankmill.trainer.objectives.protocol import Floats, Objective, Splits
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.rounds.sampling import GOALS
 from rankmill.trainer.workers import Team
@@ -133,16 +133,10 @@ class GoalMix(Objective):
 @cache
 def _mix_of(kind: type[Objective]) -> type[GoalMix]:
     """Return the mix of losses of a kind: it has the name of that kind, and sums over the same."""
-    criteria = kind.criteria if kind.additive else tuple(name for name in kind.criteria if name != "ole")
-
-    class Mix(GoalMix):
-        name: ClassVar[str] = kind.name
-        sums_over: ClassVar[str] = kind.sums_over
-        criteria: ClassVar[tuple[str, ...]] = ()
-        additive: ClassVar[bool] = kind.additive
-
-    Mix.criteria = criteria
-    return Mix
+    criteria = tuple(name for name in kind.splits.criteria if name != "ole" or kind.splits.additive)
+    splits = Splits(criteria, kind.splits.additive)
+    said = {"__module__": __name__, "name": kind.name, "sums_over": kind.sums_over, "splits": splits}
+    return type("Mix", (GoalMix,), said)
 
 
 def objective_of_goals(
@@ -206,16 +200,16 @@ def _check_parameters(kind: type[Objective], parameters: TrainParameters) -> Non
             f"{spelled('goals')} do not work with {kind.name}, which computes leaf values in a way of its own that cannot be"
             " mixed; use another objective, such as l2 or lambdamart"
         )
-    if not kind.may_average:
+    if kind.limits.averages:
         raise InvalidParameter(
             f"{spelled('goals')} do not work with {kind.name}, whose rounds fit targets of their own; use another objective, such as"
             " ranknet"
         )
-    if kind.remembers:
+    if kind.limits.replays:
         raise InvalidParameter(
             f"{spelled('goals')} do not work with {kind.name}, which learns from clicks alone; use another objective, such as lambdamart"
         )
-    if not kind.additive and (parameters.criterion == "ole" or parameters.leaf == "exact"):
+    if not kind.splits.additive and (parameters.criterion == "ole" or parameters.leaf == "exact"):
         name, value = ("criterion", "ole") if parameters.criterion == "ole" else ("leaf", "exact")
         raise InvalidParameter(
             f"{spelled('goals')} do not work with {spelled(name)} {value!r}, which needs the pairs of one loss; leave it out"

@@ -49,6 +49,37 @@ class PairHessians:
         return PairHessians(self.first.copy(), self.second.copy(), self.hessian.copy())
 
 
+@dataclass(frozen=True, slots=True)
+class Learns:
+    """What a loss learns from."""
+
+    labels: bool = False  # fits ``rows.targets``, which may be any numbers, not only grades
+    pairs: bool = False  # sums over ``rows.pairs`` if given, instead of pairs of grades
+    order: bool = True  # scores order rows as targets do; if not, training stops by the loss
+
+
+@dataclass(frozen=True, slots=True)
+class Splits:
+    """How the splits of a loss may be chosen."""
+
+    criteria: tuple[str, ...]  # of rwse, se and ole, the default first
+    additive: bool = False  # a sum of terms with one score each: ole is rwse then (METHODS 1, Theorem 1)
+    bytes_a_pair: int = 16  # memory while pairs are listed, the list included
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a loss does not work with, and why; empty: it does."""
+
+    nets: str = ""  # which learn batch by batch
+    cluster: str = ""  # whose workers have a part of the rows each
+    averages: str = ""  # of several forests that are boosted with this loss
+    replays: str = ""  # of trees without gradients: those depend on the ones of earlier steps
+
+
+ALL_CRITERIA, OF_GRADIENTS = Splits(("rwse", "se", "ole")), Splits(("rwse", "se"))
+
+
 class Objective(ABC):
     """A loss L over the scores of one set of rows, to be minimised.
 
@@ -73,16 +104,9 @@ class Objective(ABC):
 
     name: ClassVar[str]  # stable: written into the model file
     sums_over: ClassVar[str]  # ROWS or QUERIES: the terms of the loss, and the unit of sampling
-    criteria: ClassVar[tuple[str, ...]]  # criteria for choosing splits, the default first: of rwse, se, ole
-    additive: ClassVar[bool] = False  # a sum of terms with one score each: ole is rwse then (METHODS 1, Theorem 1)
-    learns_labels: ClassVar[bool] = False  # fits ``rows.targets``, which may be any numbers, not only grades
-    takes_pairs: ClassVar[bool] = False  # sums over ``rows.pairs`` if given, instead of pairs of grades
-    bytes_a_pair: ClassVar[int] = 16  # memory while pairs are listed, the list included
-    stops_by_deviance: ClassVar[bool] = False  # scores do not order rows as targets do: stop by the loss
-    needs_trees: ClassVar[str] = ""  # why a net, which learns batch by batch, cannot minimise it
-    needs_all_rows: str = ""  # why processes with a part of the rows each cannot minimise it
-    may_average: ClassVar[bool] = True  # whether a forest may be the mean of several that are boosted with this loss
-    remembers: ClassVar[bool] = False  # gradients depend on those of earlier steps, so a replay computes them as well
+    splits: ClassVar[Splits]
+    learns: ClassVar[Learns] = Learns()
+    limits: Limits = Limits()
     Options: ClassVar[type[Any]] = NoOptions
     n_outputs: int = 1  # scores per row: a step grows a tree for each
     steps_a_round: int = 1  # gradient steps that make up one round
@@ -120,9 +144,9 @@ class Objective(ABC):
         InvalidParameter
             The loss is not a sum over queries, each of which depends on its own scores only, or needs more than one score.
         """
-        if self.needs_trees:
+        if self.limits.nets:
             raise InvalidParameter(
-                f"{self.name} does not work with nets, which learn from batches of queries: {self.needs_trees}; use another"
+                f"{self.name} does not work with nets, which learn from batches of queries: {self.limits.nets}; use another"
                 " objective, such as lambdamart, softmax or l2"
             )
         self.write_only(first_query, last_query)

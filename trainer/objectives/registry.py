@@ -24,12 +24,12 @@ def learns_labels(written: str | None) -> bool:
 
     Errors as :func:`canonical`.
     """
-    return written is not None and objective_class(parse_spelling(written)[0]).learns_labels
+    return written is not None and objective_class(parse_spelling(written)[0]).learns.labels
 
 
 def stops_by_deviance(written: str) -> bool:
     """Whether scores of the objective may order rows differently from grades; errors as :func:`canonical`."""
-    return objective_class(parse_spelling(written)[0]).stops_by_deviance
+    return not objective_class(parse_spelling(written)[0]).learns.order
 
 
 def objective_of(rows: RankedRows, parameters: TrainParameters, *, learns: bool = True) -> Objective:
@@ -76,13 +76,13 @@ def criterion_of(objective: Objective, parameters: TrainParameters) -> str:
     InvalidParameter
         The objective does not permit it.
     """
-    wanted = parameters.criterion or objective.criteria[0]
-    if wanted not in objective.criteria:
+    wanted = parameters.criterion or objective.splits.criteria[0]
+    if wanted not in objective.splits.criteria:
         raise InvalidParameter(
             f"criterion {wanted!r} does not work with {objective.name}, which supports"
-            f" {', '.join(objective.criteria)}; docs/objectives.md says why"
+            f" {', '.join(objective.splits.criteria)}; docs/objectives.md says why"
         )
-    if wanted == "ole" and objective.additive:
+    if wanted == "ole" and objective.splits.additive:
         return "rwse"
     if wanted == "ole" and parameters.grow == "oblivious":
         raise InvalidParameter("criterion 'ole' does not work with grow 'oblivious'; use another criterion or grow")
@@ -97,8 +97,10 @@ def takes_exact_steps(objective: Objective, criterion: str, parameters: TrainPar
     InvalidParameter
         The objective has no pairs.
     """
-    if parameters.leaf == "exact" and "ole" not in objective.criteria:
+    if parameters.leaf == "exact" and "ole" not in objective.splits.criteria:
         raise InvalidParameter(
             f"leaf 'exact' does not work with {objective.name}, which has no hessian of pairs; use newton"
         )
-    return not objective.additive and (parameters.leaf or ("exact" if criterion == "ole" else "newton")) == "exact"
+    return (
+        not objective.splits.additive and (parameters.leaf or ("exact" if criterion == "ole" else "newton")) == "exact"
+    )

@@ -19,7 +19,7 @@ from rankmill.foundation.errors import InvalidParameter
 from rankmill.foundation.options import option, options
 from rankmill.trainer.data.rows import RankedRows
 from rankmill.trainer.objectives.pairwise import _kernels
-from rankmill.trainer.objectives.protocol import QUERIES, Objective
+from rankmill.trainer.objectives.protocol import OF_GRADIENTS, QUERIES, Learns, Limits, Objective, Splits
 from rankmill.trainer.objectives.spelling import parse_spelling
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.workers import Team
@@ -70,11 +70,10 @@ class UserObjective(Objective):
     """
 
     name: ClassVar[str] = "user"
-    needs_trees: ClassVar[str] = "a function is called with all documents"
-    needs_all_rows: str = needs_trees
-    learns_labels: ClassVar[bool] = True
     sums_over: ClassVar[str] = QUERIES
-    criteria: ClassVar[tuple[str, ...]] = ("rwse", "se")
+    splits: ClassVar[Splits] = OF_GRADIENTS
+    learns: ClassVar[Learns] = Learns(labels=True)
+    limits: Limits = Limits(*2 * ("a function is called with all documents",))
     Options: ClassVar[type[UserOptions]] = UserOptions
 
     def __init__(self, rows: RankedRows, parameters: TrainParameters, options: UserOptions) -> None:

@@ -236,7 +236,7 @@ class _Training:
             raise InvalidParameter(
                 f"rounds_by oob measures one model, but members is {members}; use another of the two"
             )
-        if members > 1 and not self.objective.may_average:
+        if members > 1 and self.objective.limits.averages:
             raise InvalidParameter(
                 f"members must be 1 with {self.objective.name}, whose score is already an average over rounds"
             )
@@ -263,7 +263,7 @@ class _Training:
     def _check_boosting(self) -> None:
         """Refuse weights of trees where the loss has its own, and a random forest without anything random."""
         p = self.parameters
-        if p.boosting != GBDT and not self.objective.may_average:
+        if p.boosting != GBDT and self.objective.limits.averages:
             raise InvalidParameter(
                 f"boosting must be gbdt with {self.objective.name}, whose score is already an average over rounds"
             )
@@ -500,7 +500,7 @@ class _RoundGrower:
         """Add a round whose gradients do not see what it drops."""
         scores, earlier, dropped = self._members[member], self._earlier[member], self._dropouts[member].next()
         changed = [earlier[number] for number in dropped.rounds.tolist()]
-        if known is None or self._training.objective.remembers:
+        if known is None or self._training.objective.limits.replays:
             seen = scores.copy()
             for trees, weight in zip(changed, dropped.before.tolist(), strict=True):
                 self._add_trees([tree.times(-weight) for tree in trees], seen)
@@ -517,7 +517,7 @@ class _RoundGrower:
         training, objective = self._training, self._training.objective
         for i in range(0, len(trees), objective.n_outputs):
             # some losses depend on the draws of a step, or on all steps before
-            if training.out_of_bag is not None or objective.remembers:
+            if training.out_of_bag is not None or objective.limits.replays:
                 step = (turn - 1) * objective.steps_a_round + i // objective.n_outputs + 1
                 objective.gradients(step, scores, self._g, self._h, self._team)
             self._add_trees(trees[i : i + objective.n_outputs], scores)

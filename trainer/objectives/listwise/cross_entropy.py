@@ -11,7 +11,7 @@ from rankmill.foundation.options import option, options
 from rankmill.trainer.data.rows import RankedRows
 from rankmill.trainer.objectives.listwise import _kernels
 from rankmill.trainer.objectives.listwise.list_loss import DRAWS, ListLoss, gains_of, key_of, mixed_lists
-from rankmill.trainer.objectives.protocol import Floats, PairHessians
+from rankmill.trainer.objectives.protocol import OF_GRADIENTS, Floats, PairHessians, Splits
 from rankmill.trainer.objectives.query_shares import QueryShares, Workspaces
 from rankmill.trainer.objectives.weights import list_weights
 from rankmill.trainer.parameters import TrainParameters
@@ -131,7 +131,7 @@ class RankXendcg(ListLoss):
     """
 
     name: ClassVar[str] = "rank_xendcg"
-    criteria: ClassVar[tuple[str, ...]] = ("rwse", "se")
+    splits: ClassVar[Splits] = OF_GRADIENTS
     Options: ClassVar[type[XendcgOptions]] = XendcgOptions
 
     def __init__(self, rows: RankedRows, parameters: TrainParameters, options: XendcgOptions) -> None:

@@ -23,7 +23,7 @@ from rankmill.trainer.objectives.listwise.list_loss import (
     mixed_lists,
 )
 from rankmill.trainer.objectives.pairwise.lambdamart import LambdaMartOptions, policy_of
-from rankmill.trainer.objectives.protocol import Floats
+from rankmill.trainer.objectives.protocol import OF_GRADIENTS, Floats, Splits
 from rankmill.trainer.objectives.query_shares import QueryShares, Workspaces
 from rankmill.trainer.objectives.weights import list_weights
 from rankmill.trainer.parameters import TrainParameters
@@ -53,7 +53,7 @@ class ExpectedDcg(ListLoss):
     """
 
     metrics: ClassVar[tuple[str, ...]] = ("ndcg", "dcg")
-    criteria: ClassVar[tuple[str, ...]] = ("rwse", "se")  # a surrogate h is no exact second derivative of the loss
+    splits: ClassVar[Splits] = OF_GRADIENTS  # a surrogate h is no exact second derivative of the loss
 
     def __init__(self, rows: RankedRows, parameters: TrainParameters, max_grade: int = 0) -> None:
         metric = parse_metric(parameters.metric)

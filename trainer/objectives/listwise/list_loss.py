@@ -14,7 +14,7 @@ from rankmill.scorer.metrics.discount import gains
 from rankmill.trainer.data.rows import RankedRows
 from rankmill.trainer.objectives.listwise import _kernels as _list_kernels
 from rankmill.trainer.objectives.pairwise import _kernels
-from rankmill.trainer.objectives.protocol import QUERIES, Floats, Objective, PairHessians
+from rankmill.trainer.objectives.protocol import ALL_CRITERIA, QUERIES, Floats, Objective, PairHessians, Splits
 from rankmill.trainer.objectives.query_shares import QueryShares
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.workers import Team
@@ -49,7 +49,7 @@ class ListLoss(Objective):
     """
 
     sums_over: ClassVar[str] = QUERIES
-    criteria: ClassVar[tuple[str, ...]] = ("rwse", "se", "ole")
+    splits: ClassVar[Splits] = ALL_CRITERIA
     _starts: npt.NDArray[np.int64]  # (n_queries + 1,)
     _seed: int
     _shares: QueryShares

@@ -12,7 +12,7 @@ from rankmill.trainer.data.rows import RankedRows
 from rankmill.trainer.objectives.listwise import _kernels, _query_logit_kernels
 from rankmill.trainer.objectives.listwise.list_loss import ListLoss, mixed_lists
 from rankmill.trainer.objectives.pointwise.document_loss import TwoClasses, check_both_classes, classes_of
-from rankmill.trainer.objectives.protocol import Floats, NoOptions, PairHessians
+from rankmill.trainer.objectives.protocol import Floats, Learns, NoOptions, PairHessians
 from rankmill.trainer.objectives.query_shares import QueryShares
 from rankmill.trainer.objectives.weights import document_weights
 from rankmill.trainer.parameters import TrainParameters
@@ -33,7 +33,7 @@ class QueryRmse(ListLoss):
     """
 
     name: ClassVar[str] = "query_rmse"
-    learns_labels: ClassVar[bool] = True
+    learns: ClassVar[Learns] = Learns(labels=True)
 
     def __init__(self, rows: RankedRows, parameters: TrainParameters, options: NoOptions) -> None:
         if rows.labels is None:
@@ -101,7 +101,7 @@ class QueryCrossEntropy(ListLoss):
     """
 
     name: ClassVar[str] = "query_cross_entropy"
-    learns_labels: ClassVar[bool] = True
+    learns: ClassVar[Learns] = Learns(labels=True)
     Options: ClassVar[type[QueryCrossEntropyOptions]] = QueryCrossEntropyOptions
 
     def __init__(self, rows: RankedRows, parameters: TrainParameters, options: QueryCrossEntropyOptions) -> None:

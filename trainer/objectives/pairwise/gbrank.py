@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
@@ -13,7 +14,7 @@ from rankmill.scorer.metrics.arrangement import count_pairs, grade_levels
 from rankmill.trainer.data.rows import RankedRows
 from rankmill.trainer.objectives.pairwise import _kernels
 from rankmill.trainer.objectives.pairwise.preferences import merged_pairs
-from rankmill.trainer.objectives.protocol import QUERIES, Objective
+from rankmill.trainer.objectives.protocol import QUERIES, Learns, Limits, Objective, Splits
 from rankmill.trainer.objectives.query_shares import QueryShares
 from rankmill.trainer.objectives.weights import relative_weights
 from rankmill.trainer.parameters import BOTH, TrainParameters
@@ -63,12 +64,12 @@ class GbRank(Objective):
     """
 
     name: ClassVar[str] = "gbrank"
-    needs_trees: ClassVar[str] = "it averages the trees of all rounds"
     sums_over: ClassVar[str] = QUERIES
-    criteria: ClassVar[tuple[str, ...]] = ("rwse", "ole")
-    additive: ClassVar[bool] = True
-    takes_pairs: ClassVar[bool] = True
-    may_average: ClassVar[bool] = False  # its score is the average over rounds, and its targets count the rounds
+    splits: ClassVar[Splits] = Splits(("rwse", "ole"), additive=True)
+    learns: ClassVar[Learns] = Learns(pairs=True)
+    limits: Limits = Limits(
+        nets="it averages the trees of all rounds", averages="its score is already an average over rounds"
+    )
     Options: ClassVar[type[GbRankOptions]] = GbRankOptions
 
     def __init__(self, rows: RankedRows, parameters: TrainParameters, options: GbRankOptions) -> None:
@@ -78,7 +79,7 @@ class GbRank(Objective):
                 " use ranknet or lambdamart"
             )
         if options.keep:
-            self.needs_all_rows = "the pairs misranked in earlier rounds are lost with a worker"
+            self.limits = replace(self.limits, cluster="the pairs misranked in earlier rounds are lost with a worker")
         self._grades, self._starts, self._options = rows.grades, rows.starts, options
         self.steps_a_round = options.trees
         self._weights = relative_weights(rows.weights, rows.n_rows)

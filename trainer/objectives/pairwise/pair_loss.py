@@ -20,7 +20,7 @@ from rankmill.trainer.data.rows import RankedRows
 from rankmill.trainer.objectives.pairwise import _kernels
 from rankmill.trainer.objectives.pairwise._kernels import NONE, PairRules, PairTerms, PairWeights, SortedRows
 from rankmill.trainer.objectives.pairwise.preferences import merged_pairs
-from rankmill.trainer.objectives.protocol import QUERIES, Objective, PairHessians
+from rankmill.trainer.objectives.protocol import ALL_CRITERIA, QUERIES, Learns, Objective, PairHessians, Splits
 from rankmill.trainer.objectives.query_shares import QueryShares
 from rankmill.trainer.objectives.weights import relative_weights
 from rankmill.trainer.workers import Team
@@ -114,8 +114,8 @@ class PairObjective(Objective):
     """
 
     sums_over: ClassVar[str] = QUERIES
-    takes_pairs: ClassVar[bool] = True
-    criteria: ClassVar[tuple[str, ...]] = ("rwse", "se", "ole")
+    splits: ClassVar[Splits] = ALL_CRITERIA
+    learns: ClassVar[Learns] = Learns(pairs=True)
 
     def start(self) -> float:
         """Return 0: only differences of scores matter to this loss."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import fsum
 from typing import ClassVar
 
@@ -18,7 +19,7 @@ from rankmill.scorer.metrics.swaps import BY_RANK, SWAPPABLE, SwapDeltas, swap_d
 from rankmill.trainer.data.rows import RankedRows
 from rankmill.trainer.objectives.pairwise import _kernels
 from rankmill.trainer.objectives.pairwise.lambdamart import LambdaMartOptions, policy_of
-from rankmill.trainer.objectives.protocol import QUERIES, Objective, PairHessians
+from rankmill.trainer.objectives.protocol import ALL_CRITERIA, QUERIES, Objective, PairHessians, Splits
 from rankmill.trainer.objectives.query_shares import QueryShares
 from rankmill.trainer.objectives.weights import relative_weights
 from rankmill.trainer.parameters import TrainParameters
@@ -79,8 +80,8 @@ class YetiRank(Objective):
 
     name: ClassVar[str] = "yetirank"
     sums_over: ClassVar[str] = QUERIES
-    criteria: ClassVar[tuple[str, ...]] = ("rwse", "se", "ole")
-    bytes_a_pair: ClassVar[int] = 48  # neighbours of all permutations, sorted and summed
+    # a listed pair: neighbours of all permutations, sorted and summed
+    splits: ClassVar[Splits] = replace(ALL_CRITERIA, bytes_a_pair=48)
     Options: ClassVar[type[YetiRankOptions]] = YetiRankOptions
 
     def __init__(self, rows: RankedRows, parameters: TrainParameters, options: YetiRankOptions) -> None:

@@ -13,7 +13,7 @@ from rankmill.trainer.data.rows import RankedRows
 from rankmill.trainer.objectives.pointwise import _kernels as kernels
 from rankmill.trainer.objectives.pointwise.document_loss import Floats, Pointwise
 from rankmill.trainer.objectives.pointwise.regression import Poisson, SquaredError
-from rankmill.trainer.objectives.protocol import QUERIES, NoOptions, Objective
+from rankmill.trainer.objectives.protocol import OF_GRADIENTS, QUERIES, Learns, NoOptions, Objective, Splits
 from rankmill.trainer.objectives.query_shares import QueryShares
 from rankmill.trainer.objectives.weights import list_weights
 from rankmill.trainer.parameters import TrainParameters
@@ -113,8 +113,8 @@ class ConsistentCosine(Objective):
 
     name: ClassVar[str] = "consistent_cosine"
     sums_over: ClassVar[str] = QUERIES
-    learns_labels: ClassVar[bool] = True
-    criteria: ClassVar[tuple[str, ...]] = ("rwse", "se")
+    splits: ClassVar[Splits] = OF_GRADIENTS
+    learns: ClassVar[Learns] = Learns(labels=True)
     Options: ClassVar[type[Any]] = NoOptions
 
     def __init__(self, rows: RankedRows, parameters: TrainParameters, options: NoOptions) -> None:

@@ -12,7 +12,7 @@ from rankmill.foundation.errors import TrainingDataRejected
 from rankmill.trainer.data.rows import RankedRows
 from rankmill.trainer.objectives.pointwise import _kernels as kernels
 from rankmill.trainer.objectives.pointwise.document_loss import Floats
-from rankmill.trainer.objectives.protocol import ROWS, NoOptions, Objective
+from rankmill.trainer.objectives.protocol import OF_GRADIENTS, ROWS, Learns, Limits, NoOptions, Objective, Splits
 from rankmill.trainer.objectives.weights import document_weights
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.workers import Team
@@ -42,12 +42,11 @@ class CoxPH(Objective):
     """
 
     name: ClassVar[str] = "coxph"
-    needs_trees: ClassVar[str] = "documents of all queries share risk sets"
-    needs_all_rows: str = needs_trees
     sums_over: ClassVar[str] = ROWS
-    learns_labels: ClassVar[bool] = True
-    stops_by_deviance: ClassVar[bool] = True  # the highest scores have the earliest times, which are the lowest targets
-    criteria: ClassVar[tuple[str, ...]] = ("rwse", "se")
+    splits: ClassVar[Splits] = OF_GRADIENTS
+    # the highest scores have the earliest times, which are the lowest targets
+    learns: ClassVar[Learns] = Learns(labels=True, order=False)
+    limits: Limits = Limits(*2 * ("documents of all queries share risk sets",))
 
     def __init__(self, rows: RankedRows, parameters: TrainParameters, options: NoOptions) -> None:
         self._times = np.ascontiguousarray(rows.targets, dtype=np.float64)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
+from dataclasses import replace
 from math import fsum, inf
 from typing import Any, ClassVar
 
@@ -13,7 +14,7 @@ import numpy.typing as npt
 from rankmill.foundation.errors import TrainingDataRejected
 from rankmill.foundation.options import option, options
 from rankmill.trainer.data.rows import RankedRows
-from rankmill.trainer.objectives.protocol import ROWS, Objective
+from rankmill.trainer.objectives.protocol import ALL_CRITERIA, ROWS, Learns, Objective, Splits
 from rankmill.trainer.objectives.weights import document_weights
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.workers import Team
@@ -33,9 +34,8 @@ class Pointwise(Objective):
     """
 
     sums_over: ClassVar[str] = ROWS
-    criteria: ClassVar[tuple[str, ...]] = ("rwse", "se", "ole")
-    additive: ClassVar[bool] = True
-    learns_labels: ClassVar[bool] = True
+    splits: ClassVar[Splits] = replace(ALL_CRITERIA, additive=True)
+    learns: ClassVar[Learns] = Learns(labels=True)
     deviance_factor: ClassVar[float] = 1.0
 
     def __init__(self, rows: RankedRows, parameters: TrainParameters, options: Any) -> None:

@@ -12,6 +12,7 @@ from rankmill.scorer.links import link_fault
 from rankmill.trainer.data.rows import RankedRows
 from rankmill.trainer.objectives.pointwise import _kernels as kernels
 from rankmill.trainer.objectives.pointwise.document_loss import Floats, Pointwise
+from rankmill.trainer.objectives.protocol import Learns, Limits
 from rankmill.trainer.parameters import TrainParameters
 
 
@@ -39,8 +40,8 @@ class McRankOptions(GradeOptions):
 class _Grades(Pointwise):
     """Base class of losses over the probabilities of grades, which use neither labels nor offsets."""
 
-    learns_labels: ClassVar[bool] = False
-    needs_trees: ClassVar[str] = "it has a score for every grade"
+    learns: ClassVar[Learns] = Learns()
+    limits: Limits = Limits(nets="it has a score for every grade")
     _link: ClassVar[str]
 
     def __init__(self, rows: RankedRows, parameters: TrainParameters, options: GradeOptions) -> None:

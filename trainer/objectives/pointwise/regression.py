@@ -12,7 +12,7 @@ from rankmill.foundation.options import option, options
 from rankmill.trainer.data.rows import RankedRows
 from rankmill.trainer.objectives.pointwise import _kernels as kernels
 from rankmill.trainer.objectives.pointwise.document_loss import LEAST_ROWS, Floats, Pointwise, share_leaves
-from rankmill.trainer.objectives.protocol import NoOptions
+from rankmill.trainer.objectives.protocol import Limits, NoOptions, Splits
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.workers import Team
 
@@ -115,8 +115,7 @@ class Quantile(Pointwise):
     """
 
     name: ClassVar[str] = "quantile"
-    criteria: ClassVar[tuple[str, ...]] = ("se",)
-    additive: ClassVar[bool] = False
+    splits: ClassVar[Splits] = Splits(("se",))
     Options: ClassVar[type[Any]] = QuantileOptions
 
     def __init__(self, rows: RankedRows, parameters: TrainParameters, options: QuantileOptions) -> None:
@@ -181,10 +180,8 @@ class Huber(Pointwise):
     """
 
     name: ClassVar[str] = "huber"
-    needs_trees: ClassVar[str] = "its delta is a quantile over all documents"
-    needs_all_rows: str = needs_trees
-    criteria: ClassVar[tuple[str, ...]] = ("se",)
-    additive: ClassVar[bool] = False
+    limits: Limits = Limits(*2 * ("its delta is a quantile over all documents",))
+    splits: ClassVar[Splits] = Splits(("se",))
     Options: ClassVar[type[Any]] = HuberOptions
 
     def __init__(self, rows: RankedRows, parameters: TrainParameters, options: HuberOptions) -> None:
