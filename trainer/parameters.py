@@ -24,6 +24,7 @@ from rankmill.trainer.by_feature import (
 )
 from rankmill.trainer.clicks.propensities_given import as_propensities
 from rankmill.trainer.goal_options import MIXES, ROUNDING, SUM, as_goals, parse_goals
+from rankmill.trainer.incompatible import check_given
 from rankmill.trainer.objectives.spelling import OBJECTIVES, canonical
 
 AUTO = "auto-1"
@@ -549,95 +550,15 @@ class TrainParameters:
                 f"metric {self.metric!r}: losses are by the grade; to rank by goals, too, set {spelled('goals')}, and to stop early"
                 " by a goal, stop_metric"
             )
-        if self.keep_rounds == "all" and self.rounds_by != "valid":
-            raise InvalidParameter(
-                f"{spelled('keep_rounds')} 'all' keeps every round, but {spelled('rounds_by')} {self.rounds_by!r} drops some;"
-                " leave out one of the two"
-            )
-        if self.criterion == "ole" and self.monotone:
-            raise InvalidParameter(
-                f"monotone constraints do not work with {spelled('criterion')} 'ole'; use rwse or se, or leave monotone out"
-            )
-        if self.boosting != GBDT:
-            self._check_boosting()
-        if self.corrects_clicks:
-            self._check_clicks()
-        if self.bootstrap in BY_GRADIENT:
-            self._check_drawn_by_gradient()
-        if self.grow == "oblivious":
-            if self.feature_fraction_by_node < 1.0:
-                raise InvalidParameter(
-                    f"{spelled('feature_fraction_by_node')} does not work with {spelled('grow')} 'oblivious', whose nodes of a"
-                    f" depth share a condition; use {spelled('feature_fraction_by_level')}"
-                )
-            if (self.max_depth or 0) > MOST_OBLIVIOUS_DEPTH:
-                raise InvalidParameter(
-                    f"{spelled('max_depth')} of oblivious trees must be in 0 .. {MOST_OBLIVIOUS_DEPTH}, got {self.max_depth}"
-                )
-
-    def _check_boosting(self) -> None:
-        """Refuse what needs a sum whose earlier trees stay as they are."""
-        here = f"{spelled('boosting')} {self.boosting!r}"
-        if self.step_search != NONE:
-            raise InvalidParameter(
-                f"{spelled('step_search')} does not work with {here}, which decides the weights of trees; set it to none"
-            )
-        if self.boosting == DART and self.rounds_by == "oob":
-            raise InvalidParameter(
-                f"{spelled('rounds_by')} 'oob' does not work with {here}: a round changes earlier trees, which have seen"
-                " everything; use another of the two"
-            )
-        if self.boosting == RF and (self.members or 1) > 1:
-            raise InvalidParameter(
-                f"{spelled('members')} must be 1 with {here}, which is a mean already; give more rounds instead"
-            )
-
-    def _check_clicks(self) -> None:
-        """Refuse what clicks cannot be corrected with."""
-        here = f"{spelled('position_bias')} {self.position_bias!r}"
-        if self.propensities:
-            if self.position_bias != NONE:
-                raise InvalidParameter(
-                    f"{here} and {spelled('propensities')} correct the same bias; leave out one of the two"
-                )
-            here = spelled("propensities")
-            if self.goals:
-                raise InvalidParameter(f"{here}: {spelled('goals')} are not corrected; leave out one of the two")
-        elif self.boosting != GBDT:
-            raise InvalidParameter(
-                f"{here} needs {spelled('boosting')} gbdt, where each round sees the sum of all before; found {self.boosting!r}"
-            )
-        elif (self.members or 1) > 1:
-            raise InvalidParameter(
-                f"{here} needs {spelled('members')} 1, as each would have biases of its own; found {self.members}"
-            )
-        if self.refit not in {None, NONE}:
-            raise InvalidParameter(
-                f"{here} does not work with {spelled('refit')} {self.refit!r}: the valid split may have judgments, not clicks; set it"
-                " to none"
-            )
-
-    def _check_drawn_by_gradient(self) -> None:
-        """Refuse another sample, and estimates that need one, beside queries or documents that are drawn by their gradients."""
-        others = ["query_fraction", "row_fraction"] if self.bootstrap == GOSS else []
-        if self.bootstrap == MVS and self.bootstrap_by is not None:
-            others = ["row_fraction" if self.bootstrap_by == QUERY else "query_fraction"]
-        for other in others:
-            if getattr(self, other) not in {None, 1.0}:
-                unit = self.bootstrap_by or "query or document"
-                raise InvalidParameter(
-                    f"{spelled('bootstrap')} {self.bootstrap!r} draws each {unit} and cannot be combined with"
-                    f" {spelled(other)}; set it to 1"
-                )
+        check_given(self)
         if self.bootstrap == GOSS and self.top_rate + self.other_rate > 1.0:
             raise InvalidParameter(
                 f"{spelled('top_rate')} and {spelled('other_rate')} must be at most 1 together, got {self.top_rate} and"
                 f" {self.other_rate}"
             )
-        if self.rounds_by == "oob" and (self.bootstrap == GOSS or self.bootstrap_by is not None):
+        if self.grow == "oblivious" and (self.max_depth or 0) > MOST_OBLIVIOUS_DEPTH:
             raise InvalidParameter(
-                f"{spelled('rounds_by')} 'oob' needs a sample that does not depend on gradients, but"
-                f" {spelled('bootstrap')} is {self.bootstrap!r}; use another of the two"
+                f"{spelled('max_depth')} of oblivious trees must be in 0 .. {MOST_OBLIVIOUS_DEPTH}, got {self.max_depth}"
             )
 
     @property

@@ -28,8 +28,8 @@ from rankmill.python.arrays import names_in
 from rankmill.python.binned_rows import BinningOptions
 from rankmill.python.dask_rows import DaskRows
 from rankmill.python.given_rows import FitColumns, unpacked
-from rankmill.trainer.cluster.divided import check_divided
 from rankmill.trainer.cluster.train_on_cluster import train_on_cluster
+from rankmill.trainer.incompatible import check_cluster
 from rankmill.trainer.nets.options import NET
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.presets import choices_line, shape_of_dataset, with_preset
@@ -109,7 +109,7 @@ def fit_on_cluster(X: Any, y: Any, given: Mapping[str, Any], to_fit: ToFit) -> F
     parameters = to_fit.parameters(rows.features)
     start = None if to_fit.start is None else StartingModel(to_fit.start)
     options = TrainingOptions(eval_metrics=to_fit.metrics, resume=start)
-    check_divided(parameters.completed({}), options)  # what is given, before the rows are written
+    check_cluster(parameters.completed({}), options.base_model)  # what is given, before the rows are written
     if scratch is not None and not Path(scratch).is_dir():
         raise InputError(f"scratch: {scratch} is not a folder")
     say = to_stderr if own.verbose else None

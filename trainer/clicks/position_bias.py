@@ -54,17 +54,6 @@ def with_position_bias(loss: Objective, rows: RankedRows, parameters: TrainParam
         There are no positions, or ``unbiased`` finds grades other than 0 and 1.
     """
     here = f"{spelled('position_bias')} {parameters.position_bias!r}"
-    if (
-        loss.n_outputs > 1
-        or loss.link != "identity"
-        or loss.steps_a_round > 1
-        or loss.limits.averages
-        or loss.limits.replays
-    ):
-        raise InvalidParameter(
-            f"{here} does not work with {loss.name}, which has other targets than gradients of one score per document; use"
-            " another objective, such as lambdamart or l2"
-        )
     if rows.positions is None:
         raise TrainingDataRejected(
             f"{here} needs the position at which each document was shown; add a column 'position' to the data (in Python:"

@@ -21,9 +21,9 @@ from rankmill.foundation.cluster.workers import Cluster, Member
 from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.scorer.forest import Forest
 from rankmill.trainer.candidates.train_on_dataset import data_of
-from rankmill.trainer.cluster.divided import check_divided
 from rankmill.trainer.cluster.shared_dataset import SharedDataset
 from rankmill.trainer.data.shard import RowShard
+from rankmill.trainer.incompatible import check_cluster
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.presets import shape_of_dataset, with_preset
 from rankmill.trainer.rounds.boosting import boost
@@ -93,14 +93,14 @@ def train_on_cluster(
     Raises
     ------
     InvalidParameter
-        The training needs all rows at one place, see :mod:`rankmill.trainer.cluster.divided`; and as ``train``.
+        The training needs all rows at one place, see :mod:`rankmill.trainer.incompatible`; and as ``train``.
     TrainingDataRejected
         As ``train``.
     rankmill.foundation.errors.InputError, rankmill.foundation.errors.WorkerLost, rankmill.foundation.errors.ClusterUnavailable
         As :meth:`rankmill.foundation.cluster.workers.Cluster.together`.
     """
     parameters = with_preset(parameters, shape_of_dataset(dataset), options.resume)
-    check_divided(parameters, options)
+    check_cluster(parameters, options.base_model)
     saved = None if checkpoints is None else checkpoints.of(_WHOLE)
     found = None if saved is None else saved.read()
     task = _Task(

@@ -22,12 +22,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected, name_hint
+from rankmill.foundation.errors import TrainingDataRejected, name_hint
 from rankmill.foundation.kernels.randoms import random_keys
 from rankmill.foundation.options import spelled
 from rankmill.trainer import _kernels
 from rankmill.trainer.data.rows import RankedRows, has_two_grades
 from rankmill.trainer.goal_options import DRAW
+from rankmill.trainer.incompatible import check_loss
 from rankmill.trainer.objectives.protocol import Floats, Objective, Splits
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.rounds.sampling import GOALS
@@ -154,7 +155,6 @@ def objective_of_goals(
         The rows lack a goal, have labels or pairs, or no query has two grades of a goal to learn from.
     """
     goals = parameters.goals
-    _check_parameters(kind, parameters)
     for name, weight in goals.items():
         if name not in rows.goals:
             hint = name_hint(
@@ -179,7 +179,7 @@ def objective_of_goals(
         if weight > 0.0:
             parts.append((weight, _part(kind, rows, parameters, options, name)))
     for _, part in parts:
-        _check_part(part)
+        check_loss(part, parameters)
     if len(parts) == 1:
         return parts[0][1]
     return _mix_of(kind)(parts, rows, parameters)
@@ -191,34 +191,3 @@ def _part(kind: type[Objective], rows: RankedRows, parameters: TrainParameters, 
         return kind(replace(rows, grades=rows.goals[name]), parameters, options)
     except TrainingDataRejected as error:
         raise TrainingDataRejected(f"goal {name!r}: {error}") from None
-
-
-def _check_parameters(kind: type[Objective], parameters: TrainParameters) -> None:
-    """Refuse what has no meaning for several goals, before any loss is prepared."""
-    if kind.leaf_steps is not Objective.leaf_steps:
-        raise InvalidParameter(
-            f"{spelled('goals')} do not work with {kind.name}, which computes leaf values in a way of its own that cannot be"
-            " mixed; use another objective, such as l2 or lambdamart"
-        )
-    if kind.limits.averages:
-        raise InvalidParameter(
-            f"{spelled('goals')} do not work with {kind.name}, whose rounds fit targets of their own; use another objective, such as"
-            " ranknet"
-        )
-    if kind.limits.replays:
-        raise InvalidParameter(
-            f"{spelled('goals')} do not work with {kind.name}, which learns from clicks alone; use another objective, such as lambdamart"
-        )
-    if not kind.splits.additive and (parameters.criterion == "ole" or parameters.leaf == "exact"):
-        name, value = ("criterion", "ole") if parameters.criterion == "ole" else ("leaf", "exact")
-        raise InvalidParameter(
-            f"{spelled('goals')} do not work with {spelled(name)} {value!r}, which needs the pairs of one loss; leave it out"
-        )
-
-
-def _check_part(part: Objective) -> None:
-    if part.n_outputs > 1 or part.link != "identity" or part.steps_a_round > 1:
-        raise InvalidParameter(
-            f"{spelled('goals')} do not work with {part.name}, which has more than one score per document or step per round; use"
-            " another objective, such as l2 or lambdamart"
-        )

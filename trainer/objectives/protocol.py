@@ -179,6 +179,11 @@ class Objective(ABC):
         """
         return None
 
+    @classmethod
+    def has_own_leaves(cls) -> bool:
+        """Whether :meth:`leaf_steps` returns other steps than Newton's."""
+        return cls.leaf_steps is not Objective.leaf_steps
+
     def pair_hessians(self, step: int, scores: npt.NDArray[np.float64], least: float, team: Team) -> PairHessians:
         """Return the pairs of the gradients of this step, for ``ole``.
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 from rankmill.foundation.errors import InvalidParameter
+from rankmill.trainer.incompatible import check_loss
 from rankmill.trainer.objectives.spelling import class_named, options_of, parse_spelling
 
 if TYPE_CHECKING:
@@ -52,12 +53,16 @@ def objective_of(rows: RankedRows, parameters: TrainParameters, *, learns: bool 
         from rankmill.trainer.clicks.inverse_propensity import with_propensities
 
         rows = with_propensities(kind, rows, parameters)
+    if learns:
+        check_loss(kind, parameters)
     if parameters.goals:
         from rankmill.trainer.objectives.goals import objective_of_goals
 
         found = objective_of_goals(kind, rows, parameters, options, learns=learns)
     else:
         found = kind(rows, parameters, options)
+    if learns:
+        check_loss(found, parameters)
     if learns and parameters.position_bias != "none":
         from rankmill.trainer.clicks.position_bias import with_position_bias
 
@@ -84,8 +89,6 @@ def criterion_of(objective: Objective, parameters: TrainParameters) -> str:
         )
     if wanted == "ole" and objective.splits.additive:
         return "rwse"
-    if wanted == "ole" and parameters.grow == "oblivious":
-        raise InvalidParameter("criterion 'ole' does not work with grow 'oblivious'; use another criterion or grow")
     return wanted
 
 

@@ -18,7 +18,6 @@ from rankmill.foundation.scalars import whole_number
 from rankmill.pipeline.options import MAX_BIN
 from rankmill.scorer.forest import Forest
 from rankmill.trainer import _kernels as row_kernels
-from rankmill.trainer.cluster.divided import check_divided, check_divided_loss
 from rankmill.trainer.data.layout import ROW
 from rankmill.trainer.data.rows import TrainingData
 from rankmill.trainer.data.shard import span_of
@@ -28,6 +27,7 @@ from rankmill.trainer.growing.controls import Controls
 from rankmill.trainer.growing.grower import Grower, LeafRules
 from rankmill.trainer.growing.histogram import total_of
 from rankmill.trainer.growing.tree import Tree, add_tree
+from rankmill.trainer.incompatible import CLUSTER, Fact, check_loss
 from rankmill.trainer.objectives.protocol import QUERIES, PairHessians
 from rankmill.trainer.objectives.registry import criterion_of, objective_of, takes_exact_steps
 from rankmill.trainer.objectives.weights import document_weights
@@ -35,7 +35,7 @@ from rankmill.trainer.parameters import ALL, DART, GBDT, MVS, NONE, RF, TrainPar
 from rankmill.trainer.presets import shape_of_rows, with_preset
 from rankmill.trainer.rounds.assembly import forest_of, trees_a_round
 from rankmill.trainer.rounds.checkpoints import Checkpoint
-from rankmill.trainer.rounds.early_stopping import EarlyStopping, measures_of
+from rankmill.trainer.rounds.early_stopping import DEVIANCE, EarlyStopping, measures_of
 from rankmill.trainer.rounds.line_search import best_step
 from rankmill.trainer.rounds.resuming import check_resumable, trees_of
 from rankmill.trainer.rounds.round_metrics import RoundMetrics, starting_scores
@@ -160,16 +160,14 @@ class _Training:
         self.trees_a_round = trees_a_round(self.objective, self.parameters)
         self.criterion = criterion_of(self.objective, self.parameters)
         self.categorical = np.isin(data.feature_names, list(data.categories))
-        self._check_categories()
-        self._check_link()
         self.data, self.encoded = with_encoded_columns(data, self.parameters)
+        self._check()
         self.controls = Controls.of(parameters, data.feature_names, [column.source for column in self.encoded])
         data, train = self.data, self.data.train
         self.rows = train
         self.replayed = self._trained_before()  # trees of the first rounds
         self.span = span_of(train.starts, options.shard)
         if options.shard is not None:
-            self._check_divided()
             self.objective.write_only(self.span.first_query, self.span.last_query)
         self.bins = train.blocked(data.n_bins)
         self.metrics = RoundMetrics(
@@ -183,90 +181,33 @@ class _Training:
             in_fold=fold > 0,
             shard=options.shard,
         )
-        if parameters.step_search == "line" and self.objective.steps_a_round > 1:
-            raise InvalidParameter(
-                f"step_search does not work with {self.objective.name}, whose rounds have several steps; set it to none"
-            )
-        self._check_members()
-        self._check_boosting()
         self.sampler = Sampler(train.starts, len(data.feature_names), self.parameters)
         self.exact_leaves = takes_exact_steps(self.objective, self.criterion, self.parameters)
-        self._check_pairs()
         self.out_of_bag = self._out_of_bag() if parameters.rounds_by == "oob" else None
         self.stopwatch = PhaseTimer(on=options.profile)
 
-    def _check_divided(self) -> None:
-        """Refuse what needs the rows of several processes at one place."""
-        p = self.parameters
-        check_divided(p, self.options)
-        check_divided_loss(
-            self.objective,
-            self.criterion,
-            measures_of(p, self.options.eval_metrics, graded=self.rows.graded),
-            exact_leaves=takes_exact_steps(self.objective, self.criterion, p),
-            encoded=bool(self.encoded),
-        )
-
-    def _check_pairs(self) -> None:
-        """Refuse options that do not work with sums over pairs."""
-        p = self.parameters
-        if self.criterion == "ole" and p.extra_trees:
-            raise InvalidParameter(
-                f"{spelled('extra_trees')} does not work with {spelled('criterion')} 'ole'; use rwse or se, or leave it out"
+    def _check(self) -> None:
+        """Refuse what does not work with this loss and these data."""
+        p, data = self.parameters, self.data
+        facts: dict[str, object] = {}
+        if self.categorical.any():
+            facts["categories"] = Fact(
+                f"the categorical feature {data.feature_names[int(np.argmax(self.categorical))]!r}"
             )
-        for name in ("lambda_l1", "max_delta_step", "path_smooth", "feature_weights"):
-            if self.criterion == "ole" and getattr(p, name):
-                raise InvalidParameter(
-                    f"{spelled(name)} does not work with {spelled('criterion')} 'ole'; use rwse or se, or leave it out"
-                )
-        if self.criterion == "ole" and p.random_strength > 0.0:
-            raise InvalidParameter(
-                "random_strength does not work with criterion 'ole'; use rwse or se, or set random_strength to 0"
-            )
-        if p.bootstrap != NONE and (self.criterion == "ole" or self.exact_leaves):
-            raise InvalidParameter(
-                "bootstrap does not work with criterion 'ole' or leaf 'exact'; use rwse or se with leaf newton, or set"
-                " bootstrap to none"
-            )
-
-    def _check_members(self) -> None:
-        """Refuse several members where they could not be averaged, or where their losses are needed."""
-        members = self.parameters.members
-        if members > 1 and self.parameters.rounds_by == "oob":
-            raise InvalidParameter(
-                f"rounds_by oob measures one model, but members is {members}; use another of the two"
-            )
-        if members > 1 and self.objective.limits.averages:
-            raise InvalidParameter(
-                f"members must be 1 with {self.objective.name}, whose score is already an average over rounds"
-            )
-
-    def _check_categories(self) -> None:
-        """Raise InvalidParameter if the parameters ask of a categorical feature what only numbers have."""
-        if not self.categorical.any():
-            return
-        if self.criterion == "ole":
-            first = self.data.feature_names[int(np.argmax(self.categorical))]
-            raise InvalidParameter(
-                f"{spelled('criterion')} 'ole' works with numbers only, and the feature {first!r} is categorical; use rwse or se"
-            )
-        for name in self.parameters.monotone:
-            if name in self.data.categories:
-                raise InvalidParameter(f"monotone: the feature {name!r} is categorical, and categories have no order")
-
-    def columns_of(self, features: npt.NDArray[np.uint8] | None) -> npt.NDArray[np.uint8] | None:
-        """Return ``features`` (n_features,) followed by the same for the encoded columns, which come from them."""
-        if features is None or not self.encoded:
-            return features
-        return np.concatenate([features, features[[column.source for column in self.encoded]]])
-
-    def _check_boosting(self) -> None:
-        """Refuse weights of trees where the loss has its own, and a random forest without anything random."""
-        p = self.parameters
-        if p.boosting != GBDT and self.objective.limits.averages:
-            raise InvalidParameter(
-                f"boosting must be gbdt with {self.objective.name}, whose score is already an average over rounds"
-            )
+            for name in p.monotone:
+                if name in data.categories:
+                    raise InvalidParameter(
+                        f"monotone: the feature {name!r} is categorical, and categories have no order"
+                    )
+        if any(rows.offsets is not None for rows in (data.train, *(rows for _, rows in data.eval_sets))):
+            facts["offsets"] = Fact("offsets")
+        if self.options.shard is not None:
+            deviance = DEVIANCE in measures_of(p, self.options.eval_metrics, graded=data.train.graded)
+            facts["cluster"] = CLUSTER
+            facts["deviance"] = Fact("the metric deviance") if deviance else None
+            facts["encoded"] = Fact(spelled("encode_above")) if self.encoded else None
+        if facts:
+            check_loss(self.objective, p, **facts)
         of_features = min(p.feature_fraction, p.feature_fraction_by_level, p.feature_fraction_by_node)
         fraction = min(p.query_fraction, p.row_fraction, of_features)
         weighted = p.bootstrap != NONE and not (p.bootstrap == MVS and min(p.query_fraction, p.row_fraction) == 1.0)
@@ -276,20 +217,16 @@ class _Training:
                 " bootstrap to bayesian"
             )
 
+    def columns_of(self, features: npt.NDArray[np.uint8] | None) -> npt.NDArray[np.uint8] | None:
+        """Return ``features`` (n_features,) followed by the same for the encoded columns, which come from them."""
+        if features is None or not self.encoded:
+            return features
+        return np.concatenate([features, features[[column.source for column in self.encoded]]])
+
     def _out_of_bag(self) -> OutOfBag:
         if self.parameters.boosting == RF:
             return OutOfBagMean(self.objective, self.sampler, self.parameters, self.rows.starts)
         return OutOfBag(self.objective, self.sampler, self.parameters, self.rows.offsets)
-
-    def _check_link(self) -> None:
-        if self.objective.link == "identity":
-            return
-        of_probabilities = f"{self.objective.name} computes its score from probabilities"
-        if self.monotone.any():
-            raise InvalidParameter(f"monotone constraints need one score per document; {of_probabilities}")
-        sets = [self.rows, *(rows for _, rows in self.data.eval_sets)]
-        if any(rows.offsets is not None for rows in sets):
-            raise InvalidParameter(f"offsets need one score per document; {of_probabilities}")
 
     def _trained_before(self) -> list[Tree]:
         """Return the trees of the model to resume, or those of the checkpoint if it has more."""

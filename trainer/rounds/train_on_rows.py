@@ -11,11 +11,11 @@ import numpy.typing as npt
 
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.scorer.forest import Forest
-from rankmill.trainer.cluster.divided import check_divided
 from rankmill.trainer.data.layout import BlockedBins
 from rankmill.trainer.data.measured_queries import check_decides
 from rankmill.trainer.data.rows import RankedRows, TrainingData
 from rankmill.trainer.data.training_rows import resolved
+from rankmill.trainer.incompatible import check_cluster
 from rankmill.trainer.parameters import NONE, TrainParameters
 from rankmill.trainer.presets import shape_of_rows, with_preset
 from rankmill.trainer.rounds.boosting import boost
@@ -69,7 +69,7 @@ def fit(
     """
     parameters = with_preset(parameters, shape_of_rows(data), options.resume)
     if options.shard is not None:
-        check_divided(parameters, options)
+        check_cluster(parameters, options.base_model)
     if parameters.refit == NONE:
         return _fit_once(data, parameters, options, checkpoints)
     if not data.eval_sets:
