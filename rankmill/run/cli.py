@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from rankmill.foundation.command_line import AsJson, CacheFolder, takes_options
 from rankmill.registry.cli_options import DEFAULT_FOLDER, RegistryFolder
 from rankmill.run.stage_choice import StageChoice
-
-if TYPE_CHECKING:
-    from rankmill.run.events import Observer
-    from rankmill.run.work import Work
 
 app = typer.Typer()
 
@@ -56,7 +52,6 @@ def run(
     """
     import json
 
-    from rankmill.run.observers import observer_of
     from rankmill.run.runner import RunRequest, plan_of
     from rankmill.run.runner import run as run_chain
 
@@ -74,9 +69,6 @@ def run(
         typer.echo(plan_json or "\n".join(f"{stage:<9} {what:<5} {why}" for stage, what, why in rows))
         return
 
-    def observer(work: Work) -> Observer:
-        return observer_of(work.config, work.folder)
-
-    report = run_chain(request, observer)
+    report = run_chain(request)
     typer.echo(report.render(json=as_json))
     report.require()

@@ -48,8 +48,8 @@ if TYPE_CHECKING:
     from rankmill.clicks.models.options import ClickFitOptions, ClickModelName
     from rankmill.clicks.spilled_log import SpilledLog
     from rankmill.config import ClicksSection
-    from rankmill.run.events import Artefact
     from rankmill.run.stage import StageRecord
+    from rankmill.run.stage_facts import Artefact
 
 WITHOUT_EFFECT = {"memory"}
 NOT_CORRECTED = "the log supports no correction, so that labels are click-through rates"

@@ -19,10 +19,9 @@ from rankmill.pipeline.read.batch import Quarantine
 from rankmill.pipeline.read.query_sizes import find_sizes
 from rankmill.run import CLICKS, JUDGMENTS, PEOPLE
 from rankmill.run.drift import drift_of
-from rankmill.run.events import Artefact
 from rankmill.run.gate_stages import split_for
 from rankmill.run.stage import Inputs, Made, Say, Stage, as_options
-from rankmill.run.stage_facts import BinFacts, DriftFacts, IngestFacts
+from rankmill.run.stage_facts import Artefact, BinFacts, DriftFacts, IngestFacts
 from rankmill.scorer.evaluate.slices import GRADE_MIX, QUERY_SIZE
 
 if TYPE_CHECKING:

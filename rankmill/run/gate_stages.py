@@ -16,9 +16,8 @@ from rankmill.pipeline.options import ReadOptions
 from rankmill.registry import Version
 from rankmill.registry.names import PRODUCTION
 from rankmill.run import CLICK_MODEL, CLICKS, GATE
-from rankmill.run.events import Artefact
 from rankmill.run.stage import Inputs, Made, Say, Stage, as_options
-from rankmill.run.stage_facts import GateFacts, PromoteFacts
+from rankmill.run.stage_facts import Artefact, GateFacts, PromoteFacts
 from rankmill.scorer.memory import MemoryPlan
 from rankmill.scorer.metrics.conventions import OURS, named_convention
 from rankmill.scorer.models import predictor_of

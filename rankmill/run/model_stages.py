@@ -19,9 +19,8 @@ from rankmill.gate.learnt_from_clicks import CLICKS as CLICKS_LEARNT_FROM
 from rankmill.gate.learnt_from_clicks import LearntFromClicks
 from rankmill.registry.names import PRODUCTION
 from rankmill.run import EVALUATION, TRAINING
-from rankmill.run.events import Artefact
 from rankmill.run.stage import Inputs, Made, Say, Stage, as_options
-from rankmill.run.stage_facts import EvaluateFacts, NaiveFacts, TrainFacts
+from rankmill.run.stage_facts import Artefact, EvaluateFacts, NaiveFacts, TrainFacts
 from rankmill.run.work import version_artefact
 from rankmill.scorer.evaluate.evaluate import evaluate
 from rankmill.scorer.model_service import MODEL_SUFFIX

@@ -17,10 +17,9 @@ from rankmill.registry.names import PRODUCTION
 from rankmill.report.report_files import write_report
 from rankmill.report.subject import Known
 from rankmill.run import CLICK_MODEL, CLICKS, DESCRIPTION, DRIFT, EVALUATION, GATE, REPORT, TRAINING
-from rankmill.run.events import Artefact
 from rankmill.run.gate_stages import result_of
 from rankmill.run.stage import Inputs, Made, Say, Stage, as_options
-from rankmill.run.stage_facts import RankedBy, ReportFacts, RerankFacts
+from rankmill.run.stage_facts import Artefact, RankedBy, ReportFacts, RerankFacts
 from rankmill.run.work import version_artefact
 from rankmill.scorer.metrics import DEFAULT_METRICS
 from rankmill.scorer.model_service import ModelIdentity

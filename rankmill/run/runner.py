@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -23,24 +23,12 @@ from rankmill.foundation.storage.location import Location
 from rankmill.run.click_stages import ClicksStage, NaiveStage
 from rankmill.run.data_stages import BinStage, IngestStage
 from rankmill.run.drift import check_drift, keep_for_next
-from rankmill.run.events import (
-    Event,
-    Observer,
-    Outcome,
-    RunEnded,
-    RunStarted,
-    StageDone,
-    StageFailed,
-    StageSaid,
-    StageSkipped,
-    StageStarted,
-)
 from rankmill.run.gate_stages import GateStage, PromoteStage, look_at_candidates, refuse_protected, try_candidates
-from rankmill.run.last_run import LastRunFile
 from rankmill.run.model_stages import EvaluateStage, TrainStage
 from rankmill.run.outcome import RunReport
 from rankmill.run.output_stages import ReportStage, RerankStage, standing
 from rankmill.run.run_lock import hold
+from rankmill.run.run_log import Clock, Outcome, RunLog, log_of, was_stopped, write_line
 from rankmill.run.stage import StageRecord, decide, key_of, read_record, write_record
 from rankmill.run.stage_choice import STAGE_NAMES, WITHOUT_CLICKS, StageChoice
 from rankmill.run.work import Work
@@ -86,13 +74,13 @@ def check_inputs(work: Work, choice: StageChoice) -> None:
     refuse_protected(work)
 
 
-def run_stages(work: Work, choice: StageChoice, tell: Observer, at: Callable[[str], None]) -> list[str]:
+def run_stages(work: Work, choice: StageChoice, log: RunLog, at: Callable[[str], None]) -> list[str]:
     """Execute the stages of ``choice`` that are due, and return their names.
 
     Parameters
     ----------
-    tell
-        Called with each event.
+    log
+        Receives what happens.
     at
         Called with the name of each stage before it begins.
 
@@ -108,7 +96,7 @@ def run_stages(work: Work, choice: StageChoice, tell: Observer, at: Callable[[st
         stage = kind(work)
         if kind.name not in choice.stages:
             _load_facts(stage, choice)
-        elif _do_if_due(stage, tell, at, forced=kind.name in choice.forced):
+        elif _do_if_due(stage, log, at, forced=kind.name in choice.forced):
             done.append(kind.name)
     return done
 
@@ -133,30 +121,30 @@ def _load_facts(stage: Stage, choice: StageChoice) -> None:
         setattr(stage.work.facts, stage.name, record.facts)
 
 
-def _do_if_due(stage: Stage, tell: Observer, at: Callable[[str], None], *, forced: bool) -> bool:
+def _do_if_due(stage: Stage, log: RunLog, at: Callable[[str], None], *, forced: bool) -> bool:
     name, work = stage.name, stage.work
     if (why := stage.skip_reason()) is not None:
-        tell(StageSkipped(stage=name, why=why))
+        log.skipped(name, why)
         return False
     record, inputs = _record(stage), stage.inputs()
     decision = decide(stage, record, inputs, forced=forced)
     if record is not None and not decision.due:
         setattr(work.facts, name, record.facts)
-        tell(StageSkipped(stage=name, why=decision.why))
+        log.skipped(name, decision.why)
         return False
     try:
         at(name)
-        tell(StageStarted(stage=name, why=decision.why, doing=stage.doing(), inputs=stage.reads()))
-        output = stage.run(lambda line: tell(StageSaid(stage=name, line=line)))
+        log.began(name, stage.doing(), decision.why, stage.reads())
+        output = stage.run(lambda line: log.said(name, line))
         outputs = {work.inside(path): work.digests.of(path) for path in output.files}
         key = key_of(name, inputs)
         write_record(work.stages, StageRecord(stage=name, key=key, inputs=inputs, outputs=outputs, facts=output.facts))
         artefacts = tuple(map(work.file_artefact, output.files)) if output.artefacts is None else output.artefacts
     except BaseException as error:
-        tell(StageFailed(stage=name, error=error, stopped=isinstance(error, (SystemExit, KeyboardInterrupt))))
+        log.failed(name, error)
         raise
     setattr(work.facts, name, output.facts)
-    tell(StageDone(stage=name, outputs=artefacts, facts=output.facts))
+    log.done(name, output.facts, artefacts)
     return True
 
 
@@ -243,17 +231,15 @@ class RunRequest:
 
 
 @spelled_for_a_file()
-def run(
-    asked: RunRequest, observer: Callable[[Work], Observer], clock: Callable[[], datetime] | None = None
-) -> RunReport:
-    """Execute the stages that are due, and report each event.
+def run(asked: RunRequest, write: Callable[[str], None] = write_line, clock: Clock | None = None) -> RunReport:
+    """Execute the stages that are due, and report what happens.
 
     Parameters
     ----------
-    observer
-        Returns the observer of the run's events, once the configuration is read.
+    write
+        Receives each line of text about the run; the log and ``last_run.json`` are written in any case.
     clock
-        Clock for ``last_run.json``; artefacts contain no times.
+        Clock of the log; artefacts contain no times.
 
     Raises
     ------
@@ -262,50 +248,42 @@ def run(
     Exception
         Any error of a stage or of the configuration.  A refused promotion is raised by `RunReport.require`.
     """
-    clock = clock or (lambda: datetime.now(UTC))
     work = asked.work()
     with work.open():
         check_inputs(work, asked.choice)
-        return _run(work, asked, observer, clock)
+        work.path.mkdir(parents=True, exist_ok=True)
+        run_id = str(uuid.uuid4())
+        with hold(work.path, run_id) as lease:
+            log_file = log_of(work.config, work.folder)
+            log = RunLog(work.path, log_file, run_id, asked.day, write=write, clock=clock)
+            stages = [kind.name for kind in _stages(work, asked.choice) if kind.name in asked.choice.stages]
+            log.started(asked.config, stages, lease.died)
+            try:
+                return _run(work, asked.choice, log, lease.at)
+            except BaseException as error:
+                code = code_of(error)
+                log.ended("stopped" if was_stopped(error) else "drift" if code == DRIFT else "failed", code)
+                raise
+            finally:
+                with suppress(OSError):  # it is only a cache
+                    work.digests.keep()
+                lease.end()
 
 
-def _run(
-    work: Work, asked: RunRequest, observer: Callable[[Work], Observer], clock: Callable[[], datetime]
-) -> RunReport:
-    work.path.mkdir(parents=True, exist_ok=True)
-    run_id = str(uuid.uuid4())
-    with hold(work.path, run_id) as lease:
-        story, watch = LastRunFile(work.path, run_id, asked.day, clock), observer(work)
-
-        def tell(event: Event) -> None:
-            story(event)
-            watch(event)
-
-        tell(
-            RunStarted(
-                run_id=run_id,
-                config=asked.config,
-                work=work.path,
-                stages=tuple(kind.name for kind in _stages(work, asked.choice) if kind.name in asked.choice.stages),
-                logical_date=asked.day,
-                died=lease.died,
-            )
-        )
-        try:
-            done = run_stages(work, asked.choice, tell, lease.at)
-            report = RunReport.of(work, asked.choice.reached)
-            tell(_ended(report, done))
-            complete = asked.choice.last == STAGE_NAMES[-1]  # false with --until
-            if work.config.drift is not None and complete:
-                keep_for_next(work.dataset(), work.path)
-        except BaseException as error:
-            stopped, code = isinstance(error, (SystemExit, KeyboardInterrupt)), code_of(error)
-            tell(RunEnded(outcome="stopped" if stopped else "drift" if code == DRIFT else "failed", exit_code=code))
-            raise
-        finally:
-            with suppress(OSError):  # it is only a cache
-                work.digests.keep()
-            lease.end()
+def _run(work: Work, choice: StageChoice, log: RunLog, at: Callable[[str], None]) -> RunReport:
+    done = run_stages(work, choice, log, at)
+    report = RunReport.of(work, choice.reached)
+    outcome: Outcome = "done" if done else "unchanged"
+    code = DONE
+    try:
+        report.require()
+    except Exception as error:
+        code = code_of(error)
+        outcome = {GATE_NOT_PASSED: "gate not passed", DRIFT: "drift"}.get(code, "failed")  # type: ignore[assignment]
+    log.ended(outcome, code, report.summary())
+    complete = choice.last == STAGE_NAMES[-1]  # false with --until
+    if work.config.drift is not None and complete:
+        keep_for_next(work.dataset(), work.path)
     return report
 
 
@@ -316,14 +294,3 @@ def plan_of(asked: RunRequest) -> list[PlannedStage]:
     with work.open():
         check_inputs(work, asked.choice)
         return plan(work, asked.choice)
-
-
-def _ended(report: RunReport, done: list[str]) -> RunEnded:
-    outcome: Outcome = "done" if done else "unchanged"
-    code = DONE
-    try:
-        report.require()
-    except Exception as error:
-        code = code_of(error)
-        outcome = {GATE_NOT_PASSED: "gate not passed", DRIFT: "drift"}.get(code, "failed")  # type: ignore[assignment]
-    return RunEnded(outcome=outcome, exit_code=code, facts=report.summary())

@@ -21,8 +21,7 @@ from rankmill.foundation.storage.publish import write_atomically
 from rankmill.run.work import Work, version_artefact
 
 if TYPE_CHECKING:
-    from rankmill.run.events import Artefact
-    from rankmill.run.stage_facts import Facts
+    from rankmill.run.stage_facts import Artefact, Facts
 
 Say = Callable[[str], None]
 

@@ -6,13 +6,26 @@ They are stored as JSON in the records of stages, in the order of the fields.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from rankmill.foundation.records import left_out
 from rankmill.scorer.evaluate.evaluation import Figure
 
 Interval = tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Artefact:
+    """An input or output of a stage."""
+
+    kind: Literal["file", "folder", "dataset", "model", "alias"]
+    name: str
+    """A path (absolute or relative to the folder of the configuration), ``NAME@7``, or ``NAME@alias``."""
+    digest: str | None = None
+    """sha256 of the bytes in hexadecimal, or the digest of a dataset."""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """Sizes as JSON values: ``rows``, ``queries``, ``bytes``, ``files``, ``features`` (a number), .."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

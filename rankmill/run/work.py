@@ -18,8 +18,7 @@ from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.read.files import find_files
 from rankmill.registry import Registry, Version
 from rankmill.run import CACHE, STAGES
-from rankmill.run.events import Artefact
-from rankmill.run.stage_facts import RunFacts
+from rankmill.run.stage_facts import Artefact, RunFacts
 from rankmill.scorer.model import Model
 from rankmill.scorer.model_service import model_of
 

@@ -48,7 +48,7 @@ def run_once(tmp_path_factory) -> Path:
     from tests.rankmill.test_run import write_project
 
     folder = write_project(tmp_path_factory.mktemp("run_once"))
-    run(RunRequest(config=folder / "rankmill.toml", registry=folder / "registry"), lambda _: lambda _: None)
+    run(RunRequest(config=folder / "rankmill.toml", registry=folder / "registry"), lambda _line: None)
     return folder
 
 

@@ -13,7 +13,7 @@ from rankmill.foundation.errors import ConfigError, InputError
 from rankmill.foundation.options import values_of
 from rankmill.pipeline.group.query_splits import parse_split_time
 from rankmill.pipeline.options import IngestOptions
-from rankmill.run.observers import log_of
+from rankmill.run.run_log import log_of
 from rankmill.scorer.metrics import Policy
 from rankmill.trainer.parameters import TrainParameters
 from tests.refusals import refused

@@ -16,7 +16,7 @@ from rankmill.pipeline.synth import write_synthetic
 from rankmill.registry import Registry
 from rankmill.run.stage_choice import WITHOUT_CLICKS
 from rankmill.run.work import Work
-from tests.rankmill.observers.story import read_lines
+from tests.rankmill.run_events import read_lines
 from tests.refusals import only_line, refused, unnamed
 
 GATE = "[gate]\nmargin = 0.2\nallow_significantly_worse = true\n"  # a version of few trees may well be

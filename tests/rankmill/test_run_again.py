@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,13 +16,13 @@ from rankmill.cli import execute
 from rankmill.foundation.cluster.workers import open_cluster
 from rankmill.foundation.errors import InputError, RunUnderWay
 from rankmill.registry import Registry
-from rankmill.run.events import Event, RunEnded, RunStarted, StageSkipped, StageStarted
 from rankmill.run.run_lock import hold, holder_of
 from rankmill.run.runner import RunRequest, plan_of, run
 from rankmill.run.stage import differences, read_record
 from rankmill.run.stage_choice import WITHOUT_CLICKS, StageChoice
 from rankmill.run.stage_facts import BinFacts, TrainFacts
 from tests.clusters import on, opened_by
+from tests.rankmill.run_events import read_lines
 from tests.rankmill.test_run import files_of, write_project
 from tests.refusals import refused, unnamed
 
@@ -38,18 +39,26 @@ def project(run_once: Path, tmp_path: Path) -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
-def again(project: Path, **asked) -> tuple[list[str], list[Event]]:
-    """Run once more, without the report if nothing else is asked; which stages were done, and all that was told."""
+Events = list[dict[str, Any]]
+
+
+def again(project: Path, **asked) -> tuple[list[str], Events]:
+    """Run once more, without the report if nothing else is asked; return the stages that were executed, and the events of the log."""
     asked.setdefault("choice", BEFORE_THE_REPORT)
-    events: list[Event] = []
-    question = RunRequest(config=project / "rankmill.toml", registry=project / "registry", **asked)
-    run(question, lambda _: events.append)
-    return [event.stage for event in events if isinstance(event, StageStarted)], events
+    log = project / "out" / "log.jsonl"
+    before = len(read_lines(log))
+    run(RunRequest(config=project / "rankmill.toml", registry=project / "registry", **asked), lambda _line: None)
+    events = read_lines(log)[before:]
+    return [event["stage"] for event in of("stage_started", events)], events
 
 
-def outcome(events: list[Event]) -> tuple[str, int]:
-    (end,) = [event for event in events if isinstance(event, RunEnded)]
-    return end.outcome, end.exit_code
+def of(name: str, events: Events) -> Events:
+    return [event for event in events if event["event"] == name]
+
+
+def outcome(events: Events) -> tuple[str, int]:
+    (end,) = of("run_ended", events)
+    return end["outcome"], end["exit_code"]
 
 
 def edit(project: Path, old: str, new: str) -> None:
@@ -63,7 +72,7 @@ def test_nothing_is_done_where_nothing_has_changed(project: Path) -> None:
     stages, events = again(project, choice=StageChoice())
     assert stages == []
     assert outcome(events) == ("unchanged", 0)
-    assert [event.stage for event in events if isinstance(event, StageSkipped)] == list(WITHOUT_CLICKS)
+    assert [event["stage"] for event in of("stage_skipped", events)] == list(WITHOUT_CLICKS)
     assert files_of(project) == before
     told = json.loads((project / "out" / "last_success.json").read_text())
     assert told == json.loads((project / "out" / "last_run.json").read_text())
@@ -174,8 +183,8 @@ def test_new_judgments_make_a_new_version(project: Path) -> None:
     (project / "judgments" / "c.txt").write_text(first.read_text().replace("qid:a", "qid:c"))
     done, events = again(project)
     assert done == list(WITHOUT_CLICKS[:-1])
-    (started,) = [event for event in events if isinstance(event, StageStarted) and event.stage == "ingest"]
-    assert started.why == "sources judgments/c.txt is new"
+    (started,) = [event for event in of("stage_started", events) if event["stage"] == "ingest"]
+    assert started["why"] == "sources judgments/c.txt is new"
     assert Registry(project / "registry").state("web").target("production") == 2
 
 
@@ -254,11 +263,11 @@ def test_the_next_run_tells_of_one_that_died(project: Path) -> None:
     with hold(project / "out", "the-first") as lease:
         lease.at("train")
     _, events = again(project)
-    (started,) = [event for event in events if isinstance(event, RunStarted)]
-    assert "run the-first" in (started.died or "")
+    (started,) = of("run_started", events)
+    assert "run the-first" in started["died"]
     _, events = again(project)
-    (started,) = [event for event in events if isinstance(event, RunStarted)]
-    assert started.died is None
+    (started,) = of("run_started", events)
+    assert "died" not in started
 
 
 def test_the_logical_date_is_part_of_names(project: Path, capsys) -> None:

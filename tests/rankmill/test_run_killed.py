@@ -43,7 +43,7 @@ def told(project: Path) -> list[tuple[str, int | None]]:
 
 
 def once(project: Path) -> None:
-    run(RunRequest(config=project / "rankmill.toml", registry=project / "registry"), lambda _: lambda _: None)
+    run(RunRequest(config=project / "rankmill.toml", registry=project / "registry"), lambda _line: None)
 
 
 @pytest.mark.slow

@@ -11,17 +11,15 @@ from typing import Any
 import pytest
 
 from rankmill.foundation.errors import InputError, RankmillError, UnknownModel
-from rankmill.foundation.records import as_json
 from rankmill.gate.gate_rules import GateOptions
 from rankmill.gate.recording import gate
 from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.registry import Registry
-from rankmill.run.events import Event, RunEnded, StageStarted
 from rankmill.run.run_lock import left_behind
 from rankmill.run.runner import RunRequest, plan_of, run
 from rankmill.run.stage_choice import StageChoice
 from tests.rankmill.test_run import GATE
-from tests.rankmill.test_run_again import again, edit, outcome
+from tests.rankmill.test_run_again import Events, again, edit, of, outcome
 from tests.refusals import refused
 
 
@@ -33,9 +31,9 @@ def project(run_once: Path, tmp_path: Path) -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
-def told(events: list[Event]) -> dict[str, Any]:
-    (end,) = [event for event in events if isinstance(event, RunEnded)]
-    found: dict[str, Any] = as_json(end.facts)
+def results(events: Events) -> dict[str, Any]:
+    (end,) = of("run_ended", events)
+    found: dict[str, Any] = end["facts"]
     return found
 
 
@@ -49,7 +47,7 @@ def test_what_is_not_asked_for_any_more_is_not_told_of(project: Path) -> None:
     edit(project, '[rerank]\ncandidates = ["candidates.txt"]\ntop_k = 5\n', "")
     done, events = again(project)
     assert done == ["ingest", "bin", "train"]
-    found = told(events)
+    found = results(events)
     assert found["model"]["version"] == "web@2"
     assert (found["evaluation"], found["gate"], found["ranked"]) == (None, None, None)
 
@@ -86,12 +84,12 @@ def test_an_alias_without_a_gate_that_was_taken_back_ranks_what_it_means(project
     edit(project, GATE, '[promote]\nalias = "staging"\n')
     again(project)
     edit(project, "n_rounds = 12", "n_rounds = 13")
-    assert told(again(project)[1])["ranked"]["model"]["number"] == 2
+    assert results(again(project)[1])["ranked"]["model"]["number"] == 2
     Registry(project / "registry").rollback("web", alias="staging")
     done, events = again(project)
     assert done == ["rerank"]
     assert outcome(events) == ("gate not passed", 11)
-    assert told(events)["ranked"]["model"]["number"] == 1
+    assert results(events)["ranked"]["model"]["number"] == 1
 
 
 def test_a_plan_skips_what_the_run_skips_though_it_was_asked_for(project: Path) -> None:
@@ -131,17 +129,17 @@ def test_what_can_be_refused_is_refused_before_the_training(
 def test_what_another_version_was_worth_is_not_told_of_this_one(project: Path) -> None:
     edit(project, "n_rounds = 12", "n_rounds = 13")
     again(project, choice=StageChoice(last="train"))
-    found = told(again(project, choice=StageChoice(first="gate", last="gate"))[1])
+    found = results(again(project, choice=StageChoice(first="gate", last="gate"))[1])
     assert (found["model"]["version"], found["evaluation"]) == ("web@2", None)
 
 
 def test_a_request_to_end_as_a_stage_begins_is_known_of_the_stage(project: Path) -> None:
-    def ends(event: Event) -> None:
-        if isinstance(event, StageStarted):
+    def ends(line: str) -> None:
+        if line.startswith("bin: "):
             raise SystemExit(143)
 
     with pytest.raises(SystemExit):
-        run(question(project, choice=StageChoice(last="bin", forced=frozenset({"bin"}))), lambda _: ends)
+        run(question(project, choice=StageChoice(last="bin", forced=frozenset({"bin"}))), ends)
     kept = json.loads((project / "out" / "last_run.json").read_text())
     assert (kept["outcome"], kept["exit_code"], kept["stages"]["bin"]) == ("stopped", 143, "stopped")
     assert left_behind(project / "out") is None

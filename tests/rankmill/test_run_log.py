@@ -1,4 +1,4 @@
-"""The log as JSON lines, and what a kill or a full disk may leave of it."""
+"""The log of a run: text, JSON lines, and what a kill or a full disk may leave of it."""
 
 from __future__ import annotations
 
@@ -6,23 +6,20 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterable
+from datetime import date
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rankmill.foundation.errors import DriftAlarm, MalformedLine
-from rankmill.run import jsonl_file
-from rankmill.run.events import Artefact, Event, RunEnded, StageFailed, StageSkipped
-from rankmill.run.log_lines import LogFile
-from rankmill.run.observers import FanOut
-from rankmill.run.plain_json import LONGEST, json_line
-from tests.rankmill.observers.story import RUN_ID, Ticking, failed, night, read_lines, stage, started
+from rankmill.foundation.errors import ConfigError, DriftAlarm, MalformedLine
+from rankmill.run.run_log import LONGEST, RunLog, json_line
+from rankmill.run.stage_facts import Artefact
+from tests.rankmill.run_events import RUN_ID, Reports, failed, night, read_lines
 from tests.waiting import LIMIT, until
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 ALWAYS = {"ts", "level", "event", "run_id", "message", "peak_memory_bytes"}
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary(max_size=8).map(os.fsdecode),
@@ -52,14 +49,13 @@ def test_whatever_an_event_holds_is_one_line_of_json(record: dict) -> None:
     str(found).encode("utf-8")  # no half of a character
 
 
-def logged(folder: Path, events: Iterable[Event], ticking: Ticking | None = None) -> list[dict]:
-    ticking, path = ticking or Ticking(), folder / "log.jsonl"
-    ticking.tell(LogFile(path, ticking.clock), [*events])
-    return [strict(line) for line in path.read_text("ascii").splitlines(keepends=True)]
+def logged(reports: Reports) -> list[dict]:
+    return [strict(line) for line in reports.path.read_text("ascii").splitlines(keepends=True)]
 
 
 def test_every_event_is_a_line_with_the_same_fields(tmp_path: Path) -> None:
-    records = logged(tmp_path, [*night(), *failed(SystemExit(143), stopped=True, code=143)])
+    reports = Reports(tmp_path, day=date(2026, 11, 21)).then(*night(), *failed(SystemExit(143), "stopped", 143))
+    records = logged(reports)
     for record in records:
         assert record.keys() >= ALWAYS
         assert record["run_id"] == RUN_ID
@@ -80,17 +76,17 @@ def test_every_event_is_a_line_with_the_same_fields(tmp_path: Path) -> None:
 
 def test_levels_say_how_much_somebody_should_care(tmp_path: Path) -> None:
     error = MalformedLine(Path("caf\udce9.txt"), 3, 1, "x" * 90_000, "a number")
-    events = (
-        started(died="killed"),
-        StageFailed(stage="ingest", error=error),
-        StageFailed(stage="bin", error=DriftAlarm("f1 moved")),
-        RunEnded(outcome="stopped", exit_code=130),
-        RunEnded(outcome="failed", exit_code=10),
-        RunEnded(outcome="gate not passed", exit_code=11),
-        RunEnded(outcome="drift", exit_code=12),
-        RunEnded(outcome="unchanged", exit_code=0),
+    reports = Reports(tmp_path).then(
+        lambda log: log.started(Path("c"), (), died="killed"),
+        lambda log: log.failed("ingest", error),
+        lambda log: log.failed("bin", DriftAlarm("f1 moved")),
+        lambda log: log.ended("stopped", 130),
+        lambda log: log.ended("failed", 10),
+        lambda log: log.ended("gate not passed", 11),
+        lambda log: log.ended("drift", 12),
+        lambda log: log.ended("unchanged", 0),
     )
-    records = logged(tmp_path, events)
+    records = logged(reports)
     levels = ["warning", "error", "warning", "warning", "error", "warning", "warning", "info"]
     assert [record["level"] for record in records] == levels
     assert records[1]["error"]["kind"] == "MalformedLine"
@@ -100,24 +96,74 @@ def test_levels_say_how_much_somebody_should_care(tmp_path: Path) -> None:
 
 def test_a_line_does_not_list_ten_thousand_files(tmp_path: Path) -> None:
     files = tuple(Artefact(kind="file", name=f"{number}") for number in range(10_000))
-    record, *_ = logged(tmp_path, stage("ingest", inputs=files))
+    (record,) = logged(Reports(tmp_path).then(lambda log: log.began("ingest", "files", "", files)))
     assert (len(record["inputs"]), record["inputs_not_listed"]) == (100, 9_900)
+
+
+# ---- text ------------------------------------------------------------------------------------------------------------
+
+
+def test_every_stage_says_what_it_does_why_and_what_came_out(tmp_path: Path) -> None:
+    assert Reports(tmp_path).then(*night()).lines == [
+        "ingest: ingest it (not done yet)",
+        "ingest: done: 1,200 documents, 60 queries, 12 features, 1 rejected rows [1.5 s]",
+        "bin: bin it (not done yet)",
+        "bin: done: largest PSI 0.200, 1 drifted [1.5 s]",
+        "train: web (dataset is another)",
+        "compiling",
+        "train: done: web@7 [3.0 s]",
+        "evaluate: evaluate it (not done yet)",
+        "evaluate: done: test ndcg@10 0.4125 [1.5 s]",
+        "gate: gate it (not done yet)",
+        "gate: done: passed, ndcg@10 +0.0100 (-0.0010 to +0.0210) [1.5 s]",
+        "promote: promote it (not done yet)",
+        "promote: done: production is version 7 [1.5 s]",
+        "rerank: rerank it (not done yet)",
+        "rerank: done: 45 documents, 9 queries [1.5 s]",
+        "report: skipped, nothing has changed",
+        "run: done [25.5 s]",
+    ]
+
+
+def test_the_message_of_an_error_is_left_to_the_command(tmp_path: Path) -> None:
+    error = OSError(28, "No space left on device", "x")
+    assert Reports(tmp_path).then(*failed(error, "failed", 74)).lines == [
+        "ingest: 2 files (asked for)",
+        "ingest: failed [1.5 s]",
+        "run: failed, exit code 74 [4.5 s]",
+    ]
+    stopped = Reports(tmp_path).then(*failed(SystemExit(143), "stopped", 143)).lines
+    assert stopped[1:] == [
+        "ingest: stopped; the next run resumes here [1.5 s]",
+        "run: stopped, exit code 143 [4.5 s]",
+    ]
+
+
+def test_no_line_breaks_the_terminal(tmp_path: Path) -> None:
+    died = "a run of yesterday died at train\n\x1b[2J\r"
+    lines = (
+        Reports(tmp_path)
+        .then(lambda log: log.started(Path("c"), (), died), *failed(ConfigError("a\nb"), "failed", 2))
+        .lines
+    )
+    assert lines[0] == r"a run of yesterday died at train \u001b[2J\u000d"
+    assert all(line.isprintable() for line in lines)
 
 
 # ---- the file --------------------------------------------------------------------------------------------------------
 
 
-def write_runs(path: Path, runs: int) -> None:
+def write_runs(folder: Path, runs: int, path: Path | None = None) -> None:
     for number in range(runs):
-        tell = LogFile(path, Ticking().clock)
-        tell(started(run_id=f"run {number}"))
-        tell(StageSkipped(stage="bin", why="nothing has changed"))
-        tell(RunEnded(outcome="unchanged", exit_code=0))
+        log = RunLog(folder, path or folder / "log.jsonl", f"run {number}", write=lambda _line: None)
+        log.started(Path("c"), ())
+        log.skipped("bin", "nothing has changed")
+        log.ended("unchanged", 0)
 
 
 def test_the_file_has_the_lines_of_one_run_after_another(tmp_path: Path) -> None:
     path = tmp_path / "new" / "log.jsonl"
-    write_runs(path, 3)
+    write_runs(tmp_path, 3, path)
     records = read_lines(path)
     assert [record["event"] for record in records] == ["run_started", "stage_skipped", "run_ended"] * 3
     assert [record["run_id"] for record in records[::3]] == ["run 0", "run 1", "run 2"]
@@ -126,34 +172,39 @@ def test_the_file_has_the_lines_of_one_run_after_another(tmp_path: Path) -> None
 @pytest.mark.parametrize("torn", [b'{"ts": "20', b"{" * 200_000, b"\x00\x00", b""])
 def test_a_torn_last_line_is_left_out_by_a_reader_and_cut_by_the_next_run(tmp_path: Path, torn: bytes) -> None:
     path = tmp_path / "log.jsonl"
-    write_runs(path, 1)
+    write_runs(tmp_path, 1)
     whole = path.read_bytes()
     path.write_bytes(whole + torn)
     assert len(read_lines(path)) == 3
-    write_runs(path, 1)
+    write_runs(tmp_path, 1)
     assert path.read_bytes().startswith(whole)
     assert [record["event"] for record in read_lines(path)] == ["run_started", "stage_skipped", "run_ended"] * 2
     assert len(path.read_bytes().splitlines()) == 6
     path.write_bytes(torn)  # of the very first line
-    write_runs(path, 1)
+    write_runs(tmp_path, 1)
     assert len(path.read_bytes().splitlines()) == 3
 
 
-def test_a_line_that_the_disk_has_no_room_for_leaves_nothing_of_itself(tmp_path: Path, monkeypatch) -> None:
+def test_a_full_disk_leaves_no_part_of_a_line_and_is_said_once(tmp_path: Path, monkeypatch) -> None:
+    write_runs(tmp_path, 1)
     path = tmp_path / "log.jsonl"
-    write_runs(path, 1)
     whole = path.read_bytes()
     real = os.write
 
     def half(handle: int, data: bytes) -> int:
         if len(data) > 10:
             return real(handle, data[:10])
-        raise OSError(28, "No space left on device")
+        raise OSError(28, "No space left on device", os.fspath(path))
 
-    monkeypatch.setattr(jsonl_file.os, "write", half)
-    with pytest.raises(OSError, match="No space"):
-        write_runs(path, 1)
+    reports = Reports(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", half)
+        reports.then(*failed(ConfigError("a"), "failed", 2))
     assert path.read_bytes() == whole
+    problem = f"log {path}: {path}: No space left on device; the run continues without it"
+    assert [line for line in reports.lines if line.startswith("log")] == [problem]
+    reports.then(lambda log: log.skipped("bin", "nothing has changed"))
+    assert len(read_lines(path)) == 4
 
 
 @pytest.mark.slow
@@ -161,13 +212,12 @@ def test_several_processes_write_whole_lines_to_one_file(tmp_path: Path) -> None
     path = tmp_path / "log.jsonl"
     script = f"""
 from pathlib import Path
-from rankmill.run.events import RunStarted, StageSaid
-from rankmill.run.log_lines import LogFile
+from rankmill.run.run_log import RunLog
 
 for number in range(30):
-    tell = LogFile(Path({str(path)!r}))
-    tell(RunStarted(run_id=f"{{number}}", config=Path("c"), work=Path("w"), stages=()))
-    tell(StageSaid(stage="train", line="x" * 100))
+    log = RunLog(Path({str(tmp_path)!r}), Path({str(path)!r}), f"{{number}}", write=lambda _line: None)
+    log.started(Path("c"), ())
+    log.said("train", "x" * 100)
 """
     processes = [subprocess.Popen([sys.executable, "-c", script], cwd=ROOT) for _ in range(3)]
     assert [process.wait(LIMIT) for process in processes] == [0, 0, 0]
@@ -180,13 +230,12 @@ def test_killed_while_it_writes_at_most_the_last_line_is_torn(tmp_path: Path) ->
     path = tmp_path / "log.jsonl"
     script = f"""
 from pathlib import Path
-from rankmill.run.log_lines import LogFile
-from rankmill.run.events import RunStarted, StageSaid
+from rankmill.run.run_log import RunLog
 
-tell = LogFile(Path({str(path)!r}))
-tell(RunStarted(run_id="killed", config=Path("c"), work=Path("w"), stages=()))
+log = RunLog(Path({str(tmp_path)!r}), Path({str(path)!r}), "killed", write=lambda _line: None)
+log.started(Path("c"), ())
 while True:
-    tell(StageSaid(stage="train", line="x" * 9_000))
+    log.said("train", "x" * 9_000)
 """
     process = subprocess.Popen([sys.executable, "-c", script], cwd=ROOT)
     until(lambda: path.exists() and path.stat().st_size >= 200_000, process)
@@ -195,41 +244,19 @@ while True:
     left = path.read_bytes()
     whole = left.count(b"\n")
     assert len(read_lines(path)) == whole > 20
-    write_runs(path, 1)
+    write_runs(tmp_path, 1)
     assert path.read_bytes()[: left.rindex(b"\n") + 1] == left[: left.rindex(b"\n") + 1]
     assert len(read_lines(path)) == len(path.read_bytes().splitlines()) == whole + 3
 
 
-# ---- one that fails --------------------------------------------------------------------------------------------------
-
-
-def test_an_observer_that_fails_is_said_once_and_ends_nothing() -> None:
-    heard, said = [], []
-
-    def full(event: object) -> None:
-        raise OSError(28, "No space left on device", "work/log.jsonl")
-
-    def broken(event: object) -> None:
-        raise ZeroDivisionError
-
-    tell = FanOut({"log": full, "metrics": broken, "text": heard.append}, said.append)
-    events = night()
-    for event in events:
-        tell(event)
-    assert heard == events
-    assert said == [
-        "log: work/log.jsonl: No space left on device; the run continues without it",
-        "metrics: ZeroDivisionError; the run continues without it",
-    ]
-
-
-def test_an_interrupt_is_not_swallowed_and_a_broken_stderr_is_borne() -> None:
-    def interrupted(event: object) -> None:
+def test_an_interrupt_is_not_swallowed_and_a_closed_stderr_ends_nothing(tmp_path: Path) -> None:
+    def interrupted(line: str) -> None:
         raise KeyboardInterrupt
 
-    def broken(line: object) -> None:
+    def closed(line: str) -> None:
         raise BrokenPipeError
 
     with pytest.raises(KeyboardInterrupt):
-        FanOut({"a": interrupted}, broken)(started())
-    FanOut({"a": broken}, broken)(started())
+        RunLog(tmp_path, None, "a", write=interrupted).skipped("bin", "nothing has changed")
+    RunLog(tmp_path, tmp_path / "log.jsonl", "a", write=closed).skipped("bin", "nothing has changed")
+    assert len(read_lines(tmp_path / "log.jsonl")) == 1
