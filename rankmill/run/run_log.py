@@ -190,7 +190,7 @@ class RunLog:
             level = "info"
         elif outcome == "stopped" or exit_code in _FINDINGS:
             level = "warning"
-        known = facts or {}
+        known: RunSummary | dict[str, Any] = facts or {}
         self._append(
             "run_ended", text, level, seconds=round(seconds, 3), outcome=outcome, exit_code=exit_code, facts=known
         )
