@@ -12,9 +12,9 @@ import numpy.typing as npt
 
 from benchmarks.letor import PARTS, Split, make_fold
 from rankmill.pipeline.bins.spec import BinSpec, apply_bins, matrix_bins
+from rankmill.scorer.forest.predict import predict
 from rankmill.scorer.metrics import Policy, parse_metric
 from rankmill.scorer.metrics.per_query import PreparedQueries, mean_of
-from rankmill.scorer.predict import predict
 from rankmill.trainer.data.layout import BlockedBins
 from rankmill.trainer.data.rows import RankedRows, TrainingData
 from rankmill.trainer.parameters import TrainParameters

@@ -26,9 +26,9 @@ from rich.table import Table
 from benchmarks.letor import PARTS, Fold, make_fold, missing_parts
 from benchmarks.stopped import Peer, catboost, lightgbm, xgboost
 from rankmill.foundation.records import as_json
+from rankmill.scorer.forest.predict import predict
 from rankmill.scorer.metrics import Metric, Policy, parse_metric
 from rankmill.scorer.metrics.per_query import PreparedQueries, mean_of
-from rankmill.scorer.predict import predict
 from rankmill.trainer.candidates.train_on_dataset import train
 from rankmill.trainer.parameters import TrainParameters
 

@@ -30,7 +30,7 @@ from benchmarks.predict import lightgbm, made
 from benchmarks.report import render, surroundings, table
 from rankmill import Ranker
 from rankmill.scorer.exchange.formats import read_from
-from rankmill.scorer.predict import ForestPredictor
+from rankmill.scorer.forest.predict import ForestPredictor
 
 SIZES = (1, 10, 100, 1000)
 

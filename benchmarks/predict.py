@@ -28,8 +28,8 @@ if __name__ == "__main__":
 
 from benchmarks.report import render, spread, surroundings, table
 from rankmill.scorer.exchange.formats import read_from
-from rankmill.scorer.forest import Forest
-from rankmill.scorer.predict import TILE, ForestPredictor
+from rankmill.scorer.forest.forest import Forest
+from rankmill.scorer.forest.predict import TILE, ForestPredictor
 
 FEATURES = 136
 TRAINED_ON = 30_000

@@ -43,7 +43,7 @@ def write_candidates(path: Path, rows: int, *, shuffled: bool, start: int = 0) -
 
 def write_model(path: Path) -> None:
     """Write a forest of trees grown by splitting random leaves at random thresholds."""
-    from rankmill.scorer.forest import Forest, compact_splits
+    from rankmill.scorer.forest.forest import Forest, compact_splits
 
     rng = np.random.default_rng(8)
     grid = np.sort(rng.standard_normal((FEATURES, CUTS), dtype=np.float32), axis=1)
@@ -79,8 +79,8 @@ def read_alone(path: Path) -> None:
 def score_alone(model: Path, rows: int) -> None:
     """Score ``rows`` rows in memory with all cores."""
     from rankmill.foundation.cores import available_cores
-    from rankmill.scorer.forest import Forest
-    from rankmill.scorer.predict import ForestPredictor
+    from rankmill.scorer.forest.forest import Forest
+    from rankmill.scorer.forest.predict import ForestPredictor
 
     values = np.random.default_rng(9).standard_normal((1 << 18, FEATURES), dtype=np.float32)
     predictor = ForestPredictor(Forest.load(model))

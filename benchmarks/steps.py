@@ -19,9 +19,9 @@ import numpy as np
 from benchmarks.cases import CASES, Data, prepare
 from benchmarks.report import render, surroundings, table
 from rankmill.pipeline.bins.spec import apply_bins, matrix_bins
+from rankmill.scorer.forest.predict import predict
 from rankmill.scorer.metrics import Policy, parse_metric
 from rankmill.scorer.metrics.per_query import PreparedQueries
-from rankmill.scorer.predict import predict
 from rankmill.trainer.data.rows import RankedRows, TrainingData
 from rankmill.trainer.growing import packing
 from rankmill.trainer.parameters import TrainParameters

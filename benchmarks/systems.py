@@ -71,7 +71,7 @@ def _rankmill_oblivious(task: Task) -> Settings:
 
 def _run_rankmill(data: Data, task: Task, settings: Settings, built: Built) -> tuple[Clock, Scorer]:
     from rankmill.pipeline.bins.spec import apply_bins, matrix_bins
-    from rankmill.scorer.predict import predict
+    from rankmill.scorer.forest.predict import predict
     from rankmill.trainer.data.rows import RankedRows, TrainingData
     from rankmill.trainer.parameters import TrainParameters
     from rankmill.trainer.rounds.boosting import boost

@@ -32,8 +32,8 @@ from benchmarks.quality import NDCG, PATIENCE, POLICY, ROUNDS
 from benchmarks.quality_sets import REAL
 from benchmarks.report import render, surroundings, table
 from rankmill.pipeline.dataset.dataset import Dataset
+from rankmill.scorer.forest.predict import predict
 from rankmill.scorer.metrics.per_query import PreparedQueries
-from rankmill.scorer.predict import predict
 from rankmill.trainer.candidates.train_on_dataset import train
 from rankmill.trainer.options import TuneOptions
 from rankmill.trainer.parameters import TrainParameters

@@ -1,6 +1,6 @@
 """Memory of the process: the limit given by the user, and how many threads fit into it.
 
-Each command has a plan of its own (`rankmill.pipeline.memory_plans`, `rankmill.scorer.memory`); all of them start from here.
+Each command has a plan of its own (`rankmill.pipeline.memory_plans`, `rankmill.scorer.rerank.memory`); all of them start from here.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from rankmill.foundation.storage.location import Location
 from rankmill.foundation.storage.publish import write_atomically
 from rankmill.scorer.exchange.conversion import CONVERTED_FROM, SOURCE_SHA256, ForeignForest
 from rankmill.scorer.exchange.formats import read_from, write_as
-from rankmill.scorer.model_service import ModelIdentity
+from rankmill.scorer.models.model_service import ModelIdentity
 from rankmill.scorer.options import ConvertOptions
 
 SUFFIXES = {"xgboost": ".json"}  # required by tools that detect the format by name
@@ -83,8 +83,8 @@ def convert_to(
     RankmillError, rankmill.foundation.errors.RankmillError
         The model or format does not exist, or the format cannot express the model.
     """
-    from rankmill.scorer.model_service import find_model
-    from rankmill.scorer.models import forest_of
+    from rankmill.scorer.models.loading import forest_of
+    from rankmill.scorer.models.model_service import find_model
 
     checked_out(out, overwrite=overwrite)
     suffix = SUFFIXES.get(target)

@@ -32,7 +32,7 @@ class Side:
     def of(cls, reference: str, registry: Location) -> Side:
         """Look up a model file, NAME (its latest version), NAME@7 or NAME@alias; RankmillError if there is none, or it is damaged."""
         if reference.endswith(MODEL_SUFFIX) or Path(reference).is_file():
-            from rankmill.scorer.models import load_model_file
+            from rankmill.scorer.models.loading import load_model_file
 
             model = load_model_file(reference)
             facts = {name: model.info.get(name) for name in ("dataset_digest", "binspec_digest")}

@@ -17,7 +17,7 @@ from rankmill.foundation.scalars import whole_number
 from rankmill.python.feature_table import matrix_for
 from rankmill.python.ranker import Ranker
 from rankmill.scorer.evaluate.evaluation import Evaluation
-from rankmill.scorer.forest import Forest, feature_importance
+from rankmill.scorer.forest.forest import Forest, feature_importance
 from rankmill.scorer.inspect.dependence import partial_dependence
 from rankmill.scorer.inspect.paths import leaf_paths
 from rankmill.scorer.inspect.shap import shap_values

@@ -314,8 +314,8 @@ def _score_in_every_way(registry: Location) -> None:
 
     from rankmill.registry import Registry
     from rankmill.scorer import _kernels, _tree_kernels
-    from rankmill.scorer.forest import Forest
-    from rankmill.scorer.tree_layout import build_layout, search_of
+    from rankmill.scorer.forest.forest import Forest
+    from rankmill.scorer.forest.layout import build_layout, search_of
 
     for version in Registry(registry).versions("warm"):  # some of them are oblivious
         forest = Forest.from_bytes(version.read())

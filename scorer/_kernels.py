@@ -1,6 +1,6 @@
 """Kernels of prediction: map raw values to codes, keep the best scores of a query, apply a link.  Flat loops without checks.
 
-``rankmill.scorer.model_file`` has checked every index that they follow.  ``_tree_kernels.py`` adds trees to scores.
+``rankmill.scorer.models.model_file`` has checked every index that they follow.  ``_tree_kernels.py`` adds trees to scores.
 
 The code ``b`` of a value is 0 if it is missing, else 1 plus the number of the feature's cuts below it.  The code of a category is 1
 plus its position among the feature's cuts, and 1 plus their number if it is none of them.
@@ -263,7 +263,7 @@ def _ordinal_score(values, outputs, i):
 
 @kernel
 def apply_link(ordinal, values, outputs, first, last, scores):
-    """scores[i] = expected value of document i for first <= i < last; ``rankmill.scorer.links`` says how.
+    """scores[i] = expected value of document i for first <= i < last; ``rankmill.scorer.forest.links`` says how.
 
     ``outputs`` is (K, n); ``values`` holds the value of each grade: K of them, or K + 1 if ``ordinal``.
     """

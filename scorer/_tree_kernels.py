@@ -228,7 +228,7 @@ def wrap_codes(codes, width, sources, first_slot):
 def _look_up_sets(codes, width, n_rows, t, sets):
     """Write for the sets of tree ``t`` whether each document goes right, for the first ``n_rows`` of ``width`` documents.
 
-    ``sets`` is a `rankmill.scorer.tree_layout.SetTables`.  A group is up to 8 sets of one feature: bit j of its table's entry
+    ``sets`` is a `rankmill.scorer.forest.layout.SetTables`.  A group is up to 8 sets of one feature: bit j of its table's entry
     for a code is the answer of set j.  So a group takes one read for each document, which cannot be done for several
     documents at once, and its bits are then spread with whole instructions.
     """

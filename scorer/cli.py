@@ -55,7 +55,7 @@ def rerank(
 
     Example: rankmill rerank candidates --model web -o ranked --cluster tcp://10.0.0.5:8786
     """
-    from rankmill.scorer.model_service import find_model, find_models
+    from rankmill.scorer.models.model_service import find_model, find_models
     from rankmill.scorer.rerank import rerank as reranking
 
     arguments = values_of(replace(options, announce=True))
@@ -103,7 +103,7 @@ def evaluate(
     Example: rankmill evaluate ranked --metric ndcg@10 --by query_size --by grade_mix
     """
     from rankmill.scorer.evaluate import evaluate as evaluating
-    from rankmill.scorer.model_service import find_model, trained_model
+    from rankmill.scorer.models.model_service import find_model, trained_model
 
     if per_query is not None:
         evaluating.checked_per_query(per_query)
@@ -186,7 +186,7 @@ def compare(
     Example: rankmill compare old.run new.run other.run --qrels qrels.txt --metric ndcg@10 --convention trec
     """
     from rankmill.scorer.evaluate import compare as comparing
-    from rankmill.scorer.model_service import find_ranking
+    from rankmill.scorer.models.model_service import find_ranking
 
     arguments = values_of(replace(options, announce=True))
     comparison = comparing.compare(

@@ -12,7 +12,7 @@ from rankmill.foundation.command_line import AsJson, Overwrite, takes_options
 from rankmill.foundation.options import With, Without, values_of
 from rankmill.registry.cli_options import DEFAULT_FOLDER, RegistryFolder
 from rankmill.scorer.cli_options import ConventionName, OneQuery
-from rankmill.scorer.model_service import MODEL_SUFFIX, find_model, looks_like_a_list, trained_model
+from rankmill.scorer.models.model_service import MODEL_SUFFIX, find_model, looks_like_a_list, trained_model
 from rankmill.scorer.options import MoveOptions, Selection
 
 if TYPE_CHECKING:
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
     from rankmill.foundation.storage.location import Location
     from rankmill.scorer.evaluate.train_test_overlap import TrainedModel
-    from rankmill.scorer.forest import Forest
+    from rankmill.scorer.forest.forest import Forest
     from rankmill.scorer.inspect.documents import Documents
     from rankmill.scorer.inspect.paths import Paths
     from rankmill.scorer.inspect.reports import InspectionReport
     from rankmill.scorer.metrics import Metric, Policy
-    from rankmill.scorer.model import Model
-    from rankmill.scorer.model_service import ModelIdentity
+    from rankmill.scorer.models.model import Model
+    from rankmill.scorer.models.model_service import ModelIdentity
 
 app = typer.Typer(
     no_args_is_help=True, help="Explain a model: feature importance, dependence, contributions, mixtures, optimality."
@@ -53,7 +53,7 @@ class _Inspected:
     """A model that was found by its name, with the chosen rounds."""
 
     def __init__(self, reference: str, registry: Location, rounds: Selection = Selection()) -> None:
-        from rankmill.scorer.models import predictor_of
+        from rankmill.scorer.models.loading import predictor_of
 
         self.model, self.identity = find_model(reference, registry)
         self.predictor = predictor_of(self.model, n_rounds=rounds.n_rounds, start_round=rounds.start_round)
@@ -62,13 +62,13 @@ class _Inspected:
     @property
     def is_forest(self) -> bool:
         """Whether it has paths from root to leaf."""
-        from rankmill.scorer.forest import Forest
+        from rankmill.scorer.forest.forest import Forest
 
         return isinstance(self.model, Forest)
 
     def forest(self, use: str) -> Forest:
         """Return its trees of the chosen rounds; InputError if it has none, which ``use`` needs."""
-        from rankmill.scorer.models import forest_of
+        from rankmill.scorer.models.loading import forest_of
 
         return forest_of(self.model, use).truncated(self._rounds.n_rounds, self._rounds.start_round)
 
@@ -463,7 +463,7 @@ def optimality(
 
 def _is_list(path: Path) -> bool:
     """Return whether ``path`` exists and is not a model."""
-    from rankmill.scorer.model_file import is_model_file
+    from rankmill.scorer.models.model_file import is_model_file
 
     if path.suffix == MODEL_SUFFIX or not path.exists():
         return False

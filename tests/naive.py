@@ -31,7 +31,7 @@ def bin_of(x: float, edges: list[float]) -> int:
     return 0 if math.isnan(x) else 1 + sum(edge < x for edge in edges)
 
 
-# --- scorer/predict ---------------------------------------------------------------------------------------------------
+# --- scorer/forest/predict ------------------------------------------------------------------------------------------
 
 
 def value_goes_left(forest, node, row):

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from rankmill.cli import app
 from rankmill.foundation.training_facts import with_option_names
-from rankmill.scorer.forest import Forest
+from rankmill.scorer.forest.forest import Forest
 from rankmill.scorer.metrics import Policy, parse_metric
 from rankmill.trainer.data.rows import RankedRows
 from rankmill.trainer.objectives.registry import objective_class

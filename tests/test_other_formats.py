@@ -17,7 +17,7 @@ from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.judgments.propensities import Propensities, read_propensities, write_propensities
 from rankmill.pipeline.statistics.drift_reference import DriftReference
 from rankmill.scorer.evaluate.evaluate import evaluate
-from rankmill.scorer.models import load_model_file
+from rankmill.scorer.models.loading import load_model_file
 from rankmill.scorer.rerank.rerank import rerank
 from rankmill.trainer.tuning.trials import TrialStore
 from tests.refusals import refused

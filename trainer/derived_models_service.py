@@ -15,7 +15,7 @@ from rankmill.pipeline.group.sketch import TRAIN_QUERIES, QuerySketch
 from rankmill.registry import Registry
 from rankmill.registry.names import check_name
 from rankmill.scorer.evaluate.train_test_overlap import scope_of
-from rankmill.scorer.model_service import find_model, trained_model
+from rankmill.scorer.models.model_service import find_model, trained_model
 from rankmill.trainer.candidates.blending import blended
 from rankmill.trainer.candidates.combined_forests import merged
 from rankmill.trainer.candidates.version_facts import shape_of, sketch_of_training

@@ -13,8 +13,8 @@ from rankmill.trainer.rounds.training_result import RoundRecord
 if TYPE_CHECKING:
     from rankmill.foundation.cluster.workers import Cluster
     from rankmill.pipeline.group.sketch import QuerySketch
-    from rankmill.scorer.forest import Forest
-    from rankmill.scorer.model_service import ModelIdentity
+    from rankmill.scorer.forest.forest import Forest
+    from rankmill.scorer.models.model_service import ModelIdentity
     from rankmill.trainer.data.shard import RowShard
 
 OnRound = Callable[[RoundRecord], bool | None]

@@ -13,9 +13,9 @@ from rankmill.foundation.training_facts import ClickFacts, NoiseFloor, RefitFact
 from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.registry import Registry, Version
 from rankmill.registry.names import check_name
-from rankmill.scorer.model import Model
-from rankmill.scorer.model_service import find_model, queries_trained_on
-from rankmill.scorer.models import forest_of
+from rankmill.scorer.models.loading import forest_of
+from rankmill.scorer.models.model import Model
+from rankmill.scorer.models.model_service import find_model, queries_trained_on
 from rankmill.trainer.candidates.multi_seed_training import Candidate, SeedRecord, plan_candidate, train_candidate
 from rankmill.trainer.cluster.cluster_plan import ClusterPlan
 from rankmill.trainer.nets.options import NetOptions

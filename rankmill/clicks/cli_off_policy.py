@@ -60,7 +60,7 @@ def evaluate(
     from rankmill.clicks.rankings import read_relevance, scored_table
     from rankmill.clicks.read_log import open_click_log
     from rankmill.pipeline.judgments.propensities import read_propensities
-    from rankmill.scorer.model_service import find_models
+    from rankmill.scorer.models.model_service import find_models
 
     if not ranked and not model:
         raise InputError("no ranking given; name scored lists with --ranked, or models with --model")

@@ -15,11 +15,11 @@ from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.read.batch import Source
 from rankmill.scorer.evaluate.scored_file import as_scored, read_scored
 from rankmill.scorer.evaluate.train_test_overlap import names_dataset
-from rankmill.scorer.model import Model
-from rankmill.scorer.models import predictor_of
+from rankmill.scorer.models.loading import predictor_of
+from rankmill.scorer.models.model import Model
 from rankmill.scorer.options import JudgedOptions
 from rankmill.scorer.rerank.candidate_sources import DatasetSource, files_of, open_sources, read_options
-from rankmill.scorer.scored_rows import scored_rows
+from rankmill.scorer.rerank.scored_rows import scored_rows
 
 RELEVANCE = schema_of([("qid", pa.string(), False), ("doc_id", pa.string(), False), ("label", pa.float64(), False)])
 

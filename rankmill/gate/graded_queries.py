@@ -17,13 +17,13 @@ from rankmill.pipeline.bins.work import columns_of
 from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.dataset.manifest import SPLITS
 from rankmill.scorer.evaluate.train_test_overlap import empty_split
-from rankmill.scorer.links import MAX_GAINED_GRADE
+from rankmill.scorer.forest.links import MAX_GAINED_GRADE
 from rankmill.scorer.metrics import Metric, Policy
 from rankmill.scorer.metrics.conventions import Convention
 from rankmill.scorer.metrics.per_query import PreparedQueries
-from rankmill.scorer.model import Model, check_kinds
-from rankmill.scorer.models import predictor_of
-from rankmill.scorer.predictor import Predictor
+from rankmill.scorer.models.loading import predictor_of
+from rankmill.scorer.models.model import Model, check_kinds
+from rankmill.scorer.models.predictor import Predictor
 
 if TYPE_CHECKING:
     from rankmill.pipeline.dataset.manifest import SplitName

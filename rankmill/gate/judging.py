@@ -33,9 +33,9 @@ from rankmill.pipeline.group.sketch import QuerySketch, overlap
 from rankmill.scorer.metrics import Metric
 from rankmill.scorer.metrics.per_query import TIED, mean_of
 from rankmill.scorer.metrics.significance import FEW_QUERIES, Bootstrap, Paired, compare_paired, queries_for
-from rankmill.scorer.model import Model
-from rankmill.scorer.models import predictor_of
-from rankmill.scorer.predictor import Predictor
+from rankmill.scorer.models.loading import predictor_of
+from rankmill.scorer.models.model import Model
+from rankmill.scorer.models.predictor import Predictor
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -15,7 +15,7 @@ from rankmill.gate.learnt_from_clicks import ClickEvidence, clicks_of
 from rankmill.pipeline.group.sketch import TRAIN_QUERIES, QuerySketch
 from rankmill.registry.names import PRODUCTION, check_alias
 from rankmill.registry.stored_records import GateOutcome, GateRecord
-from rankmill.scorer.model_service import model_of
+from rankmill.scorer.models.model_service import model_of
 
 if TYPE_CHECKING:
     from rankmill.pipeline.dataset.dataset import Dataset

@@ -19,9 +19,9 @@ from rankmill.pipeline.bins.spec import BinSpec
 from rankmill.pipeline.bins.vocabulary import Vocabulary
 from rankmill.pipeline.read.batch import shorten
 from rankmill.pipeline.read.role_columns import category_numbers
-from rankmill.scorer.forest import Forest
-from rankmill.scorer.model import Model
-from rankmill.scorer.models import parts_of
+from rankmill.scorer.forest.forest import Forest
+from rankmill.scorer.models.loading import parts_of
+from rankmill.scorer.models.model import Model
 from rankmill.scorer.nets.net import Net
 
 Codes = npt.NDArray[np.float32]

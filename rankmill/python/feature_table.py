@@ -34,7 +34,7 @@ from rankmill.python.arrays import (
 )
 from rankmill.python.categorical_columns import Texts, check_numbers, codes_of, is_number_text, known_texts, with_names
 from rankmill.python.spilled_values import SpilledValues
-from rankmill.scorer.model import Model
+from rankmill.scorer.models.model import Model
 
 _CURE = "leave out such columns, or convert them to numbers"
 _DAYS = {

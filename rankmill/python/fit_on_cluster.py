@@ -39,7 +39,7 @@ from rankmill.trainer.rounds.training_result import RoundRecord, TrainingResult
 from rankmill.trainer.training_options import StartingModel, TrainingOptions
 
 if TYPE_CHECKING:
-    from rankmill.scorer.forest import Forest
+    from rankmill.scorer.forest.forest import Forest
 
 Listeners = Sequence[Callable[[RoundRecord], bool | None]]
 

@@ -10,7 +10,7 @@ from rankmill.foundation.storage.url_arguments import takes_urls
 from rankmill.python.model_files import facts_of, named_model
 from rankmill.python.ranker import Ranker
 from rankmill.registry.model_registry import Registry, Version
-from rankmill.scorer.model import Model
+from rankmill.scorer.models.model import Model
 
 
 @takes_urls

@@ -20,9 +20,9 @@ from rankmill.pipeline.group.sketch import TRAIN_QUERIES
 from rankmill.registry.model_registry import Registry, Version
 from rankmill.registry.names import check_name, default_folder
 from rankmill.scorer.evaluate.train_test_overlap import splits_trained_on
-from rankmill.scorer.model import Model
-from rankmill.scorer.model_service import find_model
-from rankmill.scorer.models import load_model_file
+from rankmill.scorer.models.loading import load_model_file
+from rankmill.scorer.models.model import Model
+from rankmill.scorer.models.model_service import find_model
 from rankmill.trainer.candidates.version_facts import dataset_facts, shape_of, sketch_of_training
 
 

@@ -10,9 +10,9 @@ import numpy.typing as npt
 
 from rankmill.python.arrays import NUMBERS, are_numbered, library_of
 from rankmill.python.feature_table import unnamed_columns
-from rankmill.scorer.model import Model
-from rankmill.scorer.models import predictor_of
-from rankmill.scorer.predictor import Predictor
+from rankmill.scorer.models.loading import predictor_of
+from rankmill.scorer.models.model import Model
+from rankmill.scorer.models.predictor import Predictor
 
 _FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 _WHOLE = frozenset({"Int8", "Int16", "Int32", "UInt8", "UInt16", "UInt32"})  # float64 holds them all
@@ -38,7 +38,7 @@ class PreparedModel:
         return type(self), (self.model,)
 
     def predictor(self, n_rounds: int | None = None, start_round: int = 0) -> Predictor:
-        """Return what `rankmill.scorer.models.predictor_of` does, laid out anew only if the rounds have changed."""
+        """Return what `rankmill.scorer.models.loading.predictor_of` does, laid out anew only if the rounds have changed."""
         last, rounds = self._last, (n_rounds, start_round)
         if last is None or last[0] != rounds:
             self._last = last = rounds, predictor_of(self.model, n_rounds=n_rounds, start_round=start_round)

@@ -59,12 +59,12 @@ from rankmill.python.other_libraries import (
     unknown_parameter,
 )
 from rankmill.python.prepared import PreparedModel
-from rankmill.scorer.forest import Forest, importance_table
+from rankmill.scorer.forest.forest import Forest, importance_table
+from rankmill.scorer.forest.predict import ForestPredictor
 from rankmill.scorer.metrics import Metric
-from rankmill.scorer.model import Model as TrainedModel
-from rankmill.scorer.models import forest_of, kind_of
+from rankmill.scorer.models.loading import forest_of, kind_of
+from rankmill.scorer.models.model import Model as TrainedModel
 from rankmill.scorer.nets.net import Net
-from rankmill.scorer.predict import ForestPredictor
 from rankmill.seen_queries import SeenQueries, learnt_in_the_end, seen_queries
 from rankmill.trainer.candidates.combined_forests import BaseModel, after_base
 from rankmill.trainer.data.measured_queries import MeasuredQueries
@@ -173,8 +173,8 @@ class Ranker(Routed):
     Attributes
     ----------
     model_
-        The trained model: a :class:`rankmill.scorer.forest.Forest`, a :class:`rankmill.scorer.nets.net.Net` or a
-        :class:`rankmill.scorer.models.Blend`; ``model_.save(path)`` writes the model file.
+        The trained model: a :class:`rankmill.scorer.forest.forest.Forest`, a :class:`rankmill.scorer.nets.net.Net` or a
+        :class:`rankmill.scorer.models.loading.Blend`; ``model_.save(path)`` writes the model file.
     forest_
         The same, if it is a forest; else InputError.
     best_round_

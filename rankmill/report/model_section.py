@@ -9,7 +9,7 @@ import numpy as np
 
 from rankmill.foundation.errors import InputError
 from rankmill.report import Facts
-from rankmill.scorer.forest import Forest, feature_importance
+from rankmill.scorer.forest.forest import Forest, feature_importance
 from rankmill.scorer.inspect.dependence import partial_dependence, some_steps
 from rankmill.scorer.inspect.paths import OTHER, leaf_paths
 

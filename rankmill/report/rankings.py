@@ -25,7 +25,7 @@ from rankmill.scorer.evaluate.train_test_overlap import Scope, TrainedModel, sco
 from rankmill.scorer.metrics import Metric
 from rankmill.scorer.metrics.per_query import TIED
 from rankmill.scorer.metrics.significance import compare_paired, paired_differences, sign_flip_p
-from rankmill.scorer.model_service import train_queries
+from rankmill.scorer.models.model_service import train_queries
 
 if TYPE_CHECKING:
     from rankmill.report.subject import Subject

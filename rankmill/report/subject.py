@@ -20,8 +20,8 @@ from rankmill.scorer.evaluate.slices import GRADE_MIX, QUERY_SIZE
 from rankmill.scorer.metrics import Metric, parse_metric
 from rankmill.scorer.metrics.conventions import OURS, Convention, named_convention
 from rankmill.scorer.metrics.metric import METRIC_NAMES
-from rankmill.scorer.model import Model
-from rankmill.scorer.model_service import model_of
+from rankmill.scorer.models.model import Model
+from rankmill.scorer.models.model_service import model_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence

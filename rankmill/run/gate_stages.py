@@ -18,14 +18,14 @@ from rankmill.registry.names import PRODUCTION
 from rankmill.run import CLICK_MODEL, CLICKS, GATE
 from rankmill.run.stage import Inputs, Made, Say, Stage, as_options
 from rankmill.run.stage_facts import Artefact, GateFacts, PromoteFacts
-from rankmill.scorer.memory import MemoryPlan
 from rankmill.scorer.metrics.conventions import OURS, named_convention
-from rankmill.scorer.models import predictor_of
+from rankmill.scorer.models.loading import predictor_of
 from rankmill.scorer.options import CandidateOptions
 from rankmill.scorer.rerank.candidate_sources import open_sources, read_options
 from rankmill.scorer.rerank.candidates import missing_error
 from rankmill.scorer.rerank.first_stage import FirstStage
-from rankmill.scorer.scoring import check_first_rows
+from rankmill.scorer.rerank.memory import MemoryPlan
+from rankmill.scorer.rerank.scoring import check_first_rows
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence

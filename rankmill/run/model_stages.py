@@ -23,7 +23,7 @@ from rankmill.run.stage import Inputs, Made, Say, Stage, as_options
 from rankmill.run.stage_facts import Artefact, EvaluateFacts, NaiveFacts, TrainFacts
 from rankmill.run.work import version_artefact
 from rankmill.scorer.evaluate.evaluate import evaluate
-from rankmill.scorer.model_service import MODEL_SUFFIX
+from rankmill.scorer.models.model_service import MODEL_SUFFIX
 from rankmill.trainer.derived_models_service import blend_and_register
 from rankmill.trainer.nets.options import NET
 from rankmill.trainer.nets.train_on_dataset import NetCandidate

@@ -19,8 +19,8 @@ from rankmill.pipeline.read.files import find_files
 from rankmill.registry import Registry, Version
 from rankmill.run import CACHE, STAGES
 from rankmill.run.stage_facts import Artefact, RunFacts
-from rankmill.scorer.model import Model
-from rankmill.scorer.model_service import model_of
+from rankmill.scorer.models.model import Model
+from rankmill.scorer.models.model_service import model_of
 
 if TYPE_CHECKING:
     from datetime import date

@@ -31,7 +31,7 @@ from rankmill.scorer.metrics.significance import (
     holm,
     sign_flip_p,
 )
-from rankmill.scorer.model import Model
+from rankmill.scorer.models.model import Model
 from rankmill.scorer.options import JudgedOptions
 from rankmill.scorer.rerank.candidate_sources import PathLike, paths_of
 

@@ -51,8 +51,8 @@ from rankmill.scorer.metrics._kernels import count_tied
 from rankmill.scorer.metrics.arrangement import queries_that_differ
 from rankmill.scorer.metrics.conventions import Convention, as_convention, named_convention
 from rankmill.scorer.metrics.significance import BOOTSTRAP_SEED, REPLICATES, percentile_interval
-from rankmill.scorer.model import Model
-from rankmill.scorer.models import load_model_file, predictor_of
+from rankmill.scorer.models.loading import load_model_file, predictor_of
+from rankmill.scorer.models.model import Model
 from rankmill.scorer.options import JudgedOptions
 from rankmill.scorer.rerank.candidate_sources import (
     DatasetSource,
@@ -62,7 +62,7 @@ from rankmill.scorer.rerank.candidate_sources import (
     paths_of,
     read_options,
 )
-from rankmill.scorer.scored_rows import scored_rows
+from rankmill.scorer.rerank.scored_rows import scored_rows
 
 _NO_SCALES: Mapping[str, int] = MappingProxyType({})
 _POLICY = frozenset(each.name for each in fields(Policy))

@@ -29,14 +29,14 @@ from rankmill.pipeline.read.file_ranges import FileRange, ranges_of
 from rankmill.pipeline.read.json_lines import JsonSource
 from rankmill.pipeline.read.made_ids import named_by_row
 from rankmill.pipeline.read.open_source import share_features
-from rankmill.scorer.models import laid_out
+from rankmill.scorer.models.loading import laid_out
+from rankmill.scorer.models.predictor import Predictor
 from rankmill.scorer.options import JudgedOptions
-from rankmill.scorer.predictor import Predictor
 from rankmill.scorer.rerank.candidate_sources import DatasetSource, open_sources, say
 from rankmill.scorer.rerank.candidates import check_rows, locate_features
+from rankmill.scorer.rerank.scored_rows import limits_of, scored_schema
+from rankmill.scorer.rerank.scoring import DocumentBar, InputPosition, Scored, score_in_order
 from rankmill.scorer.rerank.sorting import batches_of, open_spill_file
-from rankmill.scorer.scored_rows import limits_of, scored_schema
-from rankmill.scorer.scoring import DocumentBar, InputPosition, Scored, score_in_order
 
 TASKS_A_WORKER = 4
 """Ranges of shards for each worker: so many that the last one to finish is not waited for long."""
@@ -124,7 +124,7 @@ def rows_scored_on_cluster(
     dataset: Dataset | None = None,
     split: str | None = None,
 ) -> pa.Table:
-    """Let the workers of ``options.cluster`` score ``sources``, or a split of ``dataset``; the table is that of `rankmill.scorer.scored_rows.scored_rows`.
+    """Let the workers of ``options.cluster`` score ``sources``, or a split of ``dataset``; the table is that of `rankmill.scorer.rerank.scored_rows.scored_rows`.
 
     Raises
     ------

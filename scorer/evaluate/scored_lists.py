@@ -24,7 +24,7 @@ from rankmill.foundation.options import spelled
 from rankmill.foundation.records import other_format
 from rankmill.foundation.storage.publish import file_digest
 from rankmill.scorer.evaluate.scored_file import QrelsFile, as_scored, read_scored
-from rankmill.scorer.links import MAX_GAINED_GRADE
+from rankmill.scorer.forest.links import MAX_GAINED_GRADE
 from rankmill.scorer.metrics import Policy
 from rankmill.scorer.metrics.arrangement import queries_of
 from rankmill.scorer.metrics.conventions import Convention

@@ -16,8 +16,8 @@ from rankmill.foundation.records import not_in_json
 from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.dataset.manifest import MANIFEST_NAME, SPLITS
 from rankmill.pipeline.group.sketch import Overlap, QuerySketch, overlap
-from rankmill.scorer.model import DATASETS_OF_BASE, Model
-from rankmill.scorer.models import Blend, parts_of
+from rankmill.scorer.models.loading import Blend, parts_of
+from rankmill.scorer.models.model import DATASETS_OF_BASE, Model
 from rankmill.scorer.nets.net import Net
 from rankmill.scorer.rerank.ranked_file import is_ranked_folder
 

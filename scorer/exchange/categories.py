@@ -11,8 +11,8 @@ import numpy.typing as npt
 from rankmill.foundation.errors import ConversionRefused
 from rankmill.pipeline.bins.categories import LARGEST_WHOLE, category_code, category_codes, code_name
 from rankmill.scorer.exchange.conversion import PlainTree
-from rankmill.scorer.forest import Forest
-from rankmill.scorer.model_file import shortened
+from rankmill.scorer.forest.forest import Forest
+from rankmill.scorer.models.model_file import shortened
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,8 @@ import numpy.typing as npt
 from rankmill.foundation.errors import ConversionRefused, InputError, ModelFormatError
 from rankmill.foundation.options import spelled
 from rankmill.foundation.records import JSON
-from rankmill.scorer import model_file
-from rankmill.scorer.forest import COUNT, CUT, NODE, VALUE, Forest, NodeSets, compact_splits, used_names
+from rankmill.scorer.forest.forest import COUNT, CUT, NODE, VALUE, Forest, NodeSets, compact_splits, used_names
+from rankmill.scorer.models import model_file
 
 CONVERTED_FROM = "converted_from"  # keys of a forest's info
 SOURCE_SHA256 = "source_sha256"

@@ -9,9 +9,9 @@ from rankmill.foundation.errors import ConversionRefused, InputError
 from rankmill.foundation.options import spelled
 from rankmill.scorer.exchange import lightgbm, onnx, solr, xgboost
 from rankmill.scorer.exchange.conversion import ConvertedModel, ForeignForest, missing_as_zero
-from rankmill.scorer.forest import Forest
-from rankmill.scorer.model import Model
-from rankmill.scorer.models import kind_of
+from rankmill.scorer.forest.forest import Forest
+from rankmill.scorer.models.loading import kind_of
+from rankmill.scorer.models.model import Model
 
 WRITERS: Mapping[str, Callable[[Forest, str], ConvertedModel]] = {
     "lightgbm": lightgbm.write,

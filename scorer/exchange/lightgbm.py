@@ -34,8 +34,8 @@ from rankmill.scorer.exchange.conversion import (
     text_of,
     with_base,
 )
-from rankmill.scorer.forest import CUT, NODE, Forest
-from rankmill.scorer.model_file import shortened
+from rankmill.scorer.forest.forest import CUT, NODE, Forest
+from rankmill.scorer.models.model_file import shortened
 
 TARGET = "LightGBM"
 ZERO = np.float32(1e-35)  # LightGBM's kZeroThreshold

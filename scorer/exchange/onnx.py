@@ -37,8 +37,8 @@ from rankmill.scorer.exchange.onnx_format import (
     strings_attribute,
     tensor_attribute,
 )
-from rankmill.scorer.forest import Forest
-from rankmill.scorer.links import class_values
+from rankmill.scorer.forest.forest import Forest
+from rankmill.scorer.forest.links import class_values
 
 TARGET = "ONNX"
 MOST_BYTES = (1 << 31) - 1  # of a protobuf message
@@ -172,7 +172,7 @@ def _chained(tree: PlainTree, known: Mapping[int, CategoryNumbers]) -> tuple[Pla
 
 
 def _add_link(graph: Graph, forest: Forest, outputs: str) -> None:
-    """Add the operators that compute the output ``score`` from ``outputs`` (see rankmill.scorer.links)."""
+    """Add the operators that compute the output ``score`` from ``outputs`` (see rankmill.scorer.forest.links)."""
     values = class_values(forest.link, forest.n_outputs)
     worth = graph.constant("worth", values[:, None])
     f = graph.node("Cast", [outputs], "f", int_attribute("to", DOUBLE))

@@ -29,7 +29,7 @@ from rankmill.scorer.exchange.conversion import (
     takes_missing_as_zero,
     with_base,
 )
-from rankmill.scorer.forest import CUT, Forest
+from rankmill.scorer.forest.forest import CUT, Forest
 
 TARGET = "Solr"
 SLACK = np.float32(1e-6)  # NODE_SPLIT_SLACK

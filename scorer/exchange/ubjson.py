@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from rankmill.foundation.errors import ModelFormatError
-from rankmill.scorer.model_file import shortened
+from rankmill.scorer.models.model_file import shortened
 
 NUMBERS = {"i": ">i1", "U": ">u1", "I": ">i2", "l": ">i4", "L": ">i8", "d": ">f4", "D": ">f8"}
 CONSTANTS = {"Z": None, "T": True, "F": False}

@@ -39,8 +39,8 @@ from rankmill.scorer.exchange.conversion import (
     shortest32,
     text_of,
 )
-from rankmill.scorer.forest import COUNT, COVER, CUT, NODE, Forest
-from rankmill.scorer.model_file import MAX_DEPTH, MAX_FEATURES, shortened
+from rankmill.scorer.forest.forest import COUNT, COVER, CUT, NODE, Forest
+from rankmill.scorer.models.model_file import MAX_DEPTH, MAX_FEATURES, shortened
 
 TARGET = "XGBoost"
 NO_PARENT = 2**31 - 1

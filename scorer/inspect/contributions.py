@@ -20,12 +20,12 @@ from rankmill.foundation.options import spelled
 from rankmill.foundation.records import left_out
 from rankmill.foundation.storage.publish import fsync_file, fsync_folder
 from rankmill.foundation.storage.staging import staging_folder
-from rankmill.scorer.forest import Forest
+from rankmill.scorer.forest.forest import Forest
+from rankmill.scorer.forest.predict import ForestPredictor
 from rankmill.scorer.inspect.documents import Documents
 from rankmill.scorer.inspect.shap import Explainer
 from rankmill.scorer.inspect.shap import centred as less_means
-from rankmill.scorer.memory import check_table
-from rankmill.scorer.predict import ForestPredictor
+from rankmill.scorer.rerank.memory import check_table
 
 _COPIES = 3  # of a batch: as computed, centred, and their absolute values
 BATCH_BYTES = 64 << 20  # contributions per batch; at least one query
@@ -285,7 +285,7 @@ def _write(out: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> N
 def write_leaves(forest: Forest, documents: Documents, out: Path, *, n_threads: int = 1) -> None:
     """Write the leaf of each document in each tree to ``out``, a .parquet file: qid, doc_id, and ``leaves``, a list of int32.
 
-    See `rankmill.scorer.predict.ForestPredictor.leaves`.
+    See `rankmill.scorer.forest.predict.ForestPredictor.leaves`.
     """
     checked_name(out)
     predictor, n_trees = ForestPredictor(forest), forest.n_trees

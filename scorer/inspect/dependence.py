@@ -36,7 +36,7 @@ from rankmill.foundation.errors import InputError
 from rankmill.foundation.options import spelled
 from rankmill.foundation.records import left_out
 from rankmill.foundation.scaling import without_exponent
-from rankmill.scorer.forest import Forest, feature_importance
+from rankmill.scorer.forest.forest import Forest, feature_importance
 from rankmill.scorer.inspect import _kernels
 from rankmill.scorer.inspect.paths import Codes, Paths, in_spans, leaf_paths, require_rows
 

@@ -24,10 +24,10 @@ import numpy.typing as npt
 
 from rankmill.foundation.errors import InputError
 from rankmill.foundation.scaling import without_exponent
-from rankmill.scorer.forest import Forest
+from rankmill.scorer.forest.forest import Forest
+from rankmill.scorer.forest.links import apply_link
 from rankmill.scorer.inspect import _kernels
 from rankmill.scorer.inspect.paths import Paths, leaf_paths, on_threads
-from rankmill.scorer.links import apply_link
 from rankmill.scorer.metrics import Metric
 from rankmill.scorer.metrics.per_query import PreparedQueries
 from rankmill.scorer.nets.net import Net

@@ -13,10 +13,10 @@ import numpy.typing as npt
 from rankmill.foundation.errors import InputError
 from rankmill.foundation.options import spelled
 from rankmill.pipeline.bins.categories import category_code, code_name
-from rankmill.scorer.forest import COVER, Forest
+from rankmill.scorer.forest.forest import COVER, Forest
+from rankmill.scorer.forest.predict import ForestPredictor
 from rankmill.scorer.inspect import _kernels
-from rankmill.scorer.memory import check_table
-from rankmill.scorer.predict import ForestPredictor
+from rankmill.scorer.rerank.memory import check_table
 
 TILE = _kernels.TILE
 ELEMENT_BYTES = 33  # of an element of a path: see Conditions, and its share
@@ -175,7 +175,7 @@ def leaf_paths(forest: Forest | Paths, *, n_rounds: int | None = None) -> Paths:
     Raises
     ------
     InputError
-        ``n_rounds`` is more than the forest has, or the paths need more than `rankmill.scorer.memory.MOST_AT_ONCE` bytes.
+        ``n_rounds`` is more than the forest has, or the paths need more than `rankmill.scorer.rerank.memory.MOST_AT_ONCE` bytes.
     """
     if isinstance(forest, Paths):
         return forest

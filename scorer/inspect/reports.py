@@ -15,14 +15,14 @@ import numpy.typing as npt
 from rankmill.foundation.records import as_json
 from rankmill.foundation.terminal import text_table
 from rankmill.scorer.evaluate.train_test_overlap import Scope
-from rankmill.scorer.forest import Forest, feature_importance
+from rankmill.scorer.forest.forest import Forest, feature_importance
 from rankmill.scorer.inspect.any_model import PermutationLoss
 from rankmill.scorer.inspect.combine import Combination
 from rankmill.scorer.inspect.contributions import Explained, ExplainedPairs, Why
 from rankmill.scorer.inspect.dependence import Dependence, Interaction
 from rankmill.scorer.inspect.optimality import Optimality
 from rankmill.scorer.metrics import Metric
-from rankmill.scorer.model_service import ModelIdentity
+from rankmill.scorer.models.model_service import ModelIdentity
 
 BAR = 30  # characters of the longest bar
 MAX_PIECES = 500  # of a combination's curve in its JSON

@@ -27,7 +27,7 @@ import numpy.typing as npt
 from rankmill.foundation.errors import InputError, InvalidParameter
 from rankmill.foundation.options import spelled
 from rankmill.foundation.query_ids import query_ids
-from rankmill.scorer.forest import Forest
+from rankmill.scorer.forest.forest import Forest
 from rankmill.scorer.inspect import _kernels
 from rankmill.scorer.inspect.paths import Codes, Paths, in_spans, leaf_paths, require_rows
 

@@ -22,9 +22,9 @@ import numpy.typing as npt
 from rankmill.foundation.errors import ModelFormatError
 from rankmill.foundation.kernels.dense import PANEL, dense, in_panels
 from rankmill.foundation.records import JSON, canonical_json
-from rankmill.scorer import model_file
-from rankmill.scorer.model import Model, check_bound
-from rankmill.scorer.model_file import shortened
+from rankmill.scorer.models import model_file
+from rankmill.scorer.models.model import Model, check_bound
+from rankmill.scorer.models.model_file import shortened
 from rankmill.scorer.nets import _kernels
 from rankmill.scorer.nets import inputs as net_inputs
 from rankmill.scorer.nets.inputs import INPUT, NetInputs

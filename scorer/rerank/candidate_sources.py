@@ -20,9 +20,9 @@ from rankmill.pipeline.read.batch import RowBatch, Source
 from rankmill.pipeline.read.columns import TableColumns, guesses_line, guesses_of
 from rankmill.pipeline.read.empty_files import with_rows
 from rankmill.pipeline.read.files import find_files
-from rankmill.scorer.model import Model, check_kinds
+from rankmill.scorer.models.model import Model, check_kinds
+from rankmill.scorer.models.predictor import Predictor
 from rankmill.scorer.options import CandidateOptions
-from rankmill.scorer.predictor import Predictor
 
 PathLike = str | os.PathLike[str]
 BATCH_ROWS = 65_536  # rows per batch when reading a dataset

@@ -35,6 +35,7 @@ from rankmill.scorer.rerank.query_counts import QueryRange, ranges_of_queries, t
 from rankmill.scorer.rerank.ranked_file import RankedPart
 from rankmill.scorer.rerank.ranked_writer import RankedFiles, describe_lists, metadata_of, write_lists
 from rankmill.scorer.rerank.run import RerankRun
+from rankmill.scorer.rerank.scoring import DocumentBar, InputPosition
 from rankmill.scorer.rerank.sorting import MOST_PARTS, DealtPart, ScoreSpill, Spilled, batches_of
 from rankmill.scorer.rerank.tasks import (
     DealRange,
@@ -51,7 +52,6 @@ from rankmill.scorer.rerank.tasks import (
     score_range,
     write_queries,
 )
-from rankmill.scorer.scoring import DocumentBar, InputPosition
 
 
 class _Numbered(Protocol):

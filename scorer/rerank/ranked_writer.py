@@ -23,7 +23,7 @@ from rankmill.foundation.records import as_json, canonical_json
 from rankmill.foundation.storage.publish import file_digest, fsync_file, fsync_folder
 from rankmill.foundation.threads import ahead
 from rankmill.pipeline.read.made_ids import are_made
-from rankmill.scorer.model_service import ModelIdentity
+from rankmill.scorer.models.model_service import ModelIdentity
 from rankmill.scorer.rerank.journal import RankedShard
 from rankmill.scorer.rerank.ranked_file import (
     BELONGS,

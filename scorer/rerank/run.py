@@ -18,12 +18,11 @@ from rankmill.pipeline.dataset.digests import FileState, states_of
 from rankmill.pipeline.options import ReadOptions
 from rankmill.pipeline.read.batch import Source
 from rankmill.pipeline.read.files import refuse_copies
-from rankmill.scorer.memory import MemoryPlan
-from rankmill.scorer.model import Model
-from rankmill.scorer.model_service import ModelIdentity
-from rankmill.scorer.models import predictor_of
+from rankmill.scorer.models.loading import predictor_of
+from rankmill.scorer.models.model import Model
+from rankmill.scorer.models.model_service import ModelIdentity
+from rankmill.scorer.models.predictor import Predictor
 from rankmill.scorer.options import RerankOptions
-from rankmill.scorer.predictor import Predictor
 from rankmill.scorer.rerank.candidate_sources import (
     PathLike,
     files_of,
@@ -35,11 +34,12 @@ from rankmill.scorer.rerank.candidate_sources import (
 from rankmill.scorer.rerank.first_stage import BYTES_OF_A_DOCUMENT, FirstStage
 from rankmill.scorer.rerank.journal import Journal, OfModel, RankedShard, run_key
 from rankmill.scorer.rerank.kept_columns import KeptColumns, appended
+from rankmill.scorer.rerank.memory import MemoryPlan
 from rankmill.scorer.rerank.publish import check_apart, check_target, replace_folder
 from rankmill.scorer.rerank.ranked_file import FORMAT, MANIFEST, SEVERAL, checked_suffix
 from rankmill.scorer.rerank.ranked_writer import RankedFacts, RankedFiles, publish_file, write_lists
+from rankmill.scorer.rerank.scoring import InputPosition, Scored, ScoringLimits, score_in_order
 from rankmill.scorer.rerank.sorting import NOTHING_KEPT, ScoreSpill
-from rankmill.scorer.scoring import InputPosition, Scored, ScoringLimits, score_in_order
 
 CHECKPOINT_ROWS = 1_000_000
 """Number of candidates between checkpoints; a later run does not score candidates before a checkpoint again."""

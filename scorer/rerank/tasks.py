@@ -22,14 +22,14 @@ from rankmill.pipeline.options import Format, ReadOptions
 from rankmill.pipeline.read.file_ranges import FileRange
 from rankmill.pipeline.read.made_ids import named_by_row
 from rankmill.pipeline.read.open_source import share_features
-from rankmill.scorer.memory import MemoryPlan
-from rankmill.scorer.models import laid_out
+from rankmill.scorer.models.loading import laid_out
 from rankmill.scorer.rerank.candidate_sources import open_sources
+from rankmill.scorer.rerank.memory import MemoryPlan
 from rankmill.scorer.rerank.query_counts import QUERY_COUNT, count_queries
 from rankmill.scorer.rerank.ranked_file import GRADE_COUNTS, SCORED_ROW
 from rankmill.scorer.rerank.ranked_writer import ListedShard, ParquetWriter
+from rankmill.scorer.rerank.scoring import InputPosition, Scored, ScoringLimits, score_in_order
 from rankmill.scorer.rerank.sorting import SPILLED, DealtPart, ScoreSpill, Spilled, open_spill_file, partition_files
-from rankmill.scorer.scoring import InputPosition, Scored, ScoringLimits, score_in_order
 
 SYNCED_AT_ONCE = 16
 """Files that are made durable at a time: the disk does it together."""

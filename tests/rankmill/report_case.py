@@ -13,7 +13,7 @@ from rankmill.gate.recording import gate
 from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.registry import Registry
 from rankmill.scorer.evaluate.evaluate import evaluate
-from rankmill.scorer.forest import Forest
+from rankmill.scorer.forest.forest import Forest
 from rankmill.trainer.candidates.train_on_dataset import train
 from rankmill.trainer.candidates.version_facts import attachments_of, facts_of
 from rankmill.trainer.rounds.training_result import Curves

@@ -21,9 +21,9 @@ from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.options import IngestOptions, ReadOptions, SynthParameters
 from rankmill.pipeline.synth import write_synthetic
 from rankmill.scorer.evaluate.evaluate import evaluate
-from rankmill.scorer.forest import Forest
+from rankmill.scorer.forest.forest import Forest
 from rankmill.scorer.inspect.documents import read_documents
-from rankmill.scorer.models import predictor_of
+from rankmill.scorer.models.loading import predictor_of
 from rankmill.scorer.options import Selection
 from tests.refusals import refused
 from tests.scorer.forests import random_forest

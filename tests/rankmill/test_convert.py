@@ -15,9 +15,9 @@ from rankmill.registry import Registry
 from rankmill.scorer.exchange import lightgbm, xgboost
 from rankmill.scorer.exchange.conversion import missing_as_zero
 from rankmill.scorer.exchange.formats import WRITERS, write_as
-from rankmill.scorer.forest import Forest
-from rankmill.scorer.models import Blend
-from rankmill.scorer.predict import predict
+from rankmill.scorer.forest.forest import Forest
+from rankmill.scorer.forest.predict import predict
+from rankmill.scorer.models.loading import Blend
 from tests.refusals import refused, unnamed
 from tests.scorer.exchange_cases import peer
 from tests.scorer.forests import random_forest

@@ -15,8 +15,8 @@ from rankmill.gate.gate_rules import LIMITS, NO_OPTION, GateOptions, GateRules
 from rankmill.gate.graded_queries import scores_of
 from rankmill.pipeline.group.sketch import Overlap, QuerySketch, overlap
 from rankmill.pipeline.statistics.dataset_drift import compare
-from rankmill.scorer.forest import Forest
-from rankmill.scorer.predict import ForestPredictor
+from rankmill.scorer.forest.forest import Forest
+from rankmill.scorer.forest.predict import ForestPredictor
 from tests import naive_gate
 from tests.rankmill.gate_case import dataset_of, judge, renamed, rows_of, trained, with_leaves
 from tests.scorer.forests import random_forest

@@ -16,7 +16,7 @@ from rankmill.foundation.errors import InputError, InvalidName, InvalidParameter
 from rankmill.foundation.training_facts import DEFAULTS
 from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
-from rankmill.scorer.model_service import find_model
+from rankmill.scorer.models.model_service import find_model
 from rankmill.trainer.parameters import TrainParameters
 from tests.rankmill.small_ranker import small
 from tests.refusals import refused

@@ -13,7 +13,7 @@ import rankmill
 from rankmill import Ranker
 from rankmill.foundation.errors import InputError, TrainingDataRejected
 from rankmill.plots import plot_importance
-from rankmill.scorer.models import Blend, predictor_of
+from rankmill.scorer.models.loading import Blend, predictor_of
 from rankmill.scorer.nets.net import Net
 from rankmill.trainer.nets.options import NetOptions
 from rankmill.trainer.nets.train_on_dataset import train_net_on

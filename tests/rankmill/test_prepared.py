@@ -17,7 +17,7 @@ from rankmill.foundation.errors import InputError, TrainingDataRejected
 from rankmill.python import prepared
 from rankmill.python.feature_table import matrix_for
 from rankmill.python.prepared import PreparedModel
-from rankmill.scorer.models import predictor_of
+from rankmill.scorer.models.loading import predictor_of
 from tests.refusals import refused
 
 NAMES = ("a", "b", "c")

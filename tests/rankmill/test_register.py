@@ -14,7 +14,7 @@ from rankmill.foundation.records import as_json
 from rankmill.pipeline.group.sketch import TRAIN_QUERIES
 from rankmill.python.model_files import register_file
 from rankmill.registry.model_registry import Registry
-from rankmill.scorer.forest import Forest
+from rankmill.scorer.forest.forest import Forest
 from rankmill.trainer.candidates.version_facts import attachments_of, dataset_facts
 from tests.rankmill.gate_case import dataset_of, rows_of, trained
 from tests.rankmill.small_ranker import planted_arrays, small

@@ -215,7 +215,7 @@ def test_the_histogram_counts_every_query_once(facts) -> None:
 
 
 def test_lists_are_ranked_as_the_models_score(work: Work, facts) -> None:
-    from rankmill.scorer.predict import ForestPredictor
+    from rankmill.scorer.forest.predict import ForestPredictor
 
     rows = work.dataset.rows("test", ("qid", "doc_id", "grade"))
     qids, ids = rows.column("qid").to_pylist(), rows.column("doc_id").to_pylist()

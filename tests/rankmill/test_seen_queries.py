@@ -19,7 +19,7 @@ from rankmill.registry import Registry
 from rankmill.report.report_files import write_report
 from rankmill.scorer.evaluate.evaluate import evaluate
 from rankmill.scorer.evaluate.train_test_overlap import TrainedModel, scope_of
-from rankmill.scorer.forest import Forest
+from rankmill.scorer.forest.forest import Forest
 from tests.rankmill.test_cli import commands
 from tests.refusals import refused
 from tests.trainer.small_dataset import SHARES, small_dataset

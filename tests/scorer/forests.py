@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from rankmill.pipeline.bins.categories import category_codes
-from rankmill.scorer.forest import Forest, NodeSets, compact_splits, used_names
+from rankmill.scorer.forest.forest import Forest, NodeSets, compact_splits, used_names
 
 TEXTS = ["0", "1", "2", "3", "7", "31", "32", "200", "65536", "-3", "acme", "zeta", "été", "<b>", "01", "0.5"]
 """Categories: numbers that are their own codes, and texts."""

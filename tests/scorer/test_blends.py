@@ -11,10 +11,10 @@ import pytest
 
 from rankmill.foundation.errors import InputError, ModelFormatError
 from rankmill.pipeline.bins.categories import category_codes
-from rankmill.scorer import model_file
-from rankmill.scorer.forest import Forest
-from rankmill.scorer.models import Blend, forest_of, load_model_file, predictor_of, read_model
-from rankmill.scorer.predict import predict
+from rankmill.scorer.forest.forest import Forest
+from rankmill.scorer.forest.predict import predict
+from rankmill.scorer.models import model_file
+from rankmill.scorer.models.loading import Blend, forest_of, load_model_file, predictor_of, read_model
 from tests.refusals import refused
 from tests.scorer.forests import TEXTS, random_forest
 from tests.trainer.nets.net_case import planted_data, trained

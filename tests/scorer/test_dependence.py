@@ -10,7 +10,7 @@ import pytest
 
 from rankmill.foundation.errors import InputError
 from rankmill.pipeline.bins.categories import category_codes
-from rankmill.scorer.forest import ARRAYS, feature_importance
+from rankmill.scorer.forest.forest import ARRAYS, feature_importance
 from rankmill.scorer.inspect.dependence import interactions, partial_dependence, steps_of
 from rankmill.scorer.inspect.paths import leaf_paths
 from tests import naive_inspect

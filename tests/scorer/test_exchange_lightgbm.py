@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from rankmill.foundation.errors import ConversionRefused, InputError, ModelFormatError
 from rankmill.pipeline.bins.categories import category_codes
 from rankmill.scorer.exchange import lightgbm as exchange
-from rankmill.scorer.predict import predict
+from rankmill.scorer.forest.predict import predict
 from tests.refusals import refused
 from tests.scorer.exchange_cases import NUMBERS, awkward_forest, numbered, peer, rows_for, same_model
 from tests.scorer.forests import TEXTS, random_forest
@@ -291,7 +291,7 @@ def test_a_feature_of_too_many_thresholds_is_no_damage(monkeypatch):
     forest = random_forest(3, n_trees=9, max_leaves=12, names=["a", "b", "c", "d", "e"])
     most = int(np.diff(forest.cut_starts).max())
     text = exchange.write(forest, "web").data
-    monkeypatch.setattr("rankmill.scorer.model_file.MAX_CUTS_OF_A_FEATURE", most - 1)
+    monkeypatch.setattr("rankmill.scorer.models.model_file.MAX_CUTS_OF_A_FEATURE", most - 1)
     with refused(ConversionRefused, "thresholds", most, most - 1):
         exchange.read(text, "m.txt")
 

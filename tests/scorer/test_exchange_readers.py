@@ -17,7 +17,7 @@ from rankmill.scorer.exchange import onnx, solr
 from rankmill.scorer.exchange.categories import category_numbers
 from rankmill.scorer.exchange.conversion import missing_as_zero, takes_missing_as_zero
 from rankmill.scorer.exchange.formats import read_from, renamed, write_as
-from rankmill.scorer.predict import predict
+from rankmill.scorer.forest.predict import predict
 from tests import naive_exchange
 from tests.refusals import refused
 from tests.scorer.exchange_cases import NUMBERS, awkward_forest, numbered, rows_for, same_model

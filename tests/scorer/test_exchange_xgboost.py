@@ -17,10 +17,10 @@ from rankmill.scorer.exchange import ubjson
 from rankmill.scorer.exchange import xgboost as exchange
 from rankmill.scorer.exchange.conversion import float32_sums
 from rankmill.scorer.exchange.formats import read_from
-from rankmill.scorer.forest import COVER
+from rankmill.scorer.forest.forest import COVER
+from rankmill.scorer.forest.predict import predict
 from rankmill.scorer.inspect.dependence import interactions, partial_dependence
 from rankmill.scorer.inspect.shap import shap_interactions, shap_values
-from rankmill.scorer.predict import predict
 from tests.refusals import refused
 from tests.scorer.exchange_cases import NUMBERS, as_ubjson, awkward_forest, numbered, peer, rows_for, same_model
 from tests.scorer.forests import TEXTS, random_forest

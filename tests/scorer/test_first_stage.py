@@ -11,11 +11,10 @@ import pytest
 
 from rankmill.cli import execute
 from rankmill.foundation.errors import CandidatesRejected, InputError, MalformedLine
-from rankmill.scorer import scoring
-from rankmill.scorer.memory import MemoryPlan
-from rankmill.scorer.rerank import first_stage, rerank
+from rankmill.scorer.rerank import first_stage, rerank, scoring
 from rankmill.scorer.rerank import run as rerank_run
 from rankmill.scorer.rerank.first_stage import BYTES_OF_A_DOCUMENT, FirstStage
+from rankmill.scorer.rerank.memory import MemoryPlan
 from tests.refusals import refused, unnamed
 from tests.scorer.candidate_files import (
     as_table,

@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankmill.foundation.errors import InputError, ModelFormatError
-from rankmill.scorer import model_file
-from rankmill.scorer.forest import ARRAYS, Forest, compact_splits
-from rankmill.scorer.predict import ForestPredictor, predict
+from rankmill.scorer.forest.forest import ARRAYS, Forest, compact_splits
+from rankmill.scorer.forest.predict import ForestPredictor, predict
+from rankmill.scorer.models import model_file
 from tests import naive
 from tests.refusals import refused
 from tests.scorer.forests import random_forest

@@ -18,7 +18,7 @@ from rankmill.scorer.inspect.any_model import dependence_on, permutation_losses,
 from rankmill.scorer.inspect.dependence import partial_dependence
 from rankmill.scorer.metrics import Policy, parse_metric
 from rankmill.scorer.metrics.per_query import PreparedQueries
-from rankmill.scorer.models import Blend, predictor_of
+from rankmill.scorer.models.loading import Blend, predictor_of
 from tests.refusals import refused
 from tests.scorer.candidate_files import random_candidates, write_letor
 from tests.scorer.forests import TEXTS, random_forest

@@ -11,11 +11,11 @@ from typer.testing import CliRunner
 
 from rankmill.foundation.errors import CandidatesRejected, InputError
 from rankmill.scorer.cli_inspect import app
+from rankmill.scorer.forest.predict import ForestPredictor, predict
 from rankmill.scorer.inspect.combine import combine
 from rankmill.scorer.inspect.contributions import explain_documents
 from rankmill.scorer.inspect.shap import shap_interactions, shap_values
 from rankmill.scorer.metrics import Policy, parse_metric
-from rankmill.scorer.predict import ForestPredictor, predict
 from tests.refusals import refused
 from tests.scorer.candidate_files import random_candidates, write_letor, write_parquet
 from tests.scorer.forests import random_forest

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from rankmill.foundation.errors import CandidatesRejected, InputError
+from rankmill.scorer.forest.predict import predict
 from rankmill.scorer.inspect import documents as reading
 from rankmill.scorer.inspect.contributions import why
 from rankmill.scorer.inspect.documents import read_documents
 from rankmill.scorer.inspect.paths import leaf_paths
 from rankmill.scorer.inspect.shap import Explainer, shap_values
-from rankmill.scorer.models import predictor_of
+from rankmill.scorer.models.loading import predictor_of
 from rankmill.scorer.options import Selection
-from rankmill.scorer.predict import predict
 from tests.refusals import refused
 from tests.scorer.candidate_files import random_candidates, write_letor, write_parquet
 from tests.scorer.forests import random_forest

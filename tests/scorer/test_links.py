@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankmill.foundation.kernels.elementary import exp_precise
-from rankmill.scorer.links import LINKS, apply_link, link_fault
-from rankmill.scorer.predict import predict
+from rankmill.scorer.forest.links import LINKS, apply_link, link_fault
+from rankmill.scorer.forest.predict import predict
 from tests import naive_links
 from tests.refusals import refused
 from tests.scorer.forests import random_forest

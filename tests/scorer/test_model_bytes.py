@@ -15,11 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankmill.foundation.errors import ModelFormatError
-from rankmill.scorer import _kernels, _tree_kernels, model_file
-from rankmill.scorer.forest import ARRAYS, SETS, Forest
-from rankmill.scorer.models import Blend, read_model
-from rankmill.scorer.predict import ForestPredictor, predict
-from rankmill.scorer.tree_layout import TreeLayout
+from rankmill.scorer import _kernels, _tree_kernels
+from rankmill.scorer.forest.forest import ARRAYS, SETS, Forest
+from rankmill.scorer.forest.layout import TreeLayout
+from rankmill.scorer.forest.predict import ForestPredictor, predict
+from rankmill.scorer.models import model_file
+from rankmill.scorer.models.loading import Blend, read_model
 from tests import naive
 from tests.refusals import refused
 from tests.scorer.nets.test_net import drawn_net
@@ -377,7 +378,7 @@ def test_what_is_too_large_for_the_kernels_is_refused(monkeypatch):
         ("MAX_CUTS_OF_A_FEATURE", "4 cuts"),
     ):
         with monkeypatch.context() as patch:
-            patch.setattr(f"rankmill.scorer.model_file.{cap}", 2)
+            patch.setattr(f"rankmill.scorer.models.model_file.{cap}", 2)
             with refused(ModelFormatError, what, "2"):
                 Forest.from_bytes(data)
     data = GOLDEN[0].read_bytes()

@@ -11,11 +11,11 @@ import pytest
 
 from rankmill.foundation.errors import ModelFormatError, RankmillError
 from rankmill.foundation.records import canonical_json
-from rankmill.scorer import model_file
 from rankmill.scorer.exchange.formats import read_from, write_as
-from rankmill.scorer.models import predictor_of, read_model
+from rankmill.scorer.forest.predict import predict
+from rankmill.scorer.models import model_file
+from rankmill.scorer.models.loading import predictor_of, read_model
 from rankmill.scorer.nets.net import ARRAYS, HEADER
-from rankmill.scorer.predict import predict
 from tests import naive, naive_nets
 from tests.refusals import refused
 from tests.scorer.exchange_cases import as_ubjson, rows_for

@@ -19,8 +19,8 @@ from rankmill.pipeline.options import ReadOptions
 from rankmill.pipeline.read import file_ranges
 from rankmill.scorer.evaluate.compare import Ranking, compare
 from rankmill.scorer.evaluate.evaluate import evaluate
-from rankmill.scorer.memory import MemoryPlan
 from rankmill.scorer.rerank import ranked_writer, sorting
+from rankmill.scorer.rerank.memory import MemoryPlan
 from rankmill.scorer.rerank.query_counts import QUERY_COUNT, count_queries, ranges_of_queries
 from rankmill.scorer.rerank.rerank import rerank, rerank_several
 from tests.clusters import killing_in, look_often, on, opened_by

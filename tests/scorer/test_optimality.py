@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from rankmill.foundation.errors import InputError
+from rankmill.scorer.forest.predict import predict
 from rankmill.scorer.inspect import optimality
 from rankmill.scorer.inspect.optimality import CURVE, Moves, directions_needed, local_optimality, share_interval
 from rankmill.scorer.inspect.paths import leaf_paths
 from rankmill.scorer.metrics import Policy, parse_metric
 from rankmill.scorer.metrics.per_query import PreparedQueries, evaluate_queries, mean_of
-from rankmill.scorer.predict import predict
 from tests.naive import leaf_value
 from tests.refusals import refused
 from tests.scorer.forests import random_forest

@@ -14,8 +14,8 @@ from rankmill.foundation.errors import InputError
 from rankmill.foundation.kernels.elementary import exp_precise
 from rankmill.pipeline.bins.categories import category_codes
 from rankmill.scorer import _kernels
-from rankmill.scorer.predict import TILE, ForestPredictor, predict
-from rankmill.scorer.tree_layout import search_of
+from rankmill.scorer.forest.layout import search_of
+from rankmill.scorer.forest.predict import TILE, ForestPredictor, predict
 from tests import naive, naive_links
 from tests.refusals import refused
 from tests.scorer.forests import by_hand, random_forest

@@ -15,12 +15,11 @@ import pytest
 from rankmill.foundation.errors import CandidatesRejected, ConflictError, InputError, MalformedLine, ModelFormatError
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.options import IngestOptions
-from rankmill.scorer import memory, scoring
 from rankmill.scorer.evaluate.evaluate import evaluate
 from rankmill.scorer.evaluate.scored_file import read_scored
-from rankmill.scorer.memory import MemoryPlan
-from rankmill.scorer.model_service import ModelIdentity
-from rankmill.scorer.rerank import ranked_file, ranked_writer, sorting
+from rankmill.scorer.models.model_service import ModelIdentity
+from rankmill.scorer.rerank import memory, ranked_file, ranked_writer, scoring, sorting
+from rankmill.scorer.rerank.memory import MemoryPlan
 from rankmill.scorer.rerank.ranked_file import RANKED, SCORED_ROW
 from rankmill.scorer.rerank.rerank import rerank
 from tests.refusals import refused

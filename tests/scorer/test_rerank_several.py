@@ -11,9 +11,9 @@ import pytest
 
 from rankmill.foundation.errors import CandidatesRejected, InputError
 from rankmill.scorer.evaluate.evaluate import evaluate
-from rankmill.scorer.forest import Forest
-from rankmill.scorer.model_service import find_models
-from rankmill.scorer.models import Blend, predictor_of
+from rankmill.scorer.forest.forest import Forest
+from rankmill.scorer.models.loading import Blend, predictor_of
+from rankmill.scorer.models.model_service import find_models
 from rankmill.scorer.nets.net import Layer
 from rankmill.scorer.rerank.rerank import rerank, rerank_several
 from tests.refusals import refused

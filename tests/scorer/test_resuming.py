@@ -8,8 +8,7 @@ import sys
 import pyarrow.parquet as pq
 import pytest
 
-from rankmill.scorer import scoring
-from rankmill.scorer.rerank import ranked_writer, rerank, sorting
+from rankmill.scorer.rerank import ranked_writer, rerank, scoring, sorting
 from rankmill.scorer.rerank import run as rerank_run
 from rankmill.scorer.rerank.journal import NAME, Journal
 from tests.scorer.candidate_files import as_table, random_candidates, tree_of, write_csv, write_letor

@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankmill.foundation.errors import ConversionRefused, InvalidParameter, ModelFormatError
-from rankmill.scorer import model_file
 from rankmill.scorer.exchange.formats import WRITERS, read_from, write_as
 from rankmill.scorer.inspect.dependence import interactions
 from rankmill.scorer.inspect.optimality import Moves, local_optimality
 from rankmill.scorer.metrics import Policy, parse_metric
 from rankmill.scorer.metrics.per_query import PreparedQueries
-from rankmill.scorer.models import HEADER, Blend, predictor_of, read_model
+from rankmill.scorer.models import model_file
+from rankmill.scorer.models.loading import HEADER, Blend, predictor_of, read_model
 from rankmill.scorer.nets.net import ARRAYS, Net
 from rankmill.scorer.nets.net import HEADER as NET_HEADER
 from rankmill.trainer.candidates.blending import weights_of

@@ -8,9 +8,9 @@ import pytest
 
 from rankmill.foundation.errors import InputError
 from rankmill.scorer.exchange.lightgbm import read
+from rankmill.scorer.forest.predict import predict
 from rankmill.scorer.inspect.paths import leaf_paths
 from rankmill.scorer.inspect.shap import Explainer, rules_up_to, shap_interactions, shap_values
-from rankmill.scorer.predict import predict
 from tests.naive_inspect import expected_output, shapley, shapley_interactions
 from tests.refusals import refused
 from tests.scorer.forests import random_forest

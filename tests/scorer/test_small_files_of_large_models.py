@@ -13,16 +13,16 @@ from typer.testing import CliRunner
 
 from rankmill.cli import app
 from rankmill.foundation.errors import InputError, ModelFormatError
-from rankmill.scorer import model_file
 from rankmill.scorer.exchange import ubjson
 from rankmill.scorer.exchange.formats import read_from, write_as
-from rankmill.scorer.forest import ARRAYS, HEADER, Forest
+from rankmill.scorer.forest.forest import ARRAYS, HEADER, Forest
+from rankmill.scorer.forest.predict import predict
 from rankmill.scorer.inspect.paths import leaf_paths
 from rankmill.scorer.inspect.shap import Explainer
-from rankmill.scorer.memory import MOST_AT_ONCE
-from rankmill.scorer.models import predictor_of
+from rankmill.scorer.models import model_file
+from rankmill.scorer.models.loading import predictor_of
 from rankmill.scorer.nets.net import Layer
-from rankmill.scorer.predict import predict
+from rankmill.scorer.rerank.memory import MOST_AT_ONCE
 from rankmill.scorer.rerank.rerank import rerank
 from tests.refusals import refused
 from tests.scorer.nets.test_net import drawn_net
@@ -95,7 +95,7 @@ def test_trees_of_many_leaves_that_are_not_deep_are_read():
 def test_an_import_that_is_too_deep_is_one_line(target, monkeypatch):
     data = write_as(target, Forest(**chain(300))).data
     assert read_from(target, data, "m").forest.n_trees
-    monkeypatch.setattr("rankmill.scorer.model_file.MAX_DEPTH", 299)
+    monkeypatch.setattr("rankmill.scorer.models.model_file.MAX_DEPTH", 299)
     monkeypatch.setattr("rankmill.scorer.exchange.xgboost.MAX_DEPTH", 299)
     with refused(ModelFormatError, "m.txt", 299, "deeper"):
         read_from(target, data, "m.txt")

@@ -9,7 +9,7 @@ import pytest
 
 from rankmill.foundation.errors import InvalidParameter
 from rankmill.scorer.exchange.conversion import CONVERTED_FROM
-from rankmill.scorer.predict import predict
+from rankmill.scorer.forest.predict import predict
 from rankmill.trainer.candidates.combined_forests import BaseModel, after_base
 from tests.rankmill.small_ranker import planted_arrays, small
 from tests.refusals import refused

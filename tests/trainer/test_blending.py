@@ -15,8 +15,8 @@ from rankmill.registry import Registry
 from rankmill.scorer.evaluate.train_test_overlap import TrainedModel
 from rankmill.scorer.metrics import Policy, parse_metric
 from rankmill.scorer.metrics.per_query import PreparedQueries
-from rankmill.scorer.model_service import model_of
-from rankmill.scorer.models import Blend
+from rankmill.scorer.models.loading import Blend
+from rankmill.scorer.models.model_service import model_of
 from rankmill.trainer.candidates.blending import blended, weights_of
 from rankmill.trainer.options import BlendOptions
 from tests.refusals import refused

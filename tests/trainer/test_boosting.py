@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
+from rankmill.scorer.forest.predict import predict
 from rankmill.scorer.metrics import Policy, parse_metric
 from rankmill.scorer.metrics.per_query import PreparedQueries
-from rankmill.scorer.predict import predict
 from rankmill.trainer.data.rows import RankedRows
 from rankmill.trainer.rounds.early_stopping import EarlyStopping
 from tests.refusals import refused

@@ -7,7 +7,7 @@ import pytest
 
 from rankmill.foundation.errors import InvalidParameter
 from rankmill.pipeline.bins.spec import apply_bins, matrix_bins
-from rankmill.scorer.predict import predict
+from rankmill.scorer.forest.predict import predict
 from rankmill.trainer.data.rows import RankedRows, TrainingData
 from rankmill.trainer.rounds.boosting import boost
 from rankmill.trainer.training_options import StartingModel, TrainingOptions

@@ -12,7 +12,7 @@ import pytest
 
 from rankmill.foundation.interrupts import HeldSignals
 from rankmill.pipeline.dataset.dataset import Dataset
-from rankmill.scorer.forest import Forest
+from rankmill.scorer.forest.forest import Forest
 from rankmill.trainer.candidates.multi_seed_training import train_candidate
 from rankmill.trainer.candidates.train_on_dataset import train
 from rankmill.trainer.options import SeedOptions

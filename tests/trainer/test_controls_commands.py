@@ -14,8 +14,8 @@ from rankmill.cli import execute
 from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.options import SynthParameters
 from rankmill.pipeline.synth import write_synthetic
-from rankmill.scorer.forest import Forest
-from rankmill.scorer.predict import predict
+from rankmill.scorer.forest.forest import Forest
+from rankmill.scorer.forest.predict import predict
 from rankmill.trainer.candidates.train_on_dataset import cross_validate, plan_of, train
 from rankmill.trainer.training_options import TrainingOptions
 from tests.refusals import unnamed

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from rankmill.foundation.errors import InvalidParameter
-from rankmill.scorer.forest import Forest
+from rankmill.scorer.forest.forest import Forest
+from rankmill.scorer.forest.predict import ForestPredictor, predict
 from rankmill.scorer.metrics import Policy, parse_metric
 from rankmill.scorer.metrics.per_query import PreparedQueries
-from rankmill.scorer.predict import ForestPredictor, predict
 from rankmill.trainer.candidates.combined_forests import BaseModel, after_base
 from rankmill.trainer.candidates.train_on_dataset import train
 from rankmill.trainer.objectives.registry import objective_of

@@ -15,10 +15,10 @@ from rankmill.cli import app
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.pipeline.bins.spec import BinSpec, feature_bins
 from rankmill.pipeline.dataset.dataset import Dataset
-from rankmill.scorer.forest import Forest
+from rankmill.scorer.forest.forest import Forest
+from rankmill.scorer.forest.predict import predict
 from rankmill.scorer.metrics import Policy, parse_metric
 from rankmill.scorer.metrics.per_query import PreparedQueries
-from rankmill.scorer.predict import predict
 from rankmill.trainer.candidates.feature_selection import (
     SelectionStep,
     least_useful,

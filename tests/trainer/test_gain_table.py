@@ -10,7 +10,7 @@ import pytest
 
 from rankmill import Ranker
 from rankmill.foundation.errors import InputError
-from rankmill.scorer.predict import predict
+from rankmill.scorer.forest.predict import predict
 from tests.refusals import refused
 from tests.trainer.planted import fit, small_data
 

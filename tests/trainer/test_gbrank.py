@@ -7,7 +7,7 @@ import pytest
 
 from rankmill import Ranker
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
-from rankmill.scorer.predict import predict
+from rankmill.scorer.forest.predict import predict
 from rankmill.trainer.data.rows import RankedRows
 from tests.naive import leaf_value
 from tests.refusals import refused

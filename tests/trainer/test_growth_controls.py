@@ -8,7 +8,7 @@ import pytest
 
 from rankmill import Ranker
 from rankmill.foundation.errors import InvalidParameter
-from rankmill.scorer.forest import Forest
+from rankmill.scorer.forest.forest import Forest
 from rankmill.trainer.rounds.sampling import noise_of
 from tests.refusals import refused
 from tests.trainer.fixed import fixed

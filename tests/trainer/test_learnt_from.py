@@ -17,7 +17,7 @@ from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.options import IngestOptions
 from rankmill.registry import Registry
-from rankmill.scorer.forest import Forest
+from rankmill.scorer.forest.forest import Forest
 from rankmill.trainer.data.training_rows import resolved, rows_learnt_from
 from rankmill.trainer.objectives.weights import relative_weights
 from tests.refusals import refused, unnamed

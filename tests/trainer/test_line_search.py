@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize_scalar
 
-from rankmill.scorer.predict import predict
+from rankmill.scorer.forest.predict import predict
 from rankmill.trainer.objectives.registry import objective_of
 from rankmill.trainer.rounds.line_search import EVALUATIONS, FARTHEST, best_step
 from tests.trainer.fixed import fixed

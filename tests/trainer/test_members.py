@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from rankmill.foundation.errors import InvalidParameter
-from rankmill.scorer.forest import Forest
+from rankmill.scorer.forest.forest import Forest
+from rankmill.scorer.forest.predict import predict
 from rankmill.scorer.metrics import Policy, parse_metric
 from rankmill.scorer.metrics.per_query import PreparedQueries
-from rankmill.scorer.predict import predict
 from rankmill.trainer.candidates.train_on_dataset import plan_of
 from rankmill.trainer.rounds.sampling import Sampler
 from tests.refusals import refused

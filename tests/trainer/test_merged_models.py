@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 
 from rankmill.cli import app
 from rankmill.foundation.errors import InvalidParameter
-from rankmill.scorer.forest import Forest
-from rankmill.scorer.predict import predict
+from rankmill.scorer.forest.forest import Forest
+from rankmill.scorer.forest.predict import predict
 from rankmill.trainer.candidates.combined_forests import average, merged
 from tests.refusals import refused
 from tests.trainer.planted import fit, planted, small_data

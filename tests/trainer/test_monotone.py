@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rankmill.foundation.errors import InvalidParameter
-from rankmill.scorer.predict import predict
+from rankmill.scorer.forest.predict import predict
 from tests.refusals import refused
 from tests.trainer.fixed import fixed
 from tests.trainer.planted import boost_rows, fit, rows_of, small_data

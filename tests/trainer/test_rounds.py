@@ -10,7 +10,7 @@ import pytest
 
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.pipeline.pairs.stored_pairs import PreferencePairs
-from rankmill.scorer.predict import predict
+from rankmill.scorer.forest.predict import predict
 from rankmill.trainer.data.rows import RankedRows
 from rankmill.trainer.objectives.registry import objective_of
 from rankmill.trainer.rounds.early_stopping import EarlyStopping

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rankmill.pipeline.bins.spec import apply_bins
-from rankmill.scorer.predict import predict
+from rankmill.scorer.forest.predict import predict
 from rankmill.trainer.data.rows import RankedRows
 from tests.trainer.fixed import fixed
 from tests.trainer.planted import boost_rows, small_data

@@ -16,7 +16,7 @@ from rankmill.pipeline.bins.spec import apply_bins, matrix_bins
 from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.options import IngestOptions, ReadOptions
-from rankmill.scorer.predict import predict
+from rankmill.scorer.forest.predict import predict
 from rankmill.trainer.candidates.train_on_dataset import train
 from rankmill.trainer.data.rows import RankedRows, TrainingData
 from rankmill.trainer.data.target_encoding import with_encoded_columns

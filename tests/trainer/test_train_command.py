@@ -14,7 +14,7 @@ from rankmill.foundation.training_facts import Circumstances
 from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.options import SynthParameters
 from rankmill.pipeline.synth import write_synthetic
-from rankmill.scorer.forest import Forest
+from rankmill.scorer.forest.forest import Forest
 from rankmill.trainer.cli import train as command
 from rankmill.trainer.growing.histogram import DEFAULT_POOL_BYTES
 from rankmill.trainer.options import MachineOptions

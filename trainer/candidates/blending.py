@@ -26,8 +26,8 @@ from rankmill.scorer.inspect.combine import combine
 from rankmill.scorer.metrics import Metric, Policy, parse_metric
 from rankmill.scorer.metrics.conventions import OURS, named_convention
 from rankmill.scorer.metrics.per_query import PreparedQueries
-from rankmill.scorer.model import Model, check_kinds
-from rankmill.scorer.models import Blend, predictor_of
+from rankmill.scorer.models.loading import Blend, predictor_of
+from rankmill.scorer.models.model import Model, check_kinds
 from rankmill.trainer.candidates.combined_forests import check_read_alike, facts_alike
 from rankmill.trainer.options import BlendOptions
 

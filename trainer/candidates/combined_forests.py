@@ -24,10 +24,10 @@ import numpy.typing as npt
 
 from rankmill.foundation.errors import InvalidParameter
 from rankmill.foundation.records import JSON
-from rankmill.scorer.forest import COVER, Forest, NodeSets, compact_splits, used_names
-from rankmill.scorer.model import DATASETS_OF_BASE, Model, check_bound, check_kinds
-from rankmill.scorer.model_file import MAX_SCORE
-from rankmill.scorer.predict import ForestPredictor
+from rankmill.scorer.forest.forest import COVER, Forest, NodeSets, compact_splits, used_names
+from rankmill.scorer.forest.predict import ForestPredictor
+from rankmill.scorer.models.model import DATASETS_OF_BASE, Model, check_bound, check_kinds
+from rankmill.scorer.models.model_file import MAX_SCORE
 from rankmill.trainer.data.layout import EDGE
 from rankmill.trainer.data.target_encoding import ENCODED
 from rankmill.trainer.rounds.resuming import MERGED, check_whole

@@ -20,8 +20,8 @@ from rankmill.foundation.kernels.randoms import random_keys
 from rankmill.foundation.records import JSON, as_json, not_in_json
 from rankmill.foundation.terminal import text_table
 from rankmill.pipeline.dataset.dataset import Dataset
-from rankmill.scorer.forest import Forest, feature_importance
-from rankmill.scorer.links import apply_link
+from rankmill.scorer.forest.forest import Forest, feature_importance
+from rankmill.scorer.forest.links import apply_link
 from rankmill.trainer import _kernels
 from rankmill.trainer.candidates.train_on_dataset import data_of
 from rankmill.trainer.data.measured_queries import MeasuredQueries, check_decides

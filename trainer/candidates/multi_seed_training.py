@@ -32,7 +32,7 @@ from rankmill.foundation.training_facts import (
 )
 from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.scorer.evaluate.train_test_overlap import splits_trained_on
-from rankmill.scorer.forest import Forest
+from rankmill.scorer.forest.forest import Forest
 from rankmill.trainer.candidates import train_on_dataset as training
 from rankmill.trainer.candidates.combined_forests import BaseModel, after_base, average
 from rankmill.trainer.candidates.seeds import ONE_SEED, best_of, check_choice, checked_seeds, noise_floor

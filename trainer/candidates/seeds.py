@@ -50,7 +50,7 @@ def check_choice(choose: str, seeds: Sequence[int], *, has_valid: bool, link: st
     has_valid
         Whether there is a valid split, whose queries no seed learns from.
     link
-        The link of the objective, from sums of trees to a score (:mod:`rankmill.scorer.links`).
+        The link of the objective, from sums of trees to a score (:mod:`rankmill.scorer.forest.links`).
     """
     if choose not in CHOICES:
         raise InvalidParameter(f"choose: expected {' or '.join(CHOICES)}, found {choose!r}")

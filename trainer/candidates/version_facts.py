@@ -33,9 +33,9 @@ from rankmill.foundation.training_facts import (
     TrainingFacts,
 )
 from rankmill.pipeline.group.sketch import TRAIN_QUERIES, QuerySketch
-from rankmill.scorer.forest import Forest
+from rankmill.scorer.forest.forest import Forest
 from rankmill.scorer.metrics.significance import interval_of_mean
-from rankmill.scorer.model import Model
+from rankmill.scorer.models.model import Model
 from rankmill.trainer.data.training_rows import LEARNT_FROM
 from rankmill.trainer.parameters import OLDEST
 from rankmill.trainer.rounds.training_result import REFIT, TRAIN

@@ -19,7 +19,7 @@ import numpy as np
 from rankmill.foundation.cluster.peers import Peers
 from rankmill.foundation.cluster.workers import Cluster, Member
 from rankmill.pipeline.dataset.dataset import Dataset
-from rankmill.scorer.forest import Forest
+from rankmill.scorer.forest.forest import Forest
 from rankmill.trainer.candidates.train_on_dataset import data_of
 from rankmill.trainer.cluster.shared_dataset import SharedDataset
 from rankmill.trainer.data.shard import RowShard

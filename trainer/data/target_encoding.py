@@ -27,7 +27,7 @@ from rankmill.foundation.errors import TrainingDataRejected
 from rankmill.foundation.options import spelled
 from rankmill.pipeline.bins.layout import BIN
 from rankmill.pipeline.bins.spec import BinSpec, feature_bins
-from rankmill.scorer.model_file import MAX_CUTS_OF_A_FEATURE
+from rankmill.scorer.models.model_file import MAX_CUTS_OF_A_FEATURE
 from rankmill.trainer import _kernels
 from rankmill.trainer.data.layout import EDGE
 from rankmill.trainer.data.rows import RankedRows, TrainingData

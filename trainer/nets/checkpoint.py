@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from rankmill.foundation.errors import InvalidParameter, ModelFormatError
 from rankmill.foundation.options import spelled
-from rankmill.scorer import model_file
+from rankmill.scorer.models import model_file
 from rankmill.trainer.nets.options import COSINE, NetOptions
 from rankmill.trainer.rounds.training_result import RoundRecord
 

@@ -110,7 +110,7 @@ class Objective(ABC):
     Options: ClassVar[type[Any]] = NoOptions
     n_outputs: int = 1  # scores per row: a step grows a tree for each
     steps_a_round: int = 1  # gradient steps that make up one round
-    link: str = "identity"  # how outputs become one score: see rankmill.scorer.links
+    link: str = "identity"  # how outputs become one score: see rankmill.scorer.forest.links
     _shares: Any  # QueryShares, of losses over pairs and lists
 
     @abstractmethod

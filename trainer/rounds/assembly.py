@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rankmill.scorer.forest import Forest, NodeSets, compact_splits, used_names
+from rankmill.scorer.forest.forest import Forest, NodeSets, compact_splits, used_names
 from rankmill.trainer.data.layout import EDGE
 from rankmill.trainer.data.target_encoding import ENCODED, EncodedColumn
 from rankmill.trainer.growing.tree import Tree

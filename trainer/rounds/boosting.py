@@ -16,7 +16,7 @@ from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected, n
 from rankmill.foundation.options import spelled
 from rankmill.foundation.scalars import whole_number
 from rankmill.pipeline.options import MAX_BIN
-from rankmill.scorer.forest import Forest
+from rankmill.scorer.forest.forest import Forest
 from rankmill.trainer import _kernels as row_kernels
 from rankmill.trainer.data.layout import ROW
 from rankmill.trainer.data.rows import TrainingData

@@ -21,7 +21,7 @@ from rankmill.foundation.errors import RankmillError
 from rankmill.foundation.records import as_json, canonical_json, from_json
 from rankmill.foundation.storage.publish import write_atomically
 from rankmill.pipeline.dataset.dataset import Dataset
-from rankmill.scorer.forest import Forest
+from rankmill.scorer.forest.forest import Forest
 from rankmill.trainer.candidates.version_facts import Intervals, intervals_of
 from rankmill.trainer.options import CHECKPOINT_SECONDS
 from rankmill.trainer.parameters import TrainParameters

@@ -20,7 +20,7 @@ from rankmill.foundation.options import spelled
 from rankmill.foundation.records import JSON
 from rankmill.pipeline.bins.layout import BINS_A_FEATURE
 from rankmill.scorer.exchange.conversion import CONVERTED_FROM
-from rankmill.scorer.forest import FIRST_ROUND, Forest
+from rankmill.scorer.forest.forest import FIRST_ROUND, Forest
 from rankmill.trainer.data.layout import EDGE
 from rankmill.trainer.data.target_encoding import ENCODED, EncodedColumn
 from rankmill.trainer.data.training_rows import LEARNT_FROM

@@ -11,9 +11,9 @@ import numpy.typing as npt
 from rankmill.foundation.cures import spelled_with
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.pipeline.dataset.dataset import Dataset
-from rankmill.scorer.forest import Forest
-from rankmill.scorer.links import apply_link
-from rankmill.scorer.predict import ForestPredictor
+from rankmill.scorer.forest.forest import Forest
+from rankmill.scorer.forest.links import apply_link
+from rankmill.scorer.forest.predict import ForestPredictor
 from rankmill.trainer import _kernels
 from rankmill.trainer.data.measured_queries import MeasuredQueries
 from rankmill.trainer.data.rows import RankedRows, TrainingData

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
-from rankmill.scorer.forest import Forest
+from rankmill.scorer.forest.forest import Forest
 from rankmill.trainer.data.layout import BlockedBins
 from rankmill.trainer.data.measured_queries import check_decides
 from rankmill.trainer.data.rows import RankedRows, TrainingData

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from rankmill.foundation.options import spelled
 from rankmill.foundation.records import JSON, left_out
-from rankmill.scorer.forest import Forest
+from rankmill.scorer.forest.forest import Forest
 from rankmill.trainer.growing.grower import PHASES as GROWING
 from rankmill.trainer.growing.grower import Grower
 

@@ -16,8 +16,8 @@ import polars as pl
 
 from rankmill import Ranker
 from rankmill.pipeline.bins.categories import category_codes
-from rankmill.scorer.forest import Forest, NodeSets, compact_splits, used_names
-from rankmill.scorer.predict import predict
+from rankmill.scorer.forest.forest import Forest, NodeSets, compact_splits, used_names
+from rankmill.scorer.forest.predict import predict
 
 FOLDER = Path(__file__).parent
 FEATURES = ("length", "übereinstimmung", "clicks per day")

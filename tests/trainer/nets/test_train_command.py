@@ -14,8 +14,8 @@ from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.options import IngestOptions
 from rankmill.registry import Registry
-from rankmill.scorer.model_service import model_of
-from rankmill.scorer.models import Blend
+from rankmill.scorer.models.loading import Blend
+from rankmill.scorer.models.model_service import model_of
 from rankmill.scorer.nets.net import Net
 from rankmill.trainer.nets.options import ModelOptions, NetOptions
 from rankmill.trainer.nets.train_on_dataset import train_net_on

@@ -13,7 +13,7 @@ from rankmill.cli import execute
 from rankmill.foundation.errors import InvalidParameter
 from rankmill.registry import Registry
 from rankmill.scorer.metrics.per_query import mean_of
-from rankmill.scorer.model_service import model_of
+from rankmill.scorer.models.model_service import model_of
 from rankmill.scorer.nets.net import Net
 from rankmill.trainer.nets.cross_validating import cross_validate_net_on
 from rankmill.trainer.nets.options import ModelOptions, NetOptions

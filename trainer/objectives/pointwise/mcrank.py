@@ -8,7 +8,7 @@ import numpy as np
 
 from rankmill.foundation.errors import TrainingDataRejected
 from rankmill.foundation.options import option, options
-from rankmill.scorer.links import link_fault
+from rankmill.scorer.forest.links import link_fault
 from rankmill.trainer.data.rows import RankedRows
 from rankmill.trainer.objectives.pointwise import _kernels as kernels
 from rankmill.trainer.objectives.pointwise.document_loss import Floats, Pointwise
@@ -100,7 +100,7 @@ class Ordinal(_Grades):
 
     Source: METHODS 3.10; Li, Burges & Wu 2007, section 4.  Output k = 0 .. L - 1 is the logit of P(y <= k); each is
     ``bernoulli`` started from 0: g_k = w (p_k - [y <= k]), h_k = w p_k (1 - p_k).  The probability of a grade is the difference
-    of neighbours, clipped at 0 (:mod:`rankmill.scorer.links`).  Deviance: the weighted mean loss, all outputs together.
+    of neighbours, clipped at 0 (:mod:`rankmill.scorer.forest.links`).  Deviance: the weighted mean loss, all outputs together.
     """
 
     name: ClassVar[str] = "ordinal"

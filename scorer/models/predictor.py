@@ -1,6 +1,6 @@
 """What scoring needs of a trained model: which features it uses, and the scores of many documents.
 
-Each kind of model has its own: trees in ``predict.py``, nets in ``nets/predict.py``, blends in ``models.py``.  `rankmill.scorer.models.predictor_of` makes one.
+Each kind of model has its own: trees in ``predict.py``, nets in ``nets/predict.py``, blends in ``models.py``.  `rankmill.scorer.models.loading.predictor_of` makes one.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rankmill.scorer.model import Model
+from rankmill.scorer.models.model import Model
 
 
 class Predictor(ABC):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rankmill.registry import Version
     from rankmill.scorer.evaluate.compare import Ranking
     from rankmill.scorer.evaluate.train_test_overlap import TrainedModel
-    from rankmill.scorer.model import Model
+    from rankmill.scorer.models.model import Model
 
 MODEL_SUFFIX = ".rankmill"
 LIST_SUFFIXES = frozenset({".run", ".parquet", ".tsv", ".csv", ".txt"})
@@ -44,7 +44,7 @@ def find_model(reference: str, registry: Location) -> tuple[Model, ModelIdentity
 
     The reference is resolved once; the identity holds the result.
     """
-    from rankmill.scorer.models import load_model_file
+    from rankmill.scorer.models.loading import load_model_file
 
     if reference.endswith(MODEL_SUFFIX) or Path(reference).is_file():
         model = load_model_file(reference)
@@ -83,8 +83,8 @@ def find_ranking(subject: str, registry: Location, *, seeds: bool) -> Ranking:
     ``seeds`` adds the versions that differ only in their seed.
     """
     from rankmill.scorer.evaluate.compare import Ranking
-    from rankmill.scorer.model_file import is_model_file
-    from rankmill.scorer.models import load_model_file
+    from rankmill.scorer.models.loading import load_model_file
+    from rankmill.scorer.models.model_file import is_model_file
 
     path = Path(subject)
     if subject.endswith(MODEL_SUFFIX) or (path.is_file() and is_model_file(path)):
@@ -174,6 +174,6 @@ def recipe_and_seed(version: Version) -> tuple[tuple[Any, ...] | None, Any]:
 
 def model_of(version: Version) -> Model:
     """Read the model of ``version``; ModelFormatError if it is damaged."""
-    from rankmill.scorer.models import read_model
+    from rankmill.scorer.models.loading import read_model
 
     return read_model(version.read(), str(version))

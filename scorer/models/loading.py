@@ -28,13 +28,13 @@ import numpy.typing as npt
 from rankmill.foundation.errors import InputError, InvalidParameter, ModelFormatError
 from rankmill.foundation.options import spelled
 from rankmill.foundation.records import JSON, canonical_json
-from rankmill.scorer import model_file
-from rankmill.scorer.forest import Forest
-from rankmill.scorer.model import Model, bytes_of_model, check_bound
+from rankmill.scorer.forest.forest import Forest
+from rankmill.scorer.forest.predict import ForestPredictor
+from rankmill.scorer.models import model_file
+from rankmill.scorer.models.model import Model, bytes_of_model, check_bound
+from rankmill.scorer.models.predictor import Predictor
 from rankmill.scorer.nets.net import Net
 from rankmill.scorer.nets.predict import NetPredictor
-from rankmill.scorer.predict import ForestPredictor
-from rankmill.scorer.predictor import Predictor
 
 ARRAYS: model_file.ArrayTypes = (
     ("weights", np.dtype("<f8")),

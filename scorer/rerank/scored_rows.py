@@ -8,9 +8,9 @@ import pyarrow as pa
 
 from rankmill.pipeline.options import ReadOptions
 from rankmill.pipeline.read.batch import Source
-from rankmill.scorer.predictor import Predictor
+from rankmill.scorer.models.predictor import Predictor
 from rankmill.scorer.rerank.ranked_file import SCORED_ROW
-from rankmill.scorer.scoring import InputPosition, Scored, ScoringLimits, score_in_order
+from rankmill.scorer.rerank.scoring import InputPosition, Scored, ScoringLimits, score_in_order
 
 BLOCK_BYTES = 16 << 20
 COLUMNS_BYTES = 64 << 20  # per thread, for a Parquet row group
@@ -30,7 +30,7 @@ def scored_schema(goals: Sequence[str]) -> pa.Schema:
 
 
 def scored_rows(sources: Sequence[Source], predictor: Predictor, reading: ReadOptions, n_threads: int) -> pa.Table:
-    """Score all ``sources``; return a table of `scored_schema` in their order.  Errors: `rankmill.scorer.scoring.score_in_order`."""
+    """Score all ``sources``; return a table of `scored_schema` in their order.  Errors: `rankmill.scorer.rerank.scoring.score_in_order`."""
     rows: list[pa.RecordBatch] = []
 
     def take(results: list[list[Scored]], _: InputPosition) -> None:

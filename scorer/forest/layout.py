@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from rankmill.scorer import _tree_kernels
-from rankmill.scorer.forest import Forest
-from rankmill.scorer.memory import check_table
+from rankmill.scorer.forest.forest import Forest
+from rankmill.scorer.rerank.memory import check_table
 
 WIDTH = _tree_kernels.BLOCK  # batches are padded to it
 LANES = _tree_kernels.LANES

@@ -20,10 +20,10 @@ import numpy as np
 import numpy.typing as npt
 
 from rankmill.scorer import _kernels, _tree_kernels
-from rankmill.scorer.forest import Forest, checked_rounds
-from rankmill.scorer.links import class_values
-from rankmill.scorer.predictor import Predictor
-from rankmill.scorer.tree_layout import TreeLayout, choose_layout, search_of
+from rankmill.scorer.forest.forest import Forest, checked_rounds
+from rankmill.scorer.forest.layout import TreeLayout, choose_layout, search_of
+from rankmill.scorer.forest.links import class_values
+from rankmill.scorer.models.predictor import Predictor
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

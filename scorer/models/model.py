@@ -1,6 +1,6 @@
 """What all trained models have in common: features, facts, and bytes that are the same for equal models.
 
-``rankmill.scorer.models`` reads a model of any kind and says how it scores.
+``rankmill.scorer.models.loading`` reads a model of any kind and says how it scores.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Self
 from rankmill.foundation.errors import InputError, InvalidParameter, RankmillError
 from rankmill.foundation.records import JSON
 from rankmill.foundation.storage.publish import write_atomically
-from rankmill.scorer.model_file import MAX_SCORE
+from rankmill.scorer.models.model_file import MAX_SCORE
 
 DATASETS_OF_BASE = "base_dataset_digests"  # key of a model's info: what its base model, or its parts, were trained on
 

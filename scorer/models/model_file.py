@@ -14,9 +14,9 @@ Layout, little-endian::
     -32  32 bytes  sha256 of everything before
 
 The header's key ``arrays`` lists ``[name, dtype, length]`` in the order of the bytes; offsets follow from the lengths,
-so two arrays cannot overlap; ``rankmill.scorer.forest`` says which arrays there are.
-Formats 1 to 3 are forests, written in the lowest that can express them; ``rankmill.scorer.forest`` says what needs 2 or 3.  Format 4
-is a net (``rankmill.scorer.nets.net``), format 5 a blend (``rankmill.scorer.models``).
+so two arrays cannot overlap; ``rankmill.scorer.forest.forest`` says which arrays there are.
+Formats 1 to 3 are forests, written in the lowest that can express them; ``rankmill.scorer.forest.forest`` says what needs 2 or 3.  Format 4
+is a net (``rankmill.scorer.nets.net``), format 5 a blend (``rankmill.scorer.models.loading``).
 
 The kernels do not check bounds, so all nodes of all trees are checked here.  Each check returns the first fault in words, or None.
 """

@@ -2,7 +2,7 @@
 
 ``score(x) = base_score + w_1 * tree_1(x) + w_2 * tree_2(x) + ...``, added in this order in float64.  A forest of K outputs
 has K such sums, all from ``base_score``: tree t (the first is 0) adds to output ``t % K``.  Its ``link`` makes one score of
-them (``rankmill.scorer.links``).  A boosting round is ``trees_a_round`` trees, a multiple of K.
+them (``rankmill.scorer.forest.links``).  A boosting round is ``trees_a_round`` trees, a multiple of K.
 
 Nodes of one tree are contiguous, the root first, each child after its parent.  At an inner node with feature ``f`` and
 cut ``c`` a value goes left if ``x <= cuts[cut_starts[f] + c]``, and right if it is greater; NaN goes left if
@@ -32,10 +32,10 @@ from rankmill.foundation.notebook_html import HtmlTable, ShareCell, card
 from rankmill.foundation.options import spelled
 from rankmill.foundation.records import JSON, canonical_json
 from rankmill.pipeline.bins.categories import category_code, is_number
-from rankmill.scorer import model_file
-from rankmill.scorer.links import class_values, link_fault
-from rankmill.scorer.model import Model, check_bound
-from rankmill.scorer.model_file import shortened
+from rankmill.scorer.forest.links import class_values, link_fault
+from rankmill.scorer.models import model_file
+from rankmill.scorer.models.model import Model, check_bound
+from rankmill.scorer.models.model_file import shortened
 
 NODE = np.int32  # node, cut and tree indices: 2^28 nodes at most
 CUT = np.float32  # thresholds: features are float32, so that a comparison is exact
@@ -88,7 +88,7 @@ class Forest(Model):
     Raises
     ------
     ValueError
-        An array has another shape or dtype than stated here, or breaks one of the rules of ``rankmill.scorer.model_file``.
+        An array has another shape or dtype than stated here, or breaks one of the rules of ``rankmill.scorer.models.model_file``.
     """
 
     feature_names: tuple[str, ...]  # all features of the dataset it was trained on, in order
@@ -108,7 +108,7 @@ class Forest(Model):
     tree_weights: npt.NDArray[np.float64]  # (n_trees,)
     base_score: float
     objective: str
-    link: str = "identity"  # one of rankmill.scorer.links.LINKS
+    link: str = "identity"  # one of rankmill.scorer.forest.links.LINKS
     n_outputs: int = 1
     trees_a_round: int = 0  # 0 stands for n_outputs, and is replaced by it
     set_starts: npt.NDArray[np.int32] = field(default_factory=lambda: np.zeros(1, NODE))  # (n_sets + 1,)

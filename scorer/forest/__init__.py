@@ -1,0 +1,1 @@
+"""Trees: the trained forest, its layout for prediction, and the link from its outputs to a score."""
