@@ -33,5 +33,6 @@ def open_database(*, memory: int, threads: int, spill: Path, file: Path | None =
         },
     )
     interruptible(connection)
-    connection.execute("SET enable_progress_bar = false")
+    if connection.execute("SELECT current_setting('enable_progress_bar')").fetchone() != (False,):
+        connection.execute("SET enable_progress_bar = false")  # refused where a notebook cannot have one
     return connection

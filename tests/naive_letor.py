@@ -168,8 +168,8 @@ def delimited(data: bytes, delimiter: str, rules) -> Read | None:
         if len(cells) != width:
             read.bad.append((line_number, 1))
             continue
-        qid, doc_id, cell, *values = cells
-        numbers = [feature(cell.strip(BLANKS)) for cell in values]
+        qid, doc_id, cell, *values = (cell.strip(BLANKS) for cell in cells)
+        numbers = [feature(cell) for cell in values]
         target = grade(cell, rules)
         if not qid:
             read.bad.append((line_number, 1))

@@ -6,7 +6,6 @@ cells, ``nan``, ``null`` and the marks of other tools.  ``true`` and ``false`` a
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from difflib import get_close_matches
 from functools import partial
@@ -82,8 +81,7 @@ class DelimitedSource(TableSource):
         """Yield the columns with a role, in the order of the file; ``place`` is the line number."""
         wanted = self._text.wanted(self._texts)
         for block in self._text.blocks(block_bytes):
-            room = sys.maxsize if again else self._quarantine.remaining
-            for rows in self._text.parse(block, wanted, room):
+            for rows in self._text.parse(block, wanted):
                 yield self._table_rows(
                     self._with_points(rows.texts, self._columns),
                     rows.place,
@@ -97,7 +95,7 @@ class DelimitedSource(TableSource):
         return *self._columns.column_of.values(), *sorted(self._columns.categorical)
 
     def _rows_of(self, block: Block, wanted: Wanted, spare: list[bytearray]) -> Iterator[RowBatch]:
-        for rows in self._text.parse(block, wanted, self._quarantine.remaining):
+        for rows in self._text.parse(block, wanted):
             batch, problems = self._reader.rows(self._with_points(rows.texts, self._columns), self._numbers_of(rows))
             self._put_aside(rows, problems)
             yield batch

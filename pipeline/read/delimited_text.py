@@ -1,4 +1,4 @@
-"""Read the lines of CSV and TSV into columns of text and a matrix of numbers.
+"""Read the lines of CSV and TSV into columns of text and a matrix of numbers; DuckDB takes them apart.
 
 A cell in quotes may contain delimiters, and a quote as two; it ends on its line.  Blanks around a cell without quotes are no part
 of it, in the first line too.  Empty lines are skipped.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import csv
 import io
 import re
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,13 +17,12 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from rankmill.foundation.errors import DataRejected, MalformedLine
 from rankmill.foundation.storage.arriving import readable
-from rankmill.pipeline.arrow import strings_from
+from rankmill.pipeline.arrow import as_array, as_numbers, strings_from
 from rankmill.pipeline.options import DEFAULT_BLOCK_BYTES, USUAL_DELIMITERS
-from rankmill.pipeline.read import _delimited_kernels as _kernels
-from rankmill.pipeline.read._number_kernels import POWERS
 from rankmill.pipeline.read.batch import Quarantine, shorten
 from rankmill.pipeline.read.blocks import (
     Block,
@@ -34,14 +32,29 @@ from rankmill.pipeline.read.blocks import (
     refuse_foreign_content,
     unchecked_blocks,
 )
+from rankmill.pipeline.read.lines_sql import select
+from rankmill.pipeline.read.quoted_cells import split_line, with_quoted, without_quotes
 from rankmill.pipeline.read.table_rows import Problems
 
 _HEADER_LIMIT = 16 << 20
 _FIRST_BYTES = 1 << 20
 _MOST_LINES = 1 << 17  # parsed at a time: short cells take many times the memory of their text
-_ODD_CELLS = 1 << 14
+_MOST_BYTES = 8 << 20  # parsed at a time, if lines allow it
 _BLANKS = " \t"
-_IS_BLANK = np.isin(np.arange(256), [ord(blank) for blank in _BLANKS])
+_NEWLINE, _CR = 10, 13
+_OTHER_NUMBERS = r"[0-9]_[0-9]|[nN]\(|\+-|[\v\f]"
+"""What DuckDB reads in numbers, and we do not."""
+_SIGNS_OF_OTHERS = {
+    sign: re.compile(form)
+    for sign, form in (
+        (b"_", rb"_(?<=[0-9]_)[0-9]"),
+        (b"(", rb"\((?<=[nN]\()"),
+        (b"+", rb"\+-"),
+        (b"\v", rb"\v"),
+        (b"\f", rb"\f"),
+    )
+}
+"""Text with such numbers has this byte, which is found quickly, and this form."""
 
 Positions = npt.NDArray[np.int64]
 
@@ -49,13 +62,11 @@ Positions = npt.NDArray[np.int64]
 class Wanted(NamedTuple):
     """The columns to read; see `DelimitedText.wanted`."""
 
-    kinds: npt.NDArray[np.int64]
-    """What the kernel does with each column of the header."""
-    texts: tuple[str, ...]
-    numbers: int
-    """How many columns are numbers."""
-    point: int
-    """The byte before decimals; 0: none, which no text has."""
+    texts: dict[str, int]
+    """The place of each column of text in the header."""
+    numbers: Positions
+    """(n,) the places of the columns of numbers; -1 for what is text."""
+    decimal_comma: bool = False
 
 
 class BadLine(NamedTuple):
@@ -68,12 +79,12 @@ class BadLine(NamedTuple):
 
 
 class OddCells(NamedTuple):
-    """Cells of columns of numbers that need a closer look, in the order of the file: words, or numbers with many digits."""
+    """Cells of columns of numbers that are no numbers for DuckDB, in the order of the file, such as words."""
 
     row: Positions
     number: Positions
     """Its place among the columns of numbers."""
-    text: pa.StringArray
+    text: pa.Array[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +95,7 @@ class DelimitedRows:
     texts: pa.RecordBatch
     """The columns of text; a cell that is empty is empty text."""
     numbers: npt.NDArray[np.float32]
-    """(n, columns) NaN if empty; undefined for odd cells."""
+    """(n, columns) NaN if empty, and for odd cells."""
     odd: OddCells
     row_from: Positions
     """(n,) where the line of each row begins."""
@@ -123,28 +134,25 @@ class DelimitedText:
         self.header = self._read_header()
         self._column_of = {name: column for column, name in reversed([*enumerate(self.header)])}
 
-    def wanted(self, texts: Iterable[str] = (), numbers: Sequence[str] = (), *, decimal_comma: bool = False) -> Wanted:
+    def wanted(self, texts: Iterable[str] = (), numbers: Iterable[str] = (), *, decimal_comma: bool = False) -> Wanted:
         """Say which columns to read as text, and which as ``numbers``; a column in both is text.  Of several of a name, the first is read."""
-        kinds, texts = np.full(len(self.header), _kernels.IGNORED), tuple(dict.fromkeys(texts))
-        for k, name in enumerate(numbers):
-            kinds[self._column_of[name]] = k
-        for t, name in enumerate(texts):
-            kinds[self._column_of[name]] = -2 - t
-        point = "," if decimal_comma else "."
-        return Wanted(kinds, texts, len(numbers), 0 if point == self.delimiter else ord(point))
+        of_text = {name: self._column_of[name] for name in texts}
+        places = np.array([-1 if name in of_text else self._column_of[name] for name in numbers], dtype=np.int64)
+        return Wanted(of_text, places, decimal_comma)
 
     def blocks(self, block_bytes: int = DEFAULT_BLOCK_BYTES, spare: list[bytearray] | None = None) -> Iterator[Block]:
         """Yield the lines as blocks to `parse`, the first one with the header."""
         return unchecked_blocks(self.path, block_bytes, spare, cr_ends_lines=True)
 
-    def parse(self, block: Block, wanted: Wanted, room: int = 0) -> Iterator[DelimitedRows]:
-        """Yield the rows of ``block``; it may stop after more than ``room`` ragged lines.  DataRejected if it is not text."""
+    def parse(self, block: Block, wanted: Wanted) -> Iterator[DelimitedRows]:
+        """Yield the rows of ``block``; DataRejected if it is not text."""
         lines = block.check()
         if block.number == 0:
             block = replace(block, start=block.data.index(b"\n", block.start) + 1, lines_before=1)
             lines -= 1
-        for piece, n in block.pieces(lines, _MOST_LINES):
-            yield self._parse(piece, n, wanted, room)
+        most = min(_MOST_LINES, 1 + lines * _MOST_BYTES // max(1, block.stop - block.start))
+        for piece, _ in block.pieces(lines, most):
+            yield self._parse(piece, wanted)
 
     def texts(self, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Yield the columns ``names``, which differ; DataRejected if the file is malformed."""
@@ -159,7 +167,7 @@ class DelimitedText:
         wanted = self.wanted(self.header)
         try:
             for block in self.blocks(_FIRST_BYTES):
-                for rows in self.parse(block, wanted, sys.maxsize):
+                for rows in self.parse(block, wanted):
                     if len(rows) or rows.unclosed:
                         return None if rows.unclosed else rows
         except DataRejected:  # reading the rows reports it
@@ -200,44 +208,64 @@ class DelimitedText:
             text, _ = rows.block.line_at(rows.unclosed.start)
             raise self._unclosed_quote(rows.block.first_line + rows.unclosed.line, text)
 
-    def _parse(self, block: Block, lines: int, wanted: Wanted, room: int) -> DelimitedRows:
-        text, kinds = block.bytes_view, wanted.kinds
-        # a row has at least a byte for each cell, with the delimiter or line end behind it; a ragged line begins like a row
-        most = min(lines, (block.stop - block.start) // len(kinds)) + 1
-        values = np.empty((most, wanted.numbers), dtype=np.float32)
-        cell_from, cell_to = (np.empty((len(wanted.texts), most), dtype=np.int64) for _ in range(2))
-        row_from, line = (np.empty(most, dtype=np.int64) for _ in range(2))
-        odd = np.empty((4, max(_ODD_CELLS, len(kinds))), dtype=np.int64)
-        state = np.zeros(_kernels.STATE_CELLS, dtype=np.int64)
-        state[_kernels.AT] = block.start
-        found: list[npt.NDArray[np.int64]] = []
-        ragged: list[BadLine] = []
-        code = _kernels.FULL
-        while code not in {_kernels.END, _kernels.UNCLOSED} and len(ragged) <= room:
-            _kernels.parse_rows(
-                text, block.stop, ord(self.delimiter), wanted.point, kinds, POWERS, values, cell_from, cell_to, row_from, line, odd,
-                state,
-            )  # fmt: skip
-            code = int(state[_kernels.CODE])
-            bad = BadLine(*(int(state[k]) for k in (_kernels.WHERE, _kernels.BAD_LINE, _kernels.CELLS)))
-            if code == _kernels.RAGGED:
-                ragged.append(bad)
-            if state[_kernels.ODD] or not found:
-                found.append(odd[:, : state[_kernels.ODD]].copy())
-                state[_kernels.ODD] = 0
-        n = int(state[_kernels.ROWS])
-        row, number, start, stop = np.concatenate(found, axis=1)
-        columns = [_cells(text, *_stripped(text, cell_from[t, :n], cell_to[t, :n])) for t in range(len(wanted.texts))]
+    def _parse(self, block: Block, wanted: Wanted) -> DelimitedRows:
+        data, unclosed = block.bytes_view[block.start : block.stop], None
+        start = _line_starts(data)
+        length, lines = np.diff(start), strings_from(start.astype(np.int32), data)
+        if block.data.find(b'"', block.start, block.stop) >= 0:
+            text, unclosed = without_quotes(data.tobytes(), self.delimiter.encode())
+            plain = np.frombuffer(text, dtype=np.uint8)
+            lines = strings_from(_line_starts(plain).astype(np.int32), plain)
+        filled = (length > 1) & ((length > 2) | (data[start[:-1]] != _CR))  # a line ends with LF or CR LF
+        (line,) = np.nonzero(filled[: len(lines)])
+        if len(line) < len(lines):
+            lines = lines.take(as_array(line))
+        start += block.start
+        mark, width = self.delimiter.replace("'", "''"), len(self.header)
+        cells = select(_columns(block, wanted), f"string_split(line, '{mark}') AS cells", lines)
+        counts = cells.column("n").to_numpy()
+        whole = counts == width
+        ragged = [BadLine(*of) for of in zip(*(of[~whole].tolist() for of in (start[line], line, counts)), strict=True)]
+        if ragged:
+            keep = as_array(whole)
+            line, lines, cells = line[whole], lines.filter(keep), cells.filter(keep)
+        texts = self._contents(cast("pa.ListArray[Any]", cells.column("texts")).flatten())
+        every = [texts.take(as_array(np.arange(k, len(texts), len(wanted.texts)))) for k in range(len(wanted.texts))]
+        numbers, odd = self._numbers(cast("pa.ListArray[Any]", cells.column("numbers")).flatten(), lines, wanted)
         return DelimitedRows(
             block=block,
-            texts=pa.RecordBatch.from_arrays(columns, list(wanted.texts)) if columns else _no_columns(n),
-            numbers=values[:n],
-            odd=OddCells(row, number, _cells(text, start, stop)),
-            row_from=row_from[:n],
-            line=line[:n],
+            texts=pa.RecordBatch.from_arrays(every, list(wanted.texts)) if every else _no_columns(len(line)),
+            numbers=numbers,
+            odd=odd,
+            row_from=start[line],
+            line=line,
             ragged=ragged,
-            unclosed=bad if code == _kernels.UNCLOSED else None,
+            unclosed=None if unclosed is None else BadLine(int(start[unclosed]), unclosed, 0),
         )
+
+    def _numbers(
+        self, every: pa.Array[Any], lines: pa.Array[Any], wanted: Wanted
+    ) -> tuple[npt.NDArray[np.float32], OddCells]:
+        """Return the numbers that are wanted of ``every`` cell of ``lines``, and the cells with text that is none."""
+        places, shape = wanted.numbers, (len(lines), len(self.header) if len(wanted.numbers) else 0)
+        here: Any = places
+        if len(places) and places[0] >= 0 and (np.diff(places) == 1).all():
+            here = slice(places[0], places[-1] + 1)  # several times faster
+        missing = every.is_null().to_numpy(zero_copy_only=False).reshape(shape)[:, here]
+        with np.errstate(over="ignore", invalid="ignore"):
+            values = as_numbers(every.buffers()[1], np.float64)[every.offset : every.offset + len(every)]
+            numbers = values.reshape(shape)[:, here].astype(np.float32)
+        numbers[missing | np.isnan(numbers)] = np.nan  # one bit pattern for all NaN
+        row, number = np.nonzero(missing & (places >= 0))
+        rows, place = np.unique(row, return_inverse=True)
+        cells = pc.split_pattern(lines.take(as_array(rows)), self.delimiter).flatten()
+        texts = self._contents(cells.take(as_array(place * len(self.header) + places[number])))
+        filled = pc.not_equal(texts, pa.scalar("")).to_numpy(zero_copy_only=False)
+        return numbers, OddCells(row[filled], number[filled], texts.filter(as_array(filled)))
+
+    def _contents(self, cells: pa.Array[Any]) -> pa.Array[Any]:
+        """Return what is written in ``cells`` of lines without quotes, perhaps with the end of the line."""
+        return with_quoted(pc.utf8_trim(cells, characters=_BLANKS + "\r\n"), self.delimiter)
 
     def _text(self) -> io.TextIOWrapper:
         stream = pa.input_stream(readable(self.path), compression=cast("Any", compression_of(self.path)))
@@ -268,9 +296,8 @@ class DelimitedText:
         if not cells:
             found = "an empty line" if line else "an empty file"
             raise DataRejected(f"{self.path}:1: expected the names of the columns, found {found}")
-        if any(cell != cell.strip(_BLANKS) for cell in cells):
-            cells = _without_blanks(line.rstrip("\r\n"), self.delimiter)
-        return cells
+        split = split_line(line.rstrip("\r\n").encode(), self.delimiter.encode())
+        return cells if split is None else [cell.decode() for cell in split]
 
     def _unclosed_quote(self, line: int, text: str) -> DataRejected:
         """Return the error for a quote that does not close in ``line``, whose content is ``text``."""
@@ -292,42 +319,20 @@ class DelimitedText:
         return DataRejected(f"{self.path}: not a text file in UTF-8; convert it to UTF-8")
 
 
-def _without_blanks(line: str, delimiter: str) -> list[str]:
-    """Return the cells of ``line``, without blanks around those that do not begin with a quote.
-
-    >>> _without_blanks('a, b," c", "d" ,"e"', ",")
-    ['a', 'b', ' c', 'd', 'e']
-    """
-    found = []
-    for quoted, rest in re.findall(rf'(?:^|{re.escape(delimiter)})("(?:[^"]|"")*")?([^{re.escape(delimiter)}]*)', line):
-        cell = f"{quoted}{rest}".strip(_BLANKS)
-        found.append(cell[1:-1].replace('""', '"') if re.fullmatch('"(?:[^"]|"")*"', cell) else cell)
-    return found
+def _columns(block: Block, wanted: Wanted) -> str:
+    """Return what DuckDB selects of the cells of each line of ``block``: their number, texts, and all as numbers if some are wanted."""
+    texts, numbers = [place + 1 for place in wanted.texts.values()], "cells" if len(wanted.numbers) else "[]"
+    data, *area = block.data, block.start, block.stop
+    others = any(data.find(sign, *area) >= 0 and form.search(data, *area) for sign, form in _SIGNS_OF_OTHERS.items())
+    if others or wanted.decimal_comma:
+        bad, cell = (f"[.]|{_OTHER_NUMBERS}", "replace(c, ',', '.')") if wanted.decimal_comma else (_OTHER_NUMBERS, "c")
+        numbers = f"list_transform({numbers}, lambda c: CASE WHEN NOT regexp_matches(c, '{bad}') THEN {cell} END)"
+    return f"len(cells) AS n, list_select(cells, {texts}) AS texts, TRY_CAST({numbers} AS DOUBLE[]) AS numbers"
 
 
-def _stripped(text: npt.NDArray[np.uint8], start: Positions, stop: Positions) -> tuple[Positions, Positions]:
-    """Return where cells begin and stop without blanks around them; a cell in quotes begins with its quote.
-
-    >>> text = np.frombuffer(b'a, b ,  ," c"', dtype=np.uint8)
-    >>> start, stop = _stripped(text, np.array([0, 2, 6, 9]), np.array([1, 5, 8, 13]))
-    >>> [bytes(text[k:m]) for k, m in zip(start, stop)]
-    [b'a', b'b', b'', b'" c"']
-    """
-    while len(here := np.flatnonzero((start < stop) & _IS_BLANK[text[np.minimum(start, len(text) - 1)]])):
-        start = start.copy()
-        start[here] += 1
-    while len(here := np.flatnonzero((start < stop) & _IS_BLANK[text[stop - 1]])):
-        stop = stop.copy()
-        stop[here] -= 1
-    return start, stop
-
-
-def _cells(text: npt.NDArray[np.uint8], start: Positions, stop: Positions) -> pa.StringArray:
-    """Copy cells of valid UTF-8 ``text`` without their quotes."""
-    offsets = np.empty(len(start) + 1, dtype=np.int32)
-    data = np.empty(int((stop - start).sum()), dtype=np.uint8)
-    _kernels.copy_cells(text, start, stop, offsets, data)
-    return strings_from(offsets, data)
+def _line_starts(text: npt.NDArray[np.uint8]) -> Positions:
+    """Return where the lines of ``text`` begin, and where the last one ends."""
+    return np.concatenate([[0], np.flatnonzero(text == _NEWLINE) + 1])
 
 
 def _no_columns(n: int) -> pa.RecordBatch:

@@ -61,6 +61,19 @@ def test_a_notebook_has_one_bar_that_is_rewritten_and_none_where_it_is_not_wante
 
 
 @pytest.mark.slow
+def test_databases_work_in_a_notebook_without_widgets(tmp_path, monkeypatch) -> None:
+    cells = [
+        "import sys; from pathlib import Path; sys.modules['ipywidgets'] = None",
+        "from rankmill.pipeline.dataset.dataset import Dataset\nfrom rankmill.pipeline.dataset.sql import query_dataset",
+        "from rankmill.pipeline.ingest import ingest",
+        "_ = Path('a.csv').write_text('qid,doc_id,grade,x\\nq,d,1,0.5\\n')",
+        "ingest([Path('a.csv')], Path('a'))\nprint(query_dataset(Dataset.open(Path('a')), 'SELECT x FROM features').to_pylist())",
+    ]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    assert executed(notebook, tmp_path, monkeypatch)[-1][-1].text == "[{'x': 0.5}]\n"
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_the_examples_run(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are kept without outputs, and show charts and tables when they are run."""
