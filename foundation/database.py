@@ -33,6 +33,6 @@ def open_database(*, memory: int, threads: int, spill: Path, file: Path | None =
         },
     )
     interruptible(connection)
-    if connection.execute("SELECT current_setting('enable_progress_bar')").fetchone() != (False,):
+    if connection.execute("SELECT current_setting('enable_progress_bar')").fetchall() != [(False,)]:
         connection.execute("SET enable_progress_bar = false")  # refused where a notebook cannot have one
     return connection

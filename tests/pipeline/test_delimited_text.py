@@ -13,6 +13,8 @@ from rankmill.pipeline.read import delimited_text
 from rankmill.pipeline.read.batch import Quarantine
 from rankmill.pipeline.read.delimited import DelimitedSource
 from rankmill.pipeline.read.delimited_text import DelimitedText
+from rankmill.pipeline.read.quoted_cells import split_line
+from rankmill.pipeline.read.table_rows import Problems
 from tests import naive
 
 ENDS = ("\n", "\r\n", "\r")
@@ -54,6 +56,45 @@ def test_all_short_texts_have_the_cells_of_the_csv_module(tmp_path, end):
                 assert error.found == stopped[1], text
             else:
                 assert error.expected == "a cell that ends on its line", text
+
+
+@pytest.mark.parametrize("delimiter", [",", "\t"])
+def test_lines_with_quotes_and_blanks_have_the_cells_of_a_slow_twin(tmp_path, delimiter):
+    lines = [
+        "".join(letters) for length in range(1, 6) for letters in itertools.product('1" ' + delimiter, repeat=length)
+    ]
+    split = [split_line(line.encode(), delimiter.encode()) for line in lines]
+    closed = [(line, [cell.decode() for cell in cells]) for line, cells in zip(lines, split, strict=True) if cells]
+    path, quarantine = tmp_path / "a.csv", Quarantine(len(lines))
+    path.write_text(f"a{delimiter}b\n" + "".join(line + "\n" for line, _ in closed))
+    text, found, places = DelimitedText(path, delimiter), [], []
+    for rows in itertools.chain.from_iterable(text.parse(block, text.wanted(["a", "b"])) for block in text.blocks()):
+        text.report(rows, Problems(len(rows)), quarantine)
+        found += zip(*(column.to_pylist() for column in rows.texts.columns), strict=True)
+        places += rows.place.tolist()
+    whole = [(number, tuple(cells)) for number, (_, cells) in enumerate(closed, 2) if len(cells) == 2]
+    assert list(zip(places, found, strict=True)) == whole
+    assert len(quarantine.rejects) == len(closed) - len(whole)
+
+
+def test_a_wide_table_is_read_without_a_long_plan(tmp_path):
+    names = [f"f{k}" for k in range(5_000)]
+    path = tmp_path / "a.csv"
+    path.write_text(",".join(["qid", "grade", *names]) + "\n" + ",".join(["q", "1", *map(str, range(5_000))]) + "\n")
+    (batch,) = DelimitedSource(path, ",", ReadOptions()).batches()
+    assert batch.values.tolist() == [[*range(5_000)]]
+
+
+OTHERS = ["1_0", "1e1_0", "+-5", "nan(1)", "-NAN(x)", "5\x0b", "\x0c5", "0x10", "1e", "5f"]
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_numbers_that_only_duckdb_reads_are_refused(tmp_path, other):
+    path, quarantine = tmp_path / "a.csv", Quarantine(1)
+    path.write_text(f"qid,grade,x,y\nq_1,1,2,3\nq_1,1,{other},4\n")
+    (batch,) = DelimitedSource(path, ",", ReadOptions(), quarantine).batches()
+    assert batch.values.tolist() == [[2, 3]]
+    assert [(reject.line, reject.column) for reject in quarantine.rejects] == [(3, 7)]
 
 
 TOKENS = ["1", "-2.50", "+3e2", ".5", "7.", "", '""', '"1.5"', '" 1 "', " 2\t", "nan", '"null"', "-inf", "TRUE", "n/a", "0.1" + "0" * 30]  # fmt: skip

@@ -249,6 +249,12 @@ def test_damaged_text_is_read_as_the_naive_readers_do(tmp_path):
     assert inputs // 4 < read < inputs
 
 
+def test_blanks_around_ids_are_no_part_of_them_in_both_readers(tmp_path):
+    data, path = b"qid,doc_id,grade,f1\n 1:1,,0,1e-3\n8,b\t, 1.0 , 5 \n", tmp_path / "a.csv"
+    path.write_bytes(data)
+    assert check(data, naive_letor.delimited(data, ",", GradeRules.of(ReadOptions())), lambda: read_table(path, 64))
+
+
 @pytest.mark.slow
 def test_five_minutes_of_damaged_text_and_no_access_out_of_bounds(tmp_path):
     seed = secrets.randbits(32)
