@@ -248,6 +248,36 @@ def _lay_out(q, scores, starts, w, rules, ranking):
     return rules.sigma * (s[0] - s[n - 1]) > _WIDEST, floor, slope
 
 
+@kernel(inline="always")
+def _pairs_at(i, first, n, scale, laid_out, w, rules, ranking):
+    """Add the pairs of the document at rank i with those below it to g and h by rank; return the sums of :func:`pairs_of_one`.
+
+    ``laid_out`` is the result of :func:`_lay_out`, ``scale`` the factor of all pairs of the query.
+    """
+    far_apart, floor, slope = laid_out
+    s, x, e, weight = ranking.work[0], ranking.work[1], ranking.work[2], ranking.work[3]
+    g, h, sign, sigma = ranking.work[4], ranking.work[5], ranking.work[6], rules.sigma
+    scale = scale * sigma * weight[i]
+    place, offset = i, 0
+    if w.shape == BY_PLACE:
+        place, offset = first + i, first
+        scale *= w.lift[place]
+    elif w.shape == BY_STEP:
+        offset = ranking.spare.shape[0] - i
+    if far_apart:  # exponentials relative to the top of the list have underflowed: use those relative to i
+        for j in range(i, n + LANES):
+            e[j] = exp_negative(sigma * (s[j] - s[i]))
+    x_i = x[i]
+    if w.shape == EVEN:
+        for j in range(i + 1, n):
+            sign[j] = np.float64(x[j] > x[i]) - np.float64(x[j] < x[i])
+        x_i = 0.0
+    return pairs_of_one(
+        s, e, sign if w.shape == EVEN else x, w.lower[offset:], weight, g, h, i + 1, n,
+        (s[i], e[i], x_i, w.upper[place]), (scale, sigma, floor, slope),
+    )  # fmt: skip
+
+
 @kernel
 def lambdas(scores, starts, first_query, last_query, w, rules, ranking, gradients, hessians, factors):
     """Gradients and hessians of pairs whose weight is a product of a difference of documents and one of places.
@@ -260,10 +290,7 @@ def lambdas(scores, starts, first_query, last_query, w, rules, ranking, gradient
     over both members of sigma dZ rho (LightGBM's two rules).  ``factors`` (n_queries,) gets the factor of each
     query's sums.
     """
-    work = ranking.work
-    s, x, e, weight = work[0], work[1], work[2], work[3]
-    shape, upper, lower, lift, sigma, longest = w.shape, w.upper, w.lower, w.lift, rules.sigma, ranking.spare.shape[0]
-    g, h, sign = work[4], work[5], work[6]
+    g, h = ranking.work[4], ranking.work[5]
     for q in range(first_query, last_query):
         first, last = starts[q], starts[q + 1]
         n = last - first
@@ -273,33 +300,15 @@ def lambdas(scores, starts, first_query, last_query, w, rules, ranking, gradient
             hessians[row] = 0.0
         if n < 2 or w.scales[q] == 0.0:
             continue
-        far_apart, floor, slope = _lay_out(q, scores, starts, w, rules, ranking)
+        laid_out = _lay_out(q, scores, starts, w, rules, ranking)
         for rank in range(n + LANES):
             g[rank] = 0.0
             h[rank] = 0.0
         total = 0.0
         for i in range(min(rules.truncation, n - 1)):
-            if shape == BY_PLACE and lift[first + i] == 0.0:
+            if w.shape == BY_PLACE and w.lift[first + i] == 0.0:
                 continue
-            scale = w.scales[q] * sigma * weight[i]
-            place, offset = i, 0
-            if shape == BY_PLACE:
-                place, offset = first + i, first
-                scale *= lift[place]
-            elif shape == BY_STEP:
-                offset = longest - i
-            if far_apart:  # exponentials relative to the top of the list have underflowed: use those relative to i
-                for j in range(i, n + LANES):
-                    e[j] = exp_negative(sigma * (s[j] - s[i]))
-            x_i = x[i]
-            if shape == EVEN:
-                for j in range(i + 1, n):
-                    sign[j] = np.float64(x[j] > x[i]) - np.float64(x[j] < x[i])
-                x_i = 0.0
-            force, hessian, size = pairs_of_one(
-                s, e, sign if shape == EVEN else x, lower[offset:], weight, g, h, i + 1, n,
-                (s[i], e[i], x_i, upper[place]), (scale, sigma, floor, slope),
-            )  # fmt: skip
+            force, hessian, size = _pairs_at(i, first, n, w.scales[q], laid_out, w, rules, ranking)
             g[i] -= force
             h[i] += hessian
             total += 2.0 * size
@@ -325,10 +334,7 @@ def lambda_hessians(
     a multiple of ``least``.  It takes one pass of sums, and has less noise than single draws.  The lists need one cell more than
     there are pairs.
     """
-    work, order = ranking.work, ranking.order
-    s, x, e, weight = work[0], work[1], work[2], work[3]
-    shape, upper, lower, lift, sigma, longest = w.shape, w.upper, w.lower, w.lift, rules.sigma, ranking.spare.shape[0]
-    c, unused, sign = work[4], work[5], work[6]
+    order, c = ranking.order, ranking.work[5]
     drawing = random_bits(ranking.key, _DRAW)
     end = begin
     for q in range(first_query, last_query):
@@ -336,32 +342,14 @@ def lambda_hessians(
             continue
         first, last = starts[q], starts[q + 1]
         n = last - first
-        far_apart, floor, slope = _lay_out(q, scores, starts, w, rules, ranking)
+        laid_out = _lay_out(q, scores, starts, w, rules, ranking)
         passed = np.float64(random_bits(drawing, first) >> np.uint64(11)) * _UNIT * least
         for i in range(min(rules.truncation, n - 1)):
-            if shape == BY_PLACE and lift[first + i] == 0.0:
+            if w.shape == BY_PLACE and w.lift[first + i] == 0.0:
                 continue
             for j in range(i + 1, n + LANES):
                 c[j] = 0.0
-            scale = factors[q] * w.scales[q] * sigma * weight[i]
-            place, offset = i, 0
-            if shape == BY_PLACE:
-                place, offset = first + i, first
-                scale *= lift[place]
-            elif shape == BY_STEP:
-                offset = longest - i
-            if far_apart:  # exponentials relative to the top of the list have underflowed: use those relative to i
-                for j in range(i, n + LANES):
-                    e[j] = exp_negative(sigma * (s[j] - s[i]))
-            x_i = x[i]
-            if shape == EVEN:
-                for j in range(i + 1, n):
-                    sign[j] = np.float64(x[j] > x[i]) - np.float64(x[j] < x[i])
-                x_i = 0.0
-            pairs_of_one(
-                s, e, sign if shape == EVEN else x, lower[offset:], weight, unused, c, i + 1, n,
-                (s[i], e[i], x_i, upper[place]), (scale, sigma, floor, slope),
-            )  # fmt: skip
+            _pairs_at(i, first, n, factors[q] * w.scales[q], laid_out, w, rules, ranking)
             row_i = order[first + i]
             if least == 0.0:
                 for j in range(i + 1, n):
@@ -402,43 +390,22 @@ def lambda_hessians_inside(
     ``factors`` are those that :func:`lambdas` wrote; leaf -1 means no leaf.  Hessians are added up for each upper
     document in one order and rounded.
     """
-    work = ranking.work
-    s, x, e, weight = work[0], work[1], work[2], work[3]
-    shape, upper, lower, lift, sigma, longest = w.shape, w.upper, w.lower, w.lift, rules.sigma, ranking.spare.shape[0]
-    c, unused, sign, leaf = work[4], work[5], work[6], work[7]
+    c, leaf = ranking.work[5], ranking.work[7]
     for q in range(first_query, last_query):
         if factors[q] == 0.0:
             continue
         first, last = starts[q], starts[q + 1]
         n = last - first
-        far_apart, floor, slope = _lay_out(q, scores, starts, w, rules, ranking)
+        laid_out = _lay_out(q, scores, starts, w, rules, ranking)
         for rank in range(n):
             leaf[rank] = np.float64(leaf_of_row[ranking.order[first + rank]])
         for i in range(min(rules.truncation, n - 1)):
             leaf_i = leaf[i]
-            if leaf_i < 0.0 or (shape == BY_PLACE and lift[first + i] == 0.0):
+            if leaf_i < 0.0 or (w.shape == BY_PLACE and w.lift[first + i] == 0.0):
                 continue
             for j in range(i + 1, n + LANES):
                 c[j] = 0.0
-            scale = factors[q] * w.scales[q] * sigma * weight[i]
-            place, offset = i, 0
-            if shape == BY_PLACE:
-                place, offset = first + i, first
-                scale *= lift[place]
-            elif shape == BY_STEP:
-                offset = longest - i
-            if far_apart:  # exponentials relative to the top of the list have underflowed: use those relative to i
-                for j in range(i, n + LANES):
-                    e[j] = exp_negative(sigma * (s[j] - s[i]))
-            x_i = x[i]
-            if shape == EVEN:
-                for j in range(i + 1, n):
-                    sign[j] = np.float64(x[j] > x[i]) - np.float64(x[j] < x[i])
-                x_i = 0.0
-            pairs_of_one(
-                s, e, sign if shape == EVEN else x, lower[offset:], weight, unused, c, i + 1, n,
-                (s[i], e[i], x_i, upper[place]), (scale, sigma, floor, slope),
-            )  # fmt: skip
+            _pairs_at(i, first, n, factors[q] * w.scales[q], laid_out, w, rules, ranking)
             s0 = s1 = s2 = s3 = 0.0
             for j in range(i + 1, n, 4):  # c is 0 beyond the list
                 s0 += c[j] if leaf[j] == leaf_i else 0.0
@@ -483,7 +450,6 @@ def pair_terms(
         ranking.work,
     )
     s, x, e, weight, g, h, grade = work[0], work[1], work[2], work[3], work[4], work[5], work[6]
-    weighted = w.documents.shape[0] > 0
     pairs = given.starts.shape[0] > 0
     longest = spare.shape[0]
     end = begin
@@ -503,19 +469,13 @@ def pair_terms(
                 out.gradients[row] = 0.0
         if n < 2 or w.scales[q] == 0.0 or (what == HESSIANS and factors[q] == 0.0):
             continue
-        order_by_score(scores, ranking.key, first, last, order, spare)
+        far_apart, _, damp = _lay_out(q, scores, starts, w, rules, ranking)
         for rank in range(n):
             row = order[first + rank]
-            s[rank] = scores[row]
-            x[rank] = w.values[row]
             grade[rank] = grades[row]
-            weight[rank] = w.documents[row] if weighted else 1.0
             g[rank] = 0.0
             h[rank] = 0.0
-            e[rank] = exp_negative(sigma * (s[rank] - s[0]))
             spare[row - first] = rank
-        far_apart = sigma * (s[0] - s[n - 1]) > _WIDEST
-        damp = rules.normalise and s[0] != s[n - 1]
         total = 0.0
         summed = 0.0
         # given pairs are processed once; pairs of grades by their upper rank
@@ -558,7 +518,7 @@ def pair_terms(
                 d = s[a] - s[b]
                 z = exp_negative(-sigma * d) if far_apart else e[b] / e[a]
                 if rules.loss == LOGISTIC:
-                    if damp:
+                    if damp > 0.0:
                         size /= 0.01 + d
                     rho = z / (1.0 + z)
                     slope = sigma * size * ((1.0 - target) - rho)
