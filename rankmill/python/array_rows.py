@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -20,8 +20,7 @@ from rankmill.python.arrays import NUMBERS, Matrix, vector
 from rankmill.python.other_libraries import unknown_name
 from rankmill.python.spilled_values import SpilledValues
 from rankmill.seen_queries import DigestedQueries
-from rankmill.trainer.data.layout import BlockedBins
-from rankmill.trainer.data.rows import RankedRows
+from rankmill.trainer.data.rows import COLUMNS, RankedRows
 from rankmill.trainer.objectives.weights import check_weights
 
 Floats = npt.NDArray[np.float64]
@@ -281,51 +280,21 @@ class ArrayRows:
     """Rows in an order that depends only on their content, and their digest."""
 
     values: Matrix | SpilledValues  # (n, n_features)
-    grades: npt.NDArray[np.int32]  # (n,)
-    starts: npt.NDArray[np.int64]  # (n_queries + 1,)
+    rows: RankedRows  # without bins
     digest: str
     queries: DigestedQueries
-    weights: npt.NDArray[np.float64] | None = None  # (n,)
-    labels: npt.NDArray[np.float64] | None = None  # (n,)
-    events: npt.NDArray[np.uint8] | None = None  # (n,)
-    offsets: npt.NDArray[np.float64] | None = None  # (n,)
-    positions: npt.NDArray[np.int32] | None = None  # (n,)
-    query_weights: npt.NDArray[np.float64] | None = None  # (n_queries,)
-    pairs: PreferencePairs | None = None
-    goals: Mapping[str, npt.NDArray[np.int32]] = field(default_factory=dict)  # (n,) by name
 
     def ranked(self, binspec: BinSpec, n_threads: int) -> RankedRows:
         """Return the rows for the trainer, with their bins."""
-        bins: Iterable[npt.NDArray[np.uint8]] | BlockedBins
-        if isinstance(self.values, SpilledValues):
-            bins = self.values.blocked(binspec, n_threads)
-        else:
-            bins = [apply_bins(self.values, binspec, n_threads=n_threads)]
-        return replace(
-            self.without_bins(),
-            bins=bins,
-            codes={
-                name: self.values.column(f) if isinstance(self.values, SpilledValues) else self.values[:, f].copy()
-                for f, name in enumerate(binspec.feature_names)
-                if name in binspec.categories
-            },
+        values, categorical = (
+            self.values,
+            [(f, name) for f, name in enumerate(binspec.feature_names) if name in binspec.categories],
         )
-
-    def without_bins(self) -> RankedRows:
-        """Return the rows for the trainer, but for their features."""
-        return RankedRows(
-            grades=self.grades,
-            starts=self.starts,
-            bins=(),
-            weights=self.weights,
-            labels=self.labels,
-            events=self.events,
-            offsets=self.offsets,
-            positions=self.positions,
-            query_weights=self.query_weights,
-            pairs=self.pairs,
-            goals=self.goals,
-        )
+        if isinstance(values, SpilledValues):
+            codes = {name: values.column(f) for f, name in categorical}
+            return replace(self.rows, bins=values.blocked(binspec, n_threads), codes=codes)
+        codes = {name: values[:, f].copy() for f, name in categorical}
+        return replace(self.rows, bins=[apply_bins(values, binspec, n_threads=n_threads)], codes=codes)
 
 
 def rows_of(
@@ -373,7 +342,12 @@ def rows_of(
     ids, number = _query_numbers(queries)
     digest = values.digests(grades) if isinstance(values, SpilledValues) else digest_of_rows(values, grades)
     goals = {f"goal {name}": column for name, column in extras.of_goals(n_rows).items()}
-    columns: dict[str, npt.NDArray[Any] | None] = {"label": labels, "event": events, "offset": offsets, "": weights}
+    columns: dict[str, npt.NDArray[Any] | None] = {
+        "label": labels,
+        "event": events,
+        "offset": offsets,
+        "weight": weights,
+    }
     columns |= {"position": extras.positions(n_rows)} | goals
     known: dict[str, npt.NDArray[Any]] = {name: column for name, column in columns.items() if column is not None}
     order = np.lexsort([*known.values(), digest[:, 1], digest[:, 0], number])
@@ -382,21 +356,21 @@ def rows_of(
     query_weights = extras.query_weights(queries, number)
     pairs = extras.preferences(number, order, starts)
     named = [
-        ("", (starts, digest[order], *((known[""],) if "" in known else ()))),
+        ("", (starts, digest[order], *((known["weight"],) if "weight" in known else ()))),
         *((column, (known[column],)) for column in ("label", "event", "offset", "position", *goals) if column in known),
     ]
+    of_rows: dict[str, Any] = {field: known[column.name] for field, column in COLUMNS.items() if column.name in known}
     return ArrayRows(
         values=values[order],
-        grades=grades[order],
-        starts=starts,
-        weights=known.get(""),
-        labels=known.get("label"),
-        events=known.get("event"),
-        offsets=known.get("offset"),
-        positions=known.get("position"),
-        query_weights=query_weights,
-        pairs=pairs,
-        goals={name.removeprefix("goal "): known[name] for name in goals},
+        rows=RankedRows(
+            grades=grades[order],
+            starts=starts,
+            bins=(),
+            query_weights=query_weights,
+            pairs=pairs,
+            goals={name.removeprefix("goal "): known[name] for name in goals},
+            **of_rows,
+        ),
         digest=_digest(named, query_weights, pairs),
         queries=DigestedQueries.of(ids, starts, digest[order]),
     )

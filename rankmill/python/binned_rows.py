@@ -109,7 +109,7 @@ class BinnedRows:
         return cls(
             binspec=binspec,
             rows=found,
-            max_grade=int(rows.grades.max(initial=0)),
+            max_grade=int(found.grades.max(initial=0)),
             info={"dataset_digest": rows.digest, "binspec_digest": binspec.digest},
             given_names=given.given_names,
             categories={name: [*texts] for name, texts in given.table.texts.items()},

@@ -36,11 +36,11 @@ def rows_for_net(given: GivenRows | BinnedRows, options: NetOptions, where: str 
     rows = given.rows(regression=learns_labels(options.objective), where=where)
     assert isinstance(rows.values, np.ndarray)  # noqa: S101 - given at once
     return NetData(
-        train=NetRows(rows.values, rows.without_bins()),
+        train=NetRows(rows.values, rows.rows),
         feature_names=given.feature_names,
-        max_grade=int(rows.grades.max(initial=0)),
+        max_grade=int(rows.rows.grades.max(initial=0)),
         categories={name: [*texts] for name, texts in given.table.texts.items()},
-        goals={name: int(grades.max(initial=0)) for name, grades in rows.goals.items()},
+        goals={name: int(grades.max(initial=0)) for name, grades in rows.rows.goals.items()},
         info={"dataset_digest": rows.digest},
     )
 

@@ -68,7 +68,6 @@ from rankmill.scorer.nets.net import Net
 from rankmill.seen_queries import SeenQueries, learnt_in_the_end, seen_queries
 from rankmill.trainer.candidates.combined_forests import BaseModel, after_base
 from rankmill.trainer.data.measured_queries import MeasuredQueries
-from rankmill.trainer.data.rows import RankedRows
 from rankmill.trainer.data.training_rows import given_pairs, resolved, what_is_learnt_from
 from rankmill.trainer.nets.options import FROM, NET, SHARED, ModelOptions, NetOptions
 from rankmill.trainer.nets.training import train_net
@@ -664,17 +663,17 @@ class Ranker(Routed):
         values = matrix_for(model, X)
         rows = rows_of(values, y, queries_of(qid, group, len(values), "score "), Extras(goals=goals))
         assert isinstance(rows.values, np.ndarray)  # noqa: S101 - as given
+        ranked = rows.rows
         if (seen := self.__dict__.get("_seen")) is not None:
             seen.warn_of(rows.queries)
         self._check_metrics()
         parameters = TrainParameters(gain="exp" if self.gain is None else self.gain, goals=self.goals)
         named = "" if self.stop_metric == "deviance" else self.stop_metric
         measure = parse_measure(named or self.metric)
-        if isinstance(measure, Metric) and not named and rows.goals and self.goals:
+        if isinstance(measure, Metric) and not named and ranked.goals and self.goals:
             measure = GoalMean(measure)
-        scale = {name: int(column.max(initial=0)) for name, column in rows.goals.items()}
-        scale[""] = max(int(rows.grades.max(initial=0)), int(str(model.info.get("max_grade", 0))))
-        ranked = RankedRows(grades=rows.grades, starts=rows.starts, bins=(), goals=rows.goals)
+        scale = {name: int(column.max(initial=0)) for name, column in ranked.goals.items()}
+        scale[""] = max(int(ranked.grades.max(initial=0)), int(str(model.info.get("max_grade", 0))))
         measured = MeasuredQueries(ranked, [measure], parameters, scale)
         scores = self._prepared_for(model).predictor().scores(rows.values, n_threads=workers_for(self.n_threads))
         return measured.means(measured.evaluate(scores))[str(measure)]

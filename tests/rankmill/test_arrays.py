@@ -86,8 +86,9 @@ def test_rows_have_an_order_and_a_digest_of_their_own():
     rows = rows_of(x, y, qid, Extras(sample_weight=weight))
     shuffle = rng.permutation(60)
     again = rows_of(x[shuffle], y[shuffle], qid[shuffle], Extras(sample_weight=weight[shuffle]))
-    for name in ("values", "grades", "starts", "weights"):
-        assert np.array_equal(getattr(rows, name), getattr(again, name))
+    assert np.array_equal(rows.values, again.values)
+    for name in ("grades", "starts", "weights"):
+        assert np.array_equal(getattr(rows.rows, name), getattr(again.rows, name))
     assert rows.digest == again.digest
     x[7, 1] += 1
     assert rows_of(x, y, qid, Extras(sample_weight=weight)).digest != rows.digest
@@ -95,7 +96,7 @@ def test_rows_have_an_order_and_a_digest_of_their_own():
 
 def test_weights_that_are_all_alike_say_nothing():
     x, y, qid = np.zeros((4, 1), np.float32), [0, 1, 0, 2], np.zeros(4)
-    assert rows_of(x, y, qid, Extras(sample_weight=[3.0] * 4)).weights is None
+    assert rows_of(x, y, qid, Extras(sample_weight=[3.0] * 4)).rows.weights is None
     assert rows_of(x, y, qid, Extras(sample_weight=[3.0] * 4)).digest == rows_of(x, y, qid).digest
 
 

@@ -38,7 +38,7 @@ def test_the_model_depends_on_the_data_alone(
     parts: list[Path], tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("growing.grower._LEAST_ROWS", "growing.grower._LEAST_VISITS", "growing.grower._SHARED_ROWS",
-                 "objectives.pairwise.pair_loss._LEAST_WORK", "round_metrics._LEAST_WALKED"):  # fmt: skip
+                 "objectives.pairwise.pair_loss._LEAST_WORK", "rounds.round_metrics._LEAST_WALKED"):  # fmt: skip
         monkeypatch.setattr(f"rankmill.trainer.{name}", 1)  # let small work be shared out as well
     digests = set()
     orders = list(itertools.permutations(parts))

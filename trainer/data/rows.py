@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,19 @@ from rankmill.trainer.data.shard import Span
 
 Bins = npt.NDArray[np.uint8]
 Default = Callable[["RankedRows"], npt.NDArray[Any]]
+
+
+class Column(NamedTuple):
+    """What is known of an optional column of rows: once, for reading, choosing and joining."""
+
+    name: str  # in datasets
+    default: Default  # what rows without it stand for, given rows with it
+    of_queries: bool = False  # one value for each query, not for each row
+
+
+def _is(name: str, default: Default, *, of_queries: bool = False) -> dict[str, Column]:
+    """Return the metadata of the field of a column."""
+    return {"column": Column(name, default, of_queries)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,14 +45,29 @@ class RankedRows:
     grades: npt.NDArray[np.int32]  # (n_rows,)
     starts: npt.NDArray[np.int64]  # (n_queries + 1,)
     bins: Iterable[Bins] | BlockedBins
-    weights: npt.NDArray[np.float64] | None = None  # (n_rows,), 0 or more; None: all 1
-    labels: npt.NDArray[np.float64] | None = None  # (n_rows,) finite; None: the grades
-    events: npt.NDArray[np.uint8] | None = None  # (n_rows,) 0 or 1; None: all 1
-    offsets: npt.NDArray[np.float64] | None = None  # (n_rows,) finite; None: all 0
-    query_weights: npt.NDArray[np.float64] | None = None  # (n_queries,), 0 or more; None: all 1
-    positions: npt.NDArray[np.int32] | None = None  # (n_rows,) 1 or more; None: unknown
+    # None: what rows stand for without it
+    weights: npt.NDArray[np.float64] | None = field(  # (n_rows,), 0 or more
+        default=None, metadata=_is("weight", lambda rows: np.ones(rows.n_rows))
+    )
+    labels: npt.NDArray[np.float64] | None = field(  # (n_rows,) finite
+        default=None, metadata=_is("label", lambda rows: rows.targets)
+    )
+    events: npt.NDArray[np.uint8] | None = field(  # (n_rows,) 0 or 1
+        default=None, metadata=_is("event", lambda rows: np.ones(rows.n_rows, dtype=np.uint8))
+    )
+    offsets: npt.NDArray[np.float64] | None = field(  # (n_rows,) finite
+        default=None, metadata=_is("offset", lambda rows: np.zeros(rows.n_rows))
+    )
+    positions: npt.NDArray[np.int32] | None = field(  # (n_rows,) 1 or more; None: unknown
+        default=None, metadata=_is("position", lambda rows: np.ones(rows.n_rows, dtype=np.int32))
+    )
+    query_weights: npt.NDArray[np.float64] | None = field(  # (n_queries,), 0 or more
+        default=None, metadata=_is("query_weight", lambda rows: np.ones(rows.n_queries), of_queries=True)
+    )
+    names: npt.NDArray[np.int64] | None = field(  # (n_queries,) that stand for their ids
+        default=None, metadata=_is("", lambda rows: rows.query_names, of_queries=True)
+    )
     pairs: PreferencePairs | None = None
-    names: npt.NDArray[np.int64] | None = None  # (n_queries,) that stand for their ids; None: 0, 1, ..
     codes: Mapping[str, npt.NDArray[np.float32]] = field(
         default_factory=dict
     )  # (n_rows,) of features to encode, by name
@@ -85,9 +113,6 @@ class RankedRows:
         of_row = np.repeat(chosen, sizes)
         at = np.flatnonzero(of_row)
 
-        def part(values: npt.NDArray[Any] | None, which: npt.NDArray[np.bool_] = of_row) -> Any:
-            return None if values is None else values[which]
-
         bins: Iterable[Bins] | BlockedBins = ()
         if isinstance(self.bins, BlockedBins):
             bins = self.bins.batches(at) if row_major else self.bins.of_rows(at)
@@ -101,20 +126,18 @@ class RankedRows:
                 probability=pairs.probability[in_pairs],
                 starts=_starts_of(np.diff(pairs.starts)[chosen]),
             )
+        columns = {name: getattr(self, name) for name in COLUMNS} | {"names": self.query_names}
         return RankedRows(
             grades=self.grades[at],
             starts=_starts_of(sizes[chosen]),
             bins=bins,
-            weights=part(self.weights),
-            labels=part(self.labels),
-            events=part(self.events),
-            offsets=part(self.offsets),
-            positions=part(self.positions),
-            query_weights=part(self.query_weights, chosen),
             pairs=pairs,
-            names=self.query_names[chosen],
             codes={name: values[at] for name, values in self.codes.items()},
             goals={name: values[at] for name, values in self.goals.items()},
+            **{
+                name: None if values is None else values[chosen if COLUMNS[name].of_queries else at]
+                for name, values in columns.items()
+            },
         )
 
     def followed_by(self, other: RankedRows, bins: BlockedBins) -> RankedRows:
@@ -124,14 +147,16 @@ class RankedRows:
         labels, events seen.
         A goal of one alone is left out.
         """
-
-        def both(mine: npt.NDArray[Any] | None, theirs: npt.NDArray[Any] | None, default: Default) -> Any:
-            if mine is None and theirs is None:
-                return None
-            return np.concatenate(
-                [default(rows) if values is None else values for rows, values in ((self, mine), (other, theirs))]
-            )
-
+        columns: dict[str, Any] = {}
+        for name, column in COLUMNS.items():
+            parts = [getattr(rows, name) for rows in (self, other)]
+            if any(values is not None for values in parts):
+                columns[name] = np.concatenate(
+                    [
+                        column.default(rows) if values is None else values
+                        for rows, values in zip((self, other), parts, strict=True)
+                    ]
+                )
         pairs, more = self.pairs, other.pairs
         if pairs is not None or more is not None:
             pairs, more = (
@@ -148,20 +173,14 @@ class RankedRows:
             grades=np.concatenate([self.grades, other.grades]),
             starts=_starts_of(np.concatenate([np.diff(self.starts), np.diff(other.starts)])),
             bins=bins,
-            weights=both(self.weights, other.weights, lambda rows: np.ones(rows.n_rows)),
-            labels=both(self.labels, other.labels, lambda rows: rows.targets),
-            events=both(self.events, other.events, lambda rows: np.ones(rows.n_rows, dtype=np.uint8)),
-            offsets=both(self.offsets, other.offsets, lambda rows: np.zeros(rows.n_rows)),
-            positions=both(self.positions, other.positions, lambda rows: np.ones(rows.n_rows, dtype=np.int32)),
-            query_weights=both(self.query_weights, other.query_weights, lambda rows: np.ones(rows.n_queries)),
             pairs=pairs,
-            names=both(self.names, other.names, lambda rows: rows.query_names),
             codes={name: np.concatenate([values, other.codes[name]]) for name, values in self.codes.items()},
             goals={
                 name: np.concatenate([values, other.goals[name]])
                 for name, values in self.goals.items()
                 if name in other.goals
             },
+            **columns,
         )
 
     def with_columns(self, columns: Sequence[npt.NDArray[np.uint8]]) -> RankedRows:
@@ -200,6 +219,12 @@ class RankedRows:
         for first, rows in checked(self.bins, last - before, n_bins):
             out[before + first : before + first + len(rows)] = rows
         return out
+
+
+COLUMNS: Mapping[str, Column] = {
+    each.name: each.metadata["column"] for each in fields(RankedRows) if "column" in each.metadata
+}
+"""The optional columns of :class:`RankedRows` by the names of their fields."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

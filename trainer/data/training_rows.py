@@ -15,7 +15,7 @@ from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.group.query_splits import hash_ids
 from rankmill.pipeline.pairs.stored_pairs import PreferencePairs
 from rankmill.trainer.data.layout import BlockedBins
-from rankmill.trainer.data.rows import RankedRows, has_two_grades
+from rankmill.trainer.data.rows import COLUMNS, RankedRows, has_two_grades
 from rankmill.trainer.data.target_encoding import features_to_encode
 from rankmill.trainer.objectives.registry import learns_labels, objective_class
 from rankmill.trainer.objectives.spelling import OBJECTIVES, parse_spelling
@@ -45,29 +45,23 @@ def categories_of(dataset: Dataset, binspec: BinSpec) -> dict[str, list[str]]:
 def read_columns(dataset: Dataset, split: str, parameters: TrainParameters) -> RankedRows:
     """Return the rows of ``split`` without their bins."""
     queries = dataset.queries(split)
-    used = [name for name in _COLUMNS if name in dataset.optional_columns]
-    if not learns_labels(parameters.objective):
-        used = [name for name in used if name != "label"]
-    if not parameters.corrects_clicks:
-        used = [name for name in used if name != "position"]
-    columns = {name: _column(dataset, split, name) for name in used}
+    unused = {"label": not learns_labels(parameters.objective), "position": not parameters.corrects_clicks}
+    columns: dict[str, Any] = {
+        field: _column(dataset, split, column.name)
+        for field, column in COLUMNS.items()
+        if column.name in dataset.optional_columns and not unused.get(column.name)
+    }
     return RankedRows(
         grades=_column(dataset, split, "grade").astype(np.int32, copy=False),
         starts=queries.starts,
         bins=(),
-        weights=_telling(columns.get("weight")),
-        labels=columns.get("label"),
-        events=columns.get("event"),
-        offsets=columns.get("offset"),
-        positions=columns.get("position"),
+        weights=_telling(columns.pop("weights", None)),
         query_weights=_telling(queries.weights),
-        pairs=dataset.pairs(split),
         names=hash_ids(queries.qid, _NAMES_SALT).view(np.int64),
+        pairs=dataset.pairs(split),
         goals={name: _column(dataset, split, name) for name in dataset.goals},
+        **columns,
     )
-
-
-_COLUMNS = ("label", "event", "weight", "offset", "position")
 
 
 def _column(dataset: Dataset, split: str, name: str) -> npt.NDArray[Any]:

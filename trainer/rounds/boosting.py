@@ -32,7 +32,6 @@ from rankmill.trainer.objectives.protocol import QUERIES, PairHessians
 from rankmill.trainer.objectives.registry import criterion_of, objective_of, takes_exact_steps
 from rankmill.trainer.objectives.weights import document_weights
 from rankmill.trainer.parameters import ALL, DART, GBDT, MVS, NONE, RF, TrainParameters
-from rankmill.trainer.presets import shape_of_rows, with_preset
 from rankmill.trainer.rounds.assembly import forest_of, trees_a_round
 from rankmill.trainer.rounds.checkpoints import Checkpoint
 from rankmill.trainer.rounds.early_stopping import DEVIANCE, EarlyStopping, measures_of
@@ -77,7 +76,7 @@ def boost(
     data
         What is learnt from and what is measured.
     parameters
-        See :class:`TrainParameters`.
+        Complete ones: what is left out has been chosen by :func:`rankmill.trainer.presets.with_preset`.
     options
         ``eval_metrics``, ``n_threads``, ``histogram_memory``, ``profile``, ``on_round`` are used, and ``resume``: the records of
         its rounds are made again, and eval sets and ``max_grade`` may be others than before.
@@ -153,7 +152,6 @@ class _Training:
             raise TrainingDataRejected("the train split has no rows")
         _check_features(data.feature_names, data.edges)
         self.monotone = directions_of(parameters.monotone, data.feature_names)
-        parameters = with_preset(parameters, shape_of_rows(data), options.resume)
         self.asked, self.parameters = parameters, resolved(train, parameters)
         self.info = {**data.info, **learnt_from_facts(train, self.parameters)}
         self.objective = objective_of(rows_learnt_from(train, self.parameters), self.parameters)

@@ -17,7 +17,6 @@ from rankmill.trainer.data.rows import RankedRows, TrainingData
 from rankmill.trainer.data.training_rows import resolved
 from rankmill.trainer.incompatible import check_cluster
 from rankmill.trainer.parameters import NONE, TrainParameters
-from rankmill.trainer.presets import shape_of_rows, with_preset
 from rankmill.trainer.rounds.boosting import boost
 from rankmill.trainer.rounds.checkpoints import Checkpoints
 from rankmill.trainer.rounds.cross_validation import Fold, cross_validated, folds_of
@@ -43,7 +42,7 @@ def fit(
     options: TrainingOptions = DEFAULT_OPTIONS,
     checkpoints: Checkpoints | None = None,
 ) -> TrainingResult:
-    """Train, and keep the number of rounds that ``parameters.rounds_by`` chooses.
+    """Train, and keep the number of rounds that ``parameters.rounds_by``, which are complete, chooses.
 
     valid
         The best round is that of the first eval set.
@@ -67,7 +66,6 @@ def fit(
     TrainingDataRejected
         There are too few queries to split, or a refit has no eval set.
     """
-    parameters = with_preset(parameters, shape_of_rows(data), options.resume)
     if options.shard is not None:
         check_cluster(parameters, options.base_model)
     if parameters.refit == NONE:
@@ -112,7 +110,7 @@ def cross_validate_rows(
 ) -> CrossValidation:
     """Train ``parameters.folds`` times, each time without the queries of one fold, and measure on that fold.
 
-    Whole queries are assigned to folds by a hash of the seed and the query's name.  All folds have the same
+    ``parameters`` are complete.  Whole queries are assigned to folds by a hash of the seed and the query's name.  All folds have the same
     bins.  They are trained one after another with all threads, so the result does not depend on the number of workers, and
     memory holds at most one more copy of the bins.
 
@@ -131,7 +129,7 @@ def cross_validate_rows(
     TrainingDataRejected
         There are fewer queries than folds, or ``boost`` rejects the rows of a fold.
     """
-    rows, parameters = data.train, with_preset(parameters, shape_of_rows(data).in_folds())
+    rows = data.train
     folds = folds_of(rows.query_names, parameters.folds, parameters.seed)
     data = data.blocked()
     measure = stop_measure(parameters, graded=rows.graded)
