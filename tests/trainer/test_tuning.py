@@ -177,7 +177,7 @@ def test_what_may_be_otherwise_next_time_is_not_recorded(dataset: Dataset, tmp_p
 
 
 def test_where_all_fail_the_first_says_why(dataset: Dataset, tmp_path: Path) -> None:
-    base = replace(BASE, boosting="rf")  # of equal trees, which no plan sees
+    base = replace(BASE, objective="gbrank", stop_metric="deviance")  # which only a training refuses
     plan = plan_tuning(dataset, base, space_of({"max_leaves": "4..8"}, "t"), TuneOptions(trials=2, workers=1))
     with refused(InvalidParameter, "trial", "InvalidParameter"):
         tune(plan, tmp_path / "t")
