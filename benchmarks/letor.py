@@ -26,6 +26,14 @@ class Split:
     def sizes(self) -> npt.NDArray[np.int64]:
         return np.diff(self.starts)
 
+    def followed_by(self, other: Split) -> Split:
+        """Return the queries of both."""
+        return Split(
+            np.concatenate([self.x, other.x]),
+            np.concatenate([self.grades, other.grades]),
+            np.concatenate([self.starts, self.starts[-1] + other.starts[1:]]),
+        )
+
 
 @dataclass(frozen=True)
 class Parts:

@@ -1,7 +1,8 @@
 """Ranking quality of all systems on the same data: mean test NDCG@10, paired differences, and seconds of training.
 
 Every system trains on the train part, is stopped early by NDCG@10 of the valid part (50 rounds of patience; the others
-train at most 1,000 rounds, ours as many as its preset says) and scores the test part.  One function of ours measures all of
+train at most 1,000 rounds, ours as many as its preset says) and scores the test part; *refitted* is trained again on both
+parts for the rounds found, as ours is by its preset.  One function of ours measures all of
 them: exponential gains, equal scores count as the mean over their orders, queries with nothing relevant are left out.
 Documents are shuffled within each query; the seed of the order is the seed of the system too.
 
@@ -26,7 +27,7 @@ import re
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -55,13 +56,14 @@ class System:
     kind: str  # OURS or a name of PEERS
     settings: Mapping[str, Any]
     code: str = ""  # of ours: which version of the code it is
+    refit: bool = False  # of a peer: train again on train and valid; ours do if their preset says so
 
     @property
     def key(self) -> str:
         """The name of its files in the cache, which its settings decide."""
         package = "" if self.kind in {OURS, *NETS} else version("xgboost-cpu" if self.kind == "xgboost" else self.kind)
         settings = {"preset": "auto-1", **self.settings} if self.kind == OURS else dict(self.settings)
-        facts = [self.kind, package, settings, self.code, ROUNDS, PATIENCE]
+        facts = [self.kind, package, settings, self.code, ROUNDS, PATIENCE, *(["refit"] if self.refit else [])]
         return f"{self.kind}-{hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]}"
 
     def run(self, parts: Parts, seed: int) -> stopped.Scored:
@@ -69,7 +71,7 @@ class System:
             return ours(parts, self.settings, seed)
         if self.kind in NETS:
             return NETS[self.kind](parts, self.settings, seed)
-        return PEERS[self.kind](parts, {**self.settings, "seed": seed}, ROUNDS, PATIENCE)
+        return peer(self)(parts, {**self.settings, "seed": seed}, ROUNDS, PATIENCE)
 
 
 def ours(parts: Parts, settings: Mapping[str, Any], seed: int) -> stopped.Scored:
@@ -121,6 +123,17 @@ BUILT_IN = {
         System("catboost modest", "catboost", {**_CATBOOST, "depth": 4, "learning_rate": 0.05}),
     )
 }  # fmt: skip
+
+BUILT_IN |= {
+    f"{name}, refitted": replace(system, name=f"{name}, refitted", refit=True)
+    for name, system in BUILT_IN.items()
+    if system.kind in PEERS
+}
+
+
+def peer(system: System) -> stopped.Peer:
+    """Return what trains the peer ``system``."""
+    return stopped.refitted(PEERS[system.kind]) if system.refit else PEERS[system.kind]
 
 
 def parse_ours(text: str, code: str = "") -> System:
@@ -197,7 +210,7 @@ def warm_up(system: System, parts: Parts) -> None:
     elif system.kind == OURS:
         ours(few, {**system.settings, "n_rounds": 2, AVERAGE: 1}, 1)
     else:
-        PEERS[system.kind](few, system.settings, 2, PATIENCE)
+        peer(system)(few, system.settings, 2, PATIENCE)
 
 
 def _first_queries(split: Split, n: int) -> Split:

@@ -10,7 +10,7 @@ of k categories, whose frequencies fall with rank as 1 / (rank + 10)^0.8.  A cat
 for itself and half of one times a feature; the number of a category says nothing about it.
 
 The relevance of a smooth set is a sum of six curves (tanh), each of a random direction through all 30 normal features: what nets
-find easily, and trees only by many steps.
+find easily, and trees only by many steps.  `benchmarks.quality_kinds` has further kinds.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import numpy as np
 
 from benchmarks.judgments import judgments, reordered
 from benchmarks.letor import PARTS, Parts, Split, make_fold
+from benchmarks.quality_kinds import KINDS, of_kind
 from rankmill.pipeline.options import ReadOptions
 
 REAL = {
@@ -34,8 +35,9 @@ REAL = {
 }
 GENERATED = {f"generated-{queries}": queries for queries in (50, 200, 1000, 5000, 20_000)}
 CATEGORIES = {f"categories-{k}": k for k in (10, 100, 10_000)}
-SMOOTH = {f"smooth-{queries}": queries for queries in (1000, 5000)}
-SETS = (*REAL, *GENERATED, *CATEGORIES, *SMOOTH)
+SMOOTH = {f"smooth-{queries}": queries for queries in (50, 200, 1000, 5000)}
+OF_KINDS = {f"{kind}-{queries}": (kind, queries) for kind in KINDS for queries in (50, 200, 1000, 3000)}
+SETS = (*REAL, *GENERATED, *CATEGORIES, *SMOOTH, *OF_KINDS)
 SMALL = 1000  # most queries of the generated sets whose mean is shown
 TEST_QUERIES, DOCUMENTS, FEATURES, NOISE = 2000, 20, 30, 1.2
 VALID_SEED, TEST_SEED = 1_000_000, 2_000_000  # added to the seed of the train part
@@ -85,6 +87,10 @@ def generated(name: str, seed: int) -> Parts:
     if name in SMOOTH:
         sizes_of = SMOOTH[name], valid_queries(SMOOTH[name]), TEST_QUERIES
         return Parts(*(_smooth(seed, part, n) for part, n in enumerate(sizes_of)))
+    if name in OF_KINDS:
+        kind, queries = OF_KINDS[name]
+        sizes_of = queries, valid_queries(queries), KINDS[kind].test_queries
+        return Parts(*(of_kind(kind, seed, part, n) for part, n in enumerate(sizes_of)))
     queries = GENERATED[name]
     sizes = ((0, queries), (VALID_SEED, valid_queries(queries)), (TEST_SEED, TEST_QUERIES))
     return Parts(*(Split(*judgments(seed + added, n, DOCUMENTS, FEATURES, NOISE)) for added, n in sizes))

@@ -1,9 +1,12 @@
-"""The peers, stopped early by NDCG@10 of the valid part: each trains on one fold and scores its test part."""
+"""The peers, stopped early by NDCG@10 of the valid part: each trains on one fold and scores its test part.
+
+With a patience of 0 the valid part is not used, and all rounds are kept.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -29,10 +32,11 @@ def lightgbm(parts: Parts, parameters: Mapping[str, object], rounds: int, patien
     )
     watched = lgb.Dataset(parts.valid.x, parts.valid.grades, group=parts.valid.sizes, reference=rows)
     booster = lgb.train(
-        {"verbosity": -1, **parameters}, rows, rounds, [watched],
-        callbacks=[lgb.early_stopping(patience, verbose=False)],
+        {"verbosity": -1, **parameters}, rows, rounds, [watched] if patience else None,
+        callbacks=[lgb.early_stopping(patience, verbose=False)] if patience else None,
     )  # fmt: skip
-    return Scored(np.asarray(booster.predict(parts.test.x), dtype=np.float64), booster.best_iteration)
+    n_rounds = booster.best_iteration if patience else rounds
+    return Scored(np.asarray(booster.predict(parts.test.x), dtype=np.float64), n_rounds)
 
 
 def xgboost(parts: Parts, parameters: Mapping[str, object], rounds: int, patience: int) -> Scored:
@@ -45,10 +49,10 @@ def xgboost(parts: Parts, parameters: Mapping[str, object], rounds: int, patienc
         return found
 
     booster = xgb.train(
-        {"verbosity": 0, **parameters}, matrix(parts.train), rounds, evals=[(matrix(parts.valid), "valid")],
-        early_stopping_rounds=patience, verbose_eval=False,
+        {"verbosity": 0, **parameters}, matrix(parts.train), rounds, verbose_eval=False,
+        **({"evals": [(matrix(parts.valid), "valid")], "early_stopping_rounds": patience} if patience else {}),
     )  # fmt: skip
-    n_rounds = booster.best_iteration + 1
+    n_rounds = booster.best_iteration + 1 if patience else rounds
     scores = booster.predict(matrix(parts.test), iteration_range=(0, n_rounds))
     return Scored(np.asarray(scores, dtype=np.float64), n_rounds)
 
@@ -66,9 +70,19 @@ def catboost(parts: Parts, parameters: Mapping[str, object], rounds: int, patien
         return cb.Pool(x, split.grades, group_id=queries, cat_features=[*parts.categorical])
 
     given = {"random_seed" if name == "seed" else name: value for name, value in parameters.items()}
+    stop = {"od_type": "Iter", "od_wait": patience} if patience else {}
     model = cb.CatBoost(
-        {**given, "iterations": rounds, "od_type": "Iter", "od_wait": patience, "allow_writing_files": False,
-         "logging_level": "Silent"},
-    )  # fmt: skip
-    model.fit(pool(parts.train), eval_set=pool(parts.valid), use_best_model=True)
+        {**given, "iterations": rounds, **stop, "allow_writing_files": False, "logging_level": "Silent"}
+    )
+    model.fit(pool(parts.train), **({"eval_set": pool(parts.valid), "use_best_model": True} if patience else {}))
     return Scored(np.asarray(model.predict(pool(parts.test)), dtype=np.float64), model.tree_count_)
+
+
+def refitted(peer: Peer) -> Peer:
+    """Return ``peer`` trained again on the train and the valid part together, for the rounds that were found."""
+
+    def train(parts: Parts, parameters: Mapping[str, object], rounds: int, patience: int) -> Scored:
+        found = max(1, peer(parts, parameters, rounds, patience).rounds)
+        return peer(replace(parts, train=parts.train.followed_by(parts.valid)), parameters, found, 0)
+
+    return train

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks import quality
+from benchmarks import quality, stopped
 from benchmarks.intervals import Differences, paired_interval
 from benchmarks.letor import Parts, Split
+from benchmarks.quality_kinds import KINDS, of_kind
 from benchmarks.quality_sets import Unit
 
 
@@ -44,6 +45,38 @@ def test_folds_rotate_as_the_readme_of_the_data_says(tmp_path):
         seen = [sorted(set(split.x[:, 0].astype(int))) for split in (parts.train, parts.valid, parts.test)]
         expected = [[(fold + i) % 5 for i in steps] for steps in ((0, 1, 2), (3,), (4,))]
         assert seen == [sorted(part) for part in expected]
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_parts_of_a_generated_set_are_other_queries_of_the_same_signal(name):
+    """The features that go with the grades are those of the other part, and not those of another seed."""
+
+    def strengths(seed, part):
+        split = of_kind(name, seed, part, 300)
+        assert split.starts[-1] == len(split.grades) == len(split.x)
+        if name == "one":
+            assert (np.add.reduceat(split.grades, split.starts[:-1]) == 1).all()
+        if name == "sparse":
+            assert np.mean(split.grades == 0) == pytest.approx(0.91, abs=0.01)
+            assert np.mean(split.x == 0.0) > 0.8
+        return np.corrcoef(split.x.T, split.grades)[-1, :-1]
+
+    first, second, other = strengths(1, 0), strengths(1, 1), strengths(2, 0)
+    assert not np.array_equal(first, second)
+    assert np.corrcoef(first, second)[0, 1] > 0.5
+    assert np.corrcoef(first, other)[0, 1] < 0.5
+
+
+def test_a_refitted_peer_trains_again_on_train_and_valid_for_the_rounds_found():
+    parts, calls = _parts(), []
+
+    def peer(given, parameters, rounds, patience):
+        calls.append((len(given.train.sizes), len(given.train.x), parameters, rounds, patience))
+        return stopped.Scored(np.zeros(len(given.test.x)), 17 if patience else rounds)
+
+    assert stopped.refitted(peer)(parts, {"seed": 1}, 500, 50).rounds == 17
+    assert calls == [(30, 300, {"seed": 1}, 500, 50), (40, 400, {"seed": 1}, 17, 0)]
+    assert quality.BUILT_IN["lightgbm, refitted"].key != quality.BUILT_IN["lightgbm"].key
 
 
 def test_a_system_is_written_with_its_parameters():
