@@ -15,11 +15,8 @@ import rankmill
 from rankmill.foundation.cores import available_cores
 from rankmill.foundation.errors import RankmillError, one_line
 from rankmill.foundation.kernels.compiling import LEVEL, shipped_kernels
-from rankmill.foundation.storage.disk import Disk
 from rankmill.foundation.storage.location import Location, ObjectUrl
-from rankmill.foundation.storage.staging import Staging
 from rankmill.registry.blob_store import Store
-from rankmill.registry.registry_format import WAYS
 from rankmill.registry.rendering import size_text
 
 SETTINGS = ("NUMBA_CACHE_DIR", "NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES", "NUMBA_DISABLE_JIT", "RANKMILL_REGISTRY")
@@ -29,7 +26,7 @@ LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_by
 def facts_of(registry: Location) -> dict[str, str]:
     """Inspect this installation and the folder or bucket ``registry``, where no file is left; paths at home begin with ``~``."""
     kernels = Path(os.environ.get("NUMBA_CACHE_DIR") or rankmill.__path__[0])
-    way, problem = _way(registry)
+    problem = _problem(registry)
     return {
         "rankmill": f"{rankmill.__version__}, in {_short(rankmill.__path__[0])}",
         "python": f"{platform.python_version()} ({platform.python_implementation()}) on {platform.platform()}",
@@ -38,24 +35,23 @@ def facts_of(registry: Location) -> dict[str, str]:
         "memory": _memory(),
         "kernel cache": f"{_short(kernels)}: {'' if os.access(_nearest(kernels), os.W_OK) else 'NOT '}writable",
         "shipped kernels": f"for {LEVEL}, used" if shipped_kernels() else "none for these versions and this CPU",
-        "registry": f"{_short(registry)}: {problem or WAYS[way]}",
+        "registry": f"{_short(registry)}: {problem or 'can hold a registry'}",
         "settings": ", ".join(f"{name}={_short(os.environ[name])}" for name in SETTINGS if name in os.environ) or "-",
         "problem": problem,
     }
 
 
-def _way(registry: Location) -> tuple[str, str]:
-    """Return how files are published there, and why it cannot hold a registry."""
+def _problem(registry: Location) -> str:
+    """Return why that place cannot hold a registry; empty if it can."""
     try:
         if isinstance(registry, ObjectUrl):
-            return Store(registry).storage.probe(), ""
-        inside = (
-            registry / "tmp"
-        )  # the staging folder of a registry: if this process dies, the next writer cleans it up
-        with tempfile.TemporaryDirectory(prefix="doctor.", dir=_nearest(inside)) as trial:
-            return Staging(Path(trial), Disk()).probe(), ""
+            Store(registry).storage.probe()
+            return ""
+        with tempfile.TemporaryDirectory(prefix="doctor.", dir=_nearest(registry / "tmp")) as trial:
+            Store(Path(trial)).storage.probe()
     except (OSError, RankmillError) as error:
-        return "", f"cannot hold a registry: {one_line(error)}"
+        return f"cannot hold a registry: {one_line(error)}"
+    return ""
 
 
 def _memory() -> str:

@@ -1,17 +1,16 @@
 """Copy a model, or one version of it, to another registry by a tar file: a bundle.
 
-A bundle is a plain, uncompressed tar: ``contents.json``, which says what it is and lists the size and sha256 of every other file, then the
-entries of the log, byte for byte, oldest first, then the blobs, sorted by digest.  Its members have no owners and times, so the
-same log and blobs always give the same bytes.
+A bundle is a plain, uncompressed tar: ``contents.json``, which says what it is and names the digest of the last entry, then the entries of
+the log, byte for byte, oldest first, then the blobs, sorted by digest.  That digest covers all entries, and these name all blobs.
+Members have no owners and times, so the same log and blobs always give the same bytes.
 
-The whole bundle is read and checked before any of it is used.  A member must be a regular file of the name and size that are listed next,
-so links, devices and foreign paths are refused, and no path is ever taken from an archive.  What passes could have been
-exported here: all digests match, the entries form a chain, exactly the blobs that they refer to are there, gate reports agree with
-their entries, and all texts that are shown or parsed later are well-formed.
+The whole bundle is read and checked before any of it is used: it must have exactly the bytes that an export of what it holds has.  So links,
+devices and foreign paths are refused, and no path is ever taken from an archive.  All digests match, the entries form a chain, exactly the
+blobs that they refer to are there, gate reports agree with their entries, and all texts that are shown or parsed later are
+well-formed.
 
-A new history appears atomically on a disk: its log is staged as a folder and renamed.  If the registry has the beginning of the log already,
-new entries are added one by one, each a transaction.  So a killed import leaves an earlier state of the model, and a repeated
-one resumes from there.
+Entries are added one by one, each a transaction.  So a killed import leaves an earlier state of the model, and a repeated one
+resumes from there.
 """
 
 from __future__ import annotations
@@ -21,12 +20,11 @@ import io
 import json
 import os
 import tarfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, BinaryIO, Final, Literal
+from typing import Any, Final, Literal
 
 from pydantic import ConfigDict, JsonValue, TypeAdapter, ValidationError
 
@@ -41,7 +39,7 @@ from rankmill.foundation.errors import (
 from rankmill.foundation.records import canonical_json, other_format
 from rankmill.foundation.storage.publish import digest_of, explain_errors, new_staged_path, publish_file
 from rankmill.registry.blob_store import LARGEST_ENTRY, Store
-from rankmill.registry.commit_log import CommitLog, entry_name, is_due, write_checkpoint
+from rankmill.registry.commit_log import CommitLog, entry_name, is_due
 from rankmill.registry.model_state import Registered, State
 from rankmill.registry.names import check_alias, check_name
 from rankmill.registry.promotion import report_fault
@@ -62,32 +60,24 @@ from rankmill.registry.stored_records import (
     unseal,
 )
 
-FORMAT: Final = 2
+FORMAT: Final = 3
 FIRST = "contents.json"
 LARGEST = 8**11 - 1  # bytes in a member: eleven octal digits, 8 GiB
-LARGEST_CONTENTS = 1 << 28  # bytes
 ORIGIN = "origin"
 ATTEMPTS = 20  # of an import, if other writers commit first
 _OBJECT = TypeAdapter(dict[str, JsonValue])
 Kind = Literal["history", "version"]
 
 
-class BundledFile(StoredRecord):
-    """A file in a bundle."""
-
-    name: str
-    size: int
-    sha256: Sha256
-
-
 class Contents(StoredRecord):
     """``contents.json``: the whole history of a model, or one version with the entry that registered it."""
 
-    format: Literal[2]
+    format: Literal[3]
     kind: Kind
     name: str
     """Name of the model in the registry of origin."""
-    files: tuple[BundledFile, ...]
+    head: Sha256
+    """Digest of the last entry."""
 
     def to_bytes(self) -> bytes:
         """Return the member."""
@@ -192,55 +182,57 @@ def export_bundle(log: CommitLog, version: int | None, path: Path, *, overwrite:
             state.versions[version].blobs(),
             (version,),
         )
-    logged = {f"log/{entry_name(entry.number)}": entry.to_bytes() for entry in entries}
-    files = [BundledFile(name=name, size=len(data), sha256=digest_of(data)) for name, data in logged.items()]
-    files += _listed(log, wanted)
-    kind: Kind = "history" if version is None else "version"
-    first = Contents(format=FORMAT, kind=kind, name=log.name, files=tuple(files)).to_bytes()
-
-    def members() -> Iterator[tuple[str, bytes]]:
-        yield FIRST, first
-        yield from logged.items()
-        for file in files[len(logged) :]:
-            yield file.name, log.blobs.read(file.sha256, file.size)
-
-    size = _write(path, members())
-    return Exported(path, kind, log.name, versions, len(entries), len(wanted), size, entries[-1].digest)
-
-
-def _listed(log: CommitLog, wanted: set[str]) -> Iterator[BundledFile]:
     sizes = {blob.sha256: blob.size for blob in log.blobs.all()}
     for sha256 in sorted(wanted):
-        if sha256 not in sizes:
-            log.blobs.read(sha256)  # says that it is missing
-        if sizes[sha256] > LARGEST:
+        if sizes.get(sha256, 0) > LARGEST:
             raise InputError(
                 f"{log.blobs.path(sha256)} has {sizes[sha256]} bytes; the maximum in a bundle is {LARGEST}"
             )
-        yield BundledFile(name=f"blobs/{sha256}", size=sizes[sha256], sha256=sha256)
+    kind: Kind = "history" if version is None else "version"
+    contents = Contents(format=FORMAT, kind=kind, name=log.name, head=entries[-1].digest)
 
+    def members() -> Iterator[tuple[str, bytes]]:
+        yield FIRST, contents.to_bytes()
+        yield from ((f"log/{entry_name(entry.number)}", entry.to_bytes()) for entry in entries)
+        yield from ((f"blobs/{sha256}", log.blobs.read(sha256, sizes.get(sha256))) for sha256 in sorted(wanted))
 
-def _write(path: Path, members: Iterator[tuple[str, bytes]]) -> int:
-    """Write a tar file of members without owners and times, and return its size; after an error there is none."""
     staged = new_staged_path(path)
     try:
         with explain_errors(path.parent):
-            file = staged.open("xb")
-        with file, tarfile.open(fileobj=file, mode="w", format=tarfile.USTAR_FORMAT) as tar:
-            for name, data in members:
-                member = tarfile.TarInfo(name)
-                member.size, member.mode = len(data), 0o444
-                with explain_errors(path.parent):
-                    tar.addfile(member, io.BytesIO(data))
-        size = staged.stat().st_size
-        with explain_errors(path.parent):
+            with staged.open("xb") as file:
+                _write(file, members())
+            size = staged.stat().st_size
             publish_file(staged, path)
     finally:
         staged.unlink(missing_ok=True)
-    return size
+    return Exported(path, kind, log.name, versions, len(entries), len(wanted), size, contents.head)
+
+
+def _write(file: Any, members: Iterable[tuple[str, bytes]]) -> None:
+    """Write a tar file of members without owners and times."""
+    with tarfile.open(fileobj=file, mode="w", format=tarfile.USTAR_FORMAT) as tar:
+        for name, data in members:
+            member = tarfile.TarInfo(name)
+            member.size, member.mode = len(data), 0o444
+            tar.addfile(member, io.BytesIO(data))
 
 
 # -- read a bundle --------------------------------------------------------------------------------------------------------
+
+
+class _Digest:
+    """A file that keeps only the digest of what is written to it."""
+
+    def __init__(self) -> None:
+        self.size, self.sha256 = 0, hashlib.sha256()
+
+    def write(self, data: bytes) -> int:
+        self.size += len(data)
+        self.sha256.update(data)
+        return len(data)
+
+    def tell(self) -> int:
+        return self.size
 
 
 class OpenedBundle:
@@ -260,20 +252,17 @@ class OpenedBundle:
         self.state = State()
         """State of the model after the last entry of a history."""
         self._places: dict[str, tuple[int, int]] = {}
+        if path.exists() and not path.is_file():
+            raise InputError(f"{path}: expected the tar file of a bundle, found a folder, a pipe or a device")
         with self._opened() as file:
-            self.contents = self._first(file)
-            logged = [listed for listed in self.contents.files if listed.name.startswith("log/")]
-            for listed in logged:
-                if listed.size > LARGEST_ENTRY:
-                    raise self._fault(f"{listed.name} has {listed.size} bytes, expected at most {LARGEST_ENTRY}")
-                self._take(listed.name, self._member(file, listed))
-            if not self.entries or (self.contents.kind == "version" and len(self.entries) > 1):
-                raise self._fault(f"it has {len(self.entries)} entries")
-            self._check_blobs(file, self.contents.files[len(logged) :])
-            end = 2 * tarfile.BLOCKSIZE  # and zeros up to the next record
-            rest = file.read(end + tarfile.RECORDSIZE)
-            if any(rest) or not end <= len(rest) < end + tarfile.RECORDSIZE:
-                raise self._fault("expected the end of the archive after its last file")
+            written = _Digest()
+            try:
+                _write(written, self._members(file))
+            except tarfile.TarError as error:
+                raise self._fault(str(error)) from None
+            file.seek(0)
+            if hashlib.file_digest(file, "sha256").digest() != written.sha256.digest():
+                raise self._fault("it has other bytes than an export of what it holds")
 
     @property
     def registered(self) -> Register:
@@ -293,65 +282,62 @@ class OpenedBundle:
                     raise self._fault(f"the content of blob {sha256} does not match its digest")
                 yield data
 
-    @contextmanager
-    def _opened(self) -> Iterator[BinaryIO]:
-        if self.path.is_dir():
-            raise InputError(f"{self.path}: expected the tar file of a bundle, found a folder")
-        if self.path.exists() and not self.path.is_file():
-            raise InputError(
-                f"{self.path}: expected the tar file of a bundle, found a pipe or a device; copy it to a file first"
-            )
+    def _opened(self) -> io.BufferedReader:
         try:
-            file = self.path.open("rb")
+            return self.path.open("rb")
         except FileNotFoundError:
             raise InputError(f"{self.path}: no such file; expected the tar file of a bundle") from None
-        with file:
-            yield file
 
-    def _first(self, file: BinaryIO) -> Contents:
+    def _members(self, file: io.BufferedReader) -> Iterator[tuple[str, bytes]]:
+        """Check the members in turn, and yield the name and the bytes of each."""
         try:
-            size = self._header(file, FIRST)
-        except IntegrityError:
-            raise IntegrityError(
-                f"{self.path}: not a bundle of rankmill: expected an uncompressed tar that begins with {FIRST}"
-            ) from None
-        if size > LARGEST_CONTENTS:
-            raise IntegrityError(f"{self.path}: {FIRST} has {size} bytes, expected at most {LARGEST_CONTENTS}")
+            tar = tarfile.open(fileobj=file, mode="r:", format=tarfile.USTAR_FORMAT)  # noqa: SIM115 (of an open file)
+            first = self._content(file, tar.next(), FIRST, LARGEST_ENTRY)
+        except (tarfile.TarError, IntegrityError):
+            reason = f"not a bundle of rankmill: expected an uncompressed tar that begins with {FIRST}"
+            raise IntegrityError(f"{self.path}: {reason}") from None
         try:
-            return Contents.from_bytes(self._content(file, size))
+            self.contents = Contents.from_bytes(first)
         except IntegrityError as error:
-            raise IntegrityError(f"{self.path}: {str(error).removeprefix(f'{self.path}: ')}") from None
+            raise IntegrityError(f"{self.path}: {error}") from None
+        yield FIRST, first
+        while (member := tar.next()) is not None and member.name.startswith("log/"):
+            data = self._content(file, member, member.name, LARGEST_ENTRY)
+            self._take(member.name, data)
+            yield member.name, data
+        if not self.entries or self.entries[-1].digest != self.contents.head:
+            raise self._fault("its last entry is not the one that it should be")
+        if self.contents.kind == "version" and len(self.entries) > 1:
+            raise self._fault(f"it has {len(self.entries)} entries")
+        rows = self._rows()
+        check = self._checks(rows)
+        sizes = {row.model: row.size for row in rows}
+        for sha256 in sorted(self.state.blobs() if self.contents.kind == "history" else rows[0].blobs()):
+            name = f"blobs/{sha256}"
+            data = self._content(file, member, name, LARGEST)
+            if digest_of(data) != sha256:
+                raise self._fault(f"the content of {name} does not match its digest")
+            if len(data) != sizes.get(sha256, len(data)):
+                raise self._fault(f"model {sha256}: expected {sizes[sha256]} bytes, found {len(data)}")
+            check(sha256, data)
+            self._places[sha256] = file.tell() - len(data), len(data)
+            yield name, data
+            member = tar.next()
+        if member is not None:
+            raise self._fault(f"expected the end of the archive, found {member.name!r}")
 
-    def _member(self, file: BinaryIO, listed: BundledFile) -> bytes:
-        """Read the next file, which must be the one that is listed."""
-        size = self._header(file, listed.name)
-        if size != listed.size:
-            raise self._fault(f"{listed.name}: expected {listed.size} bytes, found {size}")
-        start, data = file.tell(), self._content(file, size)
-        if digest_of(data) != listed.sha256:
-            raise self._fault(f"the content of {listed.name} does not match its digest")
-        if listed.name == f"blobs/{listed.sha256}":
-            self._places[listed.sha256] = start, size
-        return data
-
-    def _header(self, file: BinaryIO, name: str) -> int:
-        """Return the size of the next member, which must be a regular file of this name."""
-        try:
-            member = tarfile.TarInfo.frombuf(file.read(tarfile.BLOCKSIZE), "ascii", "strict")
-        except (tarfile.HeaderError, ValueError) as error:
-            raise self._fault(f"expected {name}: {error}") from None
-        if (member.name, member.type, member.linkname) != (name, tarfile.REGTYPE, ""):
+    def _content(self, file: io.BufferedReader, member: tarfile.TarInfo | None, name: str, most: int) -> bytes:
+        """Read a member, which must be a regular file of this ``name``."""
+        if member is None:
+            raise self._fault(f"expected the file {name}, found the end")
+        if member.name != name or member.type != tarfile.REGTYPE:
             raise self._fault(f"expected the file {name}, found {member.name!r} of type {member.type!r}")
-        return member.size
-
-    def _content(self, file: BinaryIO, size: int) -> bytes:
-        whole = size + -size % tarfile.BLOCKSIZE
-        if not 0 <= size <= whole <= os.fstat(file.fileno()).st_size - file.tell():  # before memory is taken for it
+        if not 0 <= member.size <= most:
+            raise self._fault(f"{name} has {member.size} bytes, expected at most {most}")
+        if member.offset_data + member.size > os.fstat(file.fileno()).st_size:  # before memory is taken for it
             raise self._fault("it is truncated")
-        data = file.read(size)
-        if any(file.read(whole - size)):
-            raise self._fault("expected zeros up to the next block")
-        return data
+        file.seek(member.offset_data)
+        return file.read(member.size)
 
     def _take(self, name: str, data: bytes) -> None:
         try:
@@ -367,36 +353,31 @@ class OpenedBundle:
             raise self._fault(f"{name}: {error}") from None
         self.entries.append(entry)
 
-    def _check_blobs(self, file: BinaryIO, listed: Sequence[BundledFile]) -> None:
-        rows = self._rows()
-        wanted = self.state.blobs() if self.contents.kind == "history" else rows[0].blobs()
-        if [each.name for each in listed] != [f"blobs/{sha256}" for sha256 in sorted(wanted)]:
-            raise self._fault("its blobs are not those that its log refers to")
-        sizes = {each.sha256: each.size for each in listed}
-        for row in rows:
-            if sizes.get(row.model) != row.size:
-                raise self._fault(f"model {row.model}: expected {row.size} bytes, found {sizes.get(row.model)}")
+    def _checks(self, rows: Sequence[Registered]) -> Callable[[str, bytes], None]:
+        """Return what checks the content of a blob: manifests, gate reports and origins are JSON that agrees with the log."""
         gates: dict[str, list[GateRecord]] = {}
         for entry in self.entries:
             if isinstance(entry.change, GateRecord):
                 gates.setdefault(entry.change.report, []).append(entry.change)
-        manifests = {row.manifest for row in self.state.versions.values()} | {row.manifest for row in rows}
+        manifests = {row.manifest for row in [*self.state.versions.values(), *rows]}
         objects = {row.attachments[ORIGIN] for row in rows if ORIGIN in row.attachments} | gates.keys()
-        for each in listed:
-            data = self._member(file, each)
+
+        def check(sha256: str, data: bytes) -> None:
             try:
-                if each.sha256 in manifests:
+                if sha256 in manifests:
                     VersionManifest.model_validate_json(data)
-                if each.sha256 in objects:
+                if sha256 in objects:
                     _OBJECT.validate_json(data)
-                if each.sha256 in manifests | objects:
+                if sha256 in manifests | objects:
                     canonical_json(json.loads(data))  # raises for NaN, which cannot be written again
-                for gate in gates.get(each.sha256, ()):
+                for gate in gates.get(sha256, ()):
                     self._check_gate(gate, json.loads(data))
             except ValidationError as error:
-                raise self._fault(f"{each.name} is not a valid {error.title}: {first_fault(error)}") from None
+                raise self._fault(f"blobs/{sha256} is not a valid {error.title}: {first_fault(error)}") from None
             except ValueError as error:
-                raise self._fault(f"{each.name} is not JSON: {error}") from None
+                raise self._fault(f"blobs/{sha256} is not JSON: {error}") from None
+
+        return check
 
     def _check_gate(self, gate: GateRecord, report: dict[str, Any]) -> None:
         """Raise IntegrityError if the ``report`` of the gate contradicts what the log says of it."""
@@ -487,7 +468,7 @@ def import_bundle(store: Store, opened: OpenedBundle, name: str, reason: str, *,
     for _ in range(ATTEMPTS):
         state = log.state() if log.exists() else State()
         _check_same_history(log, opened, state)
-        with log.blobs.together():
+        with log.blobs.locked():
             lost = state.blobs() & opened.state.blobs() - {blob.sha256 for blob in log.blobs.all()}
             if state.head >= len(entries):
                 log.settle(state)
@@ -496,9 +477,9 @@ def import_bundle(store: Store, opened: OpenedBundle, name: str, reason: str, *,
             if not move_aliases:
                 refuse_moves(opened, name, state, store.protected)
             _put(log, opened, opened.state.blobs() - state.blobs() | lost)
-            if _add(log, entries[state.head :]):
+            if all(log.append(entry) for entry in entries[state.head :]):
                 if is_due(len(entries), state.head):
-                    write_checkpoint(store, name, opened.state)
+                    log.pack(entries)
                 return done(len(entries) - state.head, len(entries))
     raise ConflictError(f"{name}: concurrent writers got in first {ATTEMPTS} times; try again")
 
@@ -528,16 +509,6 @@ def refuse_moves(opened: OpenedBundle, name: str, state: State, protected: Seque
         )
 
 
-def _add(log: CommitLog, entries: list[Entry]) -> bool:
-    """Append the entries; return False if another writer appended one meanwhile."""
-    if entries[0].number > 1:
-        log.settle_folder()
-        return all(log.store.put_entry(log.path(entry.number), entry.to_bytes()) for entry in entries)
-    storage = log.store.storage
-    storage.make_folders(log.folder.parent)
-    return storage.put_folder_if_absent(log.folder, {entry_name(e.number): e.to_bytes() for e in entries})
-
-
 def _check_same_history(log: CommitLog, opened: OpenedBundle, state: State) -> None:
     """Raise ConflictError unless one of the two logs is a prefix of the other."""
     entries = opened.entries
@@ -559,7 +530,7 @@ def _import_version(log: CommitLog, opened: OpenedBundle, reason: str) -> Bundle
     for earlier in opened.blobs({sha256 for key, sha256 in change.attachments.items() if key == ORIGIN}):
         facts["before"] = json.loads(earlier)
     origin = canonical_json(facts)
-    attachments = own | {ORIGIN: hashlib.sha256(origin).hexdigest()}
+    attachments = own | {ORIGIN: digest_of(origin)}
     added = False
 
     def decide(state: State) -> Register | int:

@@ -2,12 +2,11 @@
 
 ::
 
-    ROOT/FORMAT.json                 see ``rankmill.registry.registry_format``; written once, before anything else
+    ROOT/FORMAT.json                 the format and rules; written once, before anything else, and never changed
          models/<name>/log/          see ``rankmill.registry.commit_log``
-                       lock          the one lock of the model
+                       lock          the one lock of the model, on a disk
          blobs/<name>/<64 hex>       read-only; model bytes, manifests, attachments and gate reports alike
          tmp/                        files being written
-         ballast                     space that is freed when a disk is full
 
 ROOT is a folder on a disk (`rankmill.registry.disk_storage`) or a prefix of a bucket (`rankmill.registry.bucket_storage`).
 """
@@ -16,20 +15,64 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
-from rankmill.foundation.errors import IntegrityError
+from rankmill.foundation.errors import IntegrityError, InvalidName
+from rankmill.foundation.records import canonical_json, other_format
 from rankmill.foundation.storage.bucket import BucketClient
 from rankmill.foundation.storage.disk import Disk
 from rankmill.foundation.storage.location import Location, ObjectUrl
 from rankmill.foundation.storage.publish import digest_of
-from rankmill.registry.names import PRODUCTION
-from rankmill.registry.registry_format import Format
-from rankmill.registry.storage import Blob, Storage
+from rankmill.registry.names import PRODUCTION, check_alias
+from rankmill.registry.storage import FORMAT_NAME, Kind, Storage
 
+FORMAT = 4
 LARGEST_ENTRY = 1 << 26  # bytes
 LARGEST_BLOB = 1 << 30  # bytes; for blobs of unknown size, such as manifests and reports
+_BLOB = re.compile(r"([0-9a-f]{64})(\.[0-9a-f]{16})?")
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """``FORMAT.json``: ``{"format":4,"kind":"disk","protected":["production"]}``, with the protected aliases.
+
+    ``kind`` is ``bucket`` in a bucket, whose blobs have other names, so that a raw copy to a disk, or from one, is not mistaken.
+    """
+
+    kind: Kind
+    protected: tuple[str, ...] = (PRODUCTION,)
+
+    @classmethod
+    def new(cls, kind: Kind, protected: Iterable[str]) -> Format:
+        """Return the format of a new registry; InvalidName if an alias is invalid."""
+        return cls(kind, tuple(sorted({check_alias(alias) for alias in protected})))
+
+    def to_bytes(self) -> bytes:
+        """Return the file."""
+        return canonical_json({"format": FORMAT, "kind": self.kind, "protected": list(self.protected)}) + b"\n"
+
+    @classmethod
+    def from_bytes(cls, data: bytes, kind: Kind) -> Format:
+        """Read the file of a registry of this ``kind``; IntegrityError, without its path, if it is damaged or of another format."""
+        sound = None
+        with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError, InvalidName):
+            facts = json.loads(data)
+            if type(number := facts["format"]) is int and number != FORMAT:
+                raise IntegrityError(other_format("registry", number, FORMAT, "register the models in a new one"))
+            sound = cls(facts["kind"], tuple(check_alias(alias) for alias in facts["protected"]))
+        if (
+            sound is None or sound.to_bytes() != data or sound.kind not in {"disk", "bucket"}
+        ):  # any other bytes are damage
+            raise IntegrityError(f"expected such as {cls(kind).to_bytes().decode().strip()}, found {data[:60]!r}")
+        if sound.kind != kind:
+            raise IntegrityError(
+                f"this is a registry of a {sound.kind}, and it is on a {kind}: its files were copied as they are; copy a registry with"
+                " rankmill models copy"
+            )
+        return sound
 
 
 class Store:
@@ -50,20 +93,18 @@ class Store:
         """
         if self._format is not None:
             return True
-        path = self.root / "FORMAT.json"
+        path = self.root / FORMAT_NAME
         inhabited = "models" in self.storage.names(self.root)  # checked first: FORMAT.json is written before models
         try:
-            data = self.read(path)
+            self._format = Format.from_bytes(self.read(path), self.storage.kind)
         except FileNotFoundError:
             if inhabited:
-                usual = Format(self.storage.kind, (PRODUCTION,)).to_bytes().decode().strip()
+                usual = Format(self.storage.kind).to_bytes().decode().strip()
                 cure = f"restore it from a backup (without options of models init its content is the line {usual})"
                 raise IntegrityError(f"{path} is missing although the registry has models; {cure}") from None
             return False
-        try:
-            self._format = Format.from_bytes(data, self.storage.kind)
         except IntegrityError as error:
-            raise IntegrityError(f"{path}: {error}") from None
+            raise IntegrityError(f"{path}: {str(error).removeprefix(f'{path}: ')}") from None
         return True
 
     @property
@@ -83,11 +124,10 @@ class Store:
             It cannot be created, or it exists and is not writable.
         """
         if self.exists():
-            self.storage.check_writable()  # fail before hours of training, not after
+            self.storage.now()  # writes a file: fail before hours of training, not after
             return
         self.storage.create(Format.new(self.storage.kind, protected).to_bytes())
         self.exists()  # if another writer created one meanwhile, its rules apply
-        self.storage.reserve()
 
     def read(self, path: Location, limit: int = LARGEST_ENTRY) -> bytes:
         """Read a file of the registry whole.
@@ -104,23 +144,22 @@ class Store:
             raise IntegrityError(f"{path}: expected at most {limit} bytes, found more")
         return data
 
-    def put_entry(self, target: Location, data: bytes) -> bool:
-        """Publish an entry as `Storage.put_if_absent`; on a full disk, use the space that is reserved for this."""
-        try:
-            held = self.storage.put_if_absent(target, data)
-        except OSError as error:
-            if not self.storage.make_room(error):
-                raise
-            held = self.storage.put_if_absent(target, data)
-        self.storage.reserve()
-        return held
+
+class Blob(NamedTuple):
+    """A file that holds the bytes of a digest; a bucket may have several of one digest."""
+
+    sha256: str
+    path: Any
+    size: int
+    modified: float
+    """Seconds since the epoch."""
 
 
 class Blobs:
     """The blobs of the model ``name``.
 
-    Whoever stores blobs holds the model's lock, shared with others who do, until the entry that refers to them is committed;
-    the collector holds it alone.  So no blob is deleted between.  In a bucket, the grace period of the collector does that.
+    Who stores blobs holds the model's lock until the entry that refers to them is committed, and so does the collector.  So no blob
+    is deleted between.  In a bucket, the grace period of the collector does that.
     """
 
     def __init__(self, storage: Storage[Any], root: Location, name: str) -> None:
@@ -130,25 +169,22 @@ class Blobs:
         """Path of the blob, by which messages name it; in a bucket what the names of its objects begin with."""
         return self._folder / sha256
 
-    def alone(self) -> contextlib.AbstractContextManager[None]:
-        """Hold the lock of the model alone, to delete blobs."""
-        return self._storage.locked(self._model, alone=True)
-
-    def together(self) -> contextlib.AbstractContextManager[None]:
-        """Hold the lock of the model, to store blobs and to commit the entry that refers to them."""
-        return self._storage.locked(self._model, alone=False)
+    def locked(self) -> contextlib.AbstractContextManager[None]:
+        """Hold the lock of the model, to store blobs and to commit the entry that refers to them, or to delete blobs."""
+        return self._storage.locked(self._model)
 
     @contextlib.contextmanager
     def keep(self, blobs: Sequence[bytes]) -> Iterator[list[str]]:
         """Store the blobs that the block's commit refers to, and yield their digests, in order."""
-        with self.together():
+        with self.locked():
             yield [self.put(data) for data in blobs]
 
     def put(self, data: bytes) -> str:
         """Store ``data`` and return its sha256; IntegrityError if the existing blob of this digest has other bytes."""
         sha256 = digest_of(data)
-        if not self._storage.put_blob(self._folder, sha256, data):
-            raise _damaged(self.path(sha256))
+        path = self._storage.new_blob(self._folder, sha256)
+        if not self._storage.put_new(path, data):
+            raise _damaged(path)
         return sha256
 
     def read(self, sha256: str, size: int | None = None) -> bytes:
@@ -159,7 +195,7 @@ class Blobs:
         IntegrityError
             The blob is missing or damaged.
         """
-        for path in self._storage.blob_files(self._folder, sha256):
+        for path in self._storage.blob_paths(self._folder, sha256):
             try:
                 data = self._storage.read(path, (LARGEST_BLOB if size is None else size) + 1)
             except FileNotFoundError:
@@ -177,13 +213,15 @@ class Blobs:
         return found
 
     def all(self) -> list[Blob]:
-        """Return every blob that is there, of each digest the newest first."""
-        return self._storage.blobs(self._folder)
+        """Return every blob that is there, of each digest the newest first; files with other names are skipped."""
+        found = [(_BLOB.fullmatch(stored.path.name), stored) for stored in self._storage.files(self._folder)]
+        blobs = [Blob(name[1], *stored) for name, stored in found if name is not None]
+        return sorted(blobs, key=lambda blob: (blob.sha256, -blob.modified, str(blob.path)))
 
     def foreign_names(self) -> list[str]:
         """Names in the folder that are not blobs, except hidden files (NFS keeps .nfs files for open ones)."""
-        ours = {blob.path.name for blob in self.all()}
-        return [name for name in sorted(self._storage.names(self._folder)) if name not in ours and name[0] != "."]
+        names = sorted(self._storage.names(self._folder))
+        return [name for name in names if not _BLOB.fullmatch(name) and not name.startswith(".")]
 
     def delete(self, blob: Blob) -> None:
         """Delete a blob, for ever."""

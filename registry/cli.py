@@ -437,7 +437,15 @@ def init(
     if as_json:
         print_json(done)
     else:
-        typer.echo(done.render())
+        typer.echo(
+            f"{'Created a registry in' if done.made else 'A registry exists already:'} {done.registry} (format {done.format})"
+        )
+        protected = ", ".join(done.protected)
+        typer.echo(
+            f"Protected: {protected} (moves only to versions that passed the gate)"
+            if protected
+            else "Protected: nothing"
+        )
 
 
 @app.command()
@@ -556,9 +564,7 @@ def import_bundle(
     registry: RegistryFolder = DEFAULT_FOLDER,
     as_json: AsJson = False,
 ) -> None:
-    """Import a model, or one version of it, from a bundle; on a disk all of it or nothing.
-
-    In a bucket, the entries of a history appear one by one; a killed import continues when it is repeated.
+    """Import a model, or one version of it, from a bundle.  A killed import continues when it is repeated.
 
     A whole history keeps its log and aliases.  If that moves an alias that is protected here, such as production, nothing is
     imported without --move-aliases.  Every move is printed.  If the model exists here already, only new entries are added; if the two

@@ -8,9 +8,9 @@
 in canonical JSON, so that any changed byte is detected.  The chain detects accidents and careless edits; it is not a
 signature: whoever can write to the folder can forge a whole log, or cut off its end.
 
-``models/<name>/checkpoint.json`` is the state after some entry, so that readers need not replay the whole log (0.8 s for 11,000
-entries).  It is a cache: it may be missing, old or damaged, and may be deleted at any time.  It is used only if its own digest
-is right and the log's entry of that number has the digest that it names; that digest covers all earlier entries.
+``models/<name>/packed.jsonl`` has the files of the first entries, one a line, so that readers need not open each of them.  It is a cache:
+it may be missing, old or damaged, and may be deleted at any time.  It is used only if its entries form a chain to the log's
+entry of the last number; the digest of that one covers all earlier entries.
 """
 
 from __future__ import annotations
@@ -18,60 +18,30 @@ from __future__ import annotations
 import contextlib
 import getpass
 import itertools
-import json
 import os
 import re
 import secrets
 import socket
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
-from typing import Any
 
 from rankmill.foundation.errors import ConflictError, InputError, IntegrityError
-from rankmill.foundation.records import canonical_json
 from rankmill.foundation.storage.location import Location
 from rankmill.registry.blob_store import LARGEST_ENTRY, Blobs, Store
 from rankmill.registry.model_state import State
 from rankmill.registry.names import NAME
-from rankmill.registry.stored_records import Change, Entry, seal, unseal
+from rankmill.registry.stored_records import Change, Entry
 
-CHECKPOINT_FORMAT = 2
-LARGEST_CHECKPOINT = 1 << 30  # bytes, enough for a million versions
-
-
-def is_due(head: int, checkpoint: int) -> bool:
-    """Whether to write a new checkpoint after entry ``head``; writing one takes as long as replaying a few hundred entries."""
-    return head - checkpoint >= max(100, head // 20)
-
-
-def checkpoint_path(store: Store, name: str) -> Location:
-    """Path of the checkpoint of model ``name``."""
-    return store.root / "models" / name / "checkpoint.json"
-
-
-def write_checkpoint(store: Store, name: str, state: State) -> None:
-    """Write ``state``; best effort and not flushed, as readers ignore a damaged checkpoint."""
-    body = canonical_json({"format": CHECKPOINT_FORMAT, "state": state.to_json()})
-    with contextlib.suppress(OSError):
-        store.storage.replace(checkpoint_path(store, name), seal("checkpoint", body))
-
-
-def read_checkpoint(store: Store, name: str) -> State | None:
-    """Return the state in the checkpoint, None if it is missing, damaged or of another format; `CommitLog.state` checks that it matches."""
-    with contextlib.suppress(OSError, IntegrityError, AttributeError, KeyError, TypeError, ValueError):
-        body, unchanged = unseal("checkpoint", store.read(checkpoint_path(store, name), LARGEST_CHECKPOINT)) or (
-            b"",
-            False,
-        )
-        value: dict[str, Any] = json.loads(body) if unchanged else {"format": None}
-        return State.from_json(value["state"]) if value["format"] == CHECKPOINT_FORMAT else None
-    return None
-
-
+LARGEST_PACK = 1 << 30  # bytes
 ATTEMPTS = 200  # for one commit; each failure means that another writer succeeded
 LONGEST_PAUSE = 0.05  # seconds
+
+
+def is_due(head: int, packed: int) -> bool:
+    """Whether to pack again after entry ``head``."""
+    return head - packed >= max(100, head // 20)
 
 
 class CommitLog:
@@ -81,7 +51,7 @@ class CommitLog:
         self.store, self.name = store, name
         self.folder = store.root / "models" / name / "log"
         self.blobs = Blobs(store.storage, store.root, name)
-        self._checkpoint = 0  # last entry in the checkpoint that was read
+        self._packed = 0  # last entry in the pack that was read
 
     def path(self, number: int) -> Location:
         """Path of entry ``number``."""
@@ -151,21 +121,42 @@ class CommitLog:
         except IntegrityError as error:
             raise IntegrityError(f"{self.path(entry.number)}: {error}") from None
 
+    @property
+    def pack_path(self) -> Location:
+        """Path of the pack."""
+        return self.folder.parent / "packed.jsonl"
+
     def state(self) -> State:
-        """Return the current state: the checkpoint, if it matches the log, plus all newer entries."""
-        state = read_checkpoint(self.store, self.name)
-        if state is not None and self._holds(state.head, state.digest):
-            self._checkpoint = state.head
-        else:
-            state = State()
-        self.advance(state)
+        """Return the current state: what is packed, if it matches the log, plus all newer entries."""
+        state, _ = self._replay()
         return state
 
-    def _holds(self, number: int, digest: str) -> bool:
+    def _replay(self) -> tuple[State, list[Entry]]:
+        state, entries = State(), self.packed()
         try:
-            return self.read(number).digest == digest
-        except (FileNotFoundError, IntegrityError):  # replaying the log will report it
-            return False
+            for entry in entries:
+                state.apply(entry)
+            if entries and self.read(state.head).digest != state.digest:
+                state, entries = State(), []
+        except (FileNotFoundError, IntegrityError):  # replaying the log will report what is wrong there
+            state, entries = State(), []
+        self._packed = state.head
+        entries += self.advance(state)
+        return state, entries
+
+    def packed(self) -> list[Entry]:
+        """Return the entries in the pack; none if it is missing or damaged.  Whether they are the log's own is for the caller to check."""
+        with contextlib.suppress(OSError, IntegrityError):
+            return [
+                Entry.from_bytes(line)
+                for line in self.store.read(self.pack_path, LARGEST_PACK).splitlines(keepends=True)
+            ]
+        return []
+
+    def pack(self, entries: Iterable[Entry]) -> None:
+        """Write all ``entries`` of the log as its pack; best effort and not flushed, as readers ignore a damaged one."""
+        with contextlib.suppress(OSError):
+            self.store.storage.put(self.pack_path, b"".join(entry.to_bytes() for entry in entries))
 
     def commit(self, decide: Callable[[State], Change | int], reason: str = "") -> Entry:
         """Append the change that ``decide`` returns for the current state; return the durable entry.
@@ -182,16 +173,12 @@ class CommitLog:
             raise InputError(f"reason {reason!r}: expected one line of printable text")
         txid = uuid.uuid4().hex
         for attempt in range(ATTEMPTS):
-            state = self.state()
+            state, entries = self._replay()
             decision = decide(state)
             if isinstance(decision, int):
                 if self.settle(state):
                     return self.read(decision)
                 continue
-            if state.head == 0:
-                self.store.storage.make_folders(self.folder)
-            else:
-                self.settle_folder()
             entry = Entry(
                 number=state.head + 1,
                 prev=state.digest,
@@ -203,16 +190,19 @@ class CommitLog:
                 reason=reason,
             )
             state.apply(entry)  # raises before an invalid entry is written
-            data = entry.to_bytes()
-            if len(data) > LARGEST_ENTRY:
-                raise InputError(
-                    f"{self.name}: the maximum size of a log entry is {LARGEST_ENTRY} bytes, got {len(data)}"
-                )
-            if self.store.put_entry(self.path(entry.number), data):
-                self._keep_checkpoint(state)
+            if self.append(entry):
+                if is_due(entry.number, self._packed):
+                    self.pack([*entries, entry])
                 return entry
             time.sleep(min(LONGEST_PAUSE, 0.001 * 2.0**attempt) * secrets.randbelow(1000) / 1000)
         raise ConflictError(f"{self.name}: concurrent writers got in first {ATTEMPTS} times; try again")
+
+    def append(self, entry: Entry) -> bool:
+        """Write an entry that follows the last one, durably; return whether the log now holds it.  InputError if it is too large."""
+        data = entry.to_bytes()
+        if len(data) > LARGEST_ENTRY:
+            raise InputError(f"{self.name}: the maximum size of a log entry is {LARGEST_ENTRY} bytes, got {len(data)}")
+        return self.store.storage.put_new(self.path(entry.number), data)
 
     def settle(self, state: State) -> bool:
         """Make the entries that were read durable; return whether there is still no newer one.
@@ -220,21 +210,12 @@ class CommitLog:
         Needed before "no change needed" is reported, as the writer of the last entry may not have flushed it yet.  A network
         file system may cache for a minute that the next entry is missing; opening the folder renews the cache.
         """
-        self.store.storage.fsync_folder(self.folder)
-        self.settle_folder()
+        self.store.storage.flush(self.folder)
         try:
             self.read(state.head + 1)
         except FileNotFoundError:
             return True
         return False
-
-    def settle_folder(self) -> None:
-        """Make the log's folder durable: an import renames it into place and may be killed before it flushes the name."""
-        self.store.storage.fsync_folder(self.folder.parent)
-
-    def _keep_checkpoint(self, state: State) -> None:
-        if is_due(state.head, self._checkpoint):
-            write_checkpoint(self.store, self.name, state)
 
 
 def every_log(store: Store) -> Iterator[CommitLog]:

@@ -1,8 +1,8 @@
 """A registry in a folder on a disk.
 
-A file is written under ``tmp/``, flushed, and gets its real name by one call that fails if the name is taken
-(`rankmill.foundation.storage.publish.publish_new`): nobody ever sees half a file, and of two writers one wins.
-Nothing is ever replaced.  Symbolic links below the root are not followed, neither by readers nor by writers.
+A file is written under ``tmp/``, flushed, and gets its real name by link(2), which fails if the name is taken: nobody ever sees half
+a file, and of two writers one wins.  Nothing is ever replaced.  Symbolic links below the root are not followed, neither by
+readers nor by writers.
 
 The lock of a model is flock(2) on ``models/<name>/lock``; it ends with its process.
 """
@@ -12,103 +12,43 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import os
-import re
-import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
-from rankmill.foundation.errors import InputError, IntegrityError
+from rankmill.foundation.errors import IntegrityError
 from rankmill.foundation.storage.disk import Disk
-from rankmill.foundation.storage.publish import FULL, NOTHING_CHANGED, REFUSED, explain_errors, publish_new
-from rankmill.foundation.storage.staging import Staging, Way
-from rankmill.registry.storage import NOBODY_KNOWS, OWN_NAMES, Blob, Kind, Storage
+from rankmill.foundation.storage.publish import NOTHING_CHANGED, explain_errors, write_new
+from rankmill.registry.storage import NOBODY_KNOWS, Kind, Storage, Stored
+
+T = TypeVar("T")
 
 IGNORED_NAMES = {"lost+found"}  # exists in the root of a new volume
 ATTEMPTS = 3  # if a name is taken when we publish but missing when we read
-NO_FOLDER_FSYNC = {errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS}
+NO_HARD_LINKS = {errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS}
 NO_LOCKS = {errno.ENOLCK, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS}
 NOT_FLUSHED = "the change may be lost in a power failure"
-BALLAST_SIZE = (
-    1 << 20
-)  # bytes; a log entry and its blob need an inode and a block each, and perhaps blocks for their names
-LEAST_BALLAST = 1 << 14  # bytes
-_DIGEST = re.compile(r"[0-9a-f]{64}")
-
-
-class Ballast:
-    """A file that reserves disk space: deleted when the disk is full, so that a rollback still succeeds, and recreated later.
-
-    On a disk that stays full, it is recreated smaller each time.
-    """
-
-    def __init__(self, path: Path, staging: Staging, disk: Disk) -> None:
-        self._path, self._staging, self._disk = path, staging, disk
-        self._full = False  # checked once per process
-
-    def free(self) -> None:
-        """Free the reserved space.  If another process did it already, there is space too."""
-        self._full = False
-        with contextlib.suppress(OSError):
-            self._disk.unlink(self._path)
-
-    def reserve(self) -> None:
-        """Create it if it is missing or too small; best effort."""
-        if self._full:
-            return
-        with contextlib.suppress(OSError):
-            try:
-                there = self._disk.size(self._path)
-            except FileNotFoundError:
-                there = -1
-            size = BALLAST_SIZE
-            while size > there and size >= LEAST_BALLAST:
-                try:
-                    self._put(size, instead=there >= 0)
-                except OSError as error:
-                    if error.errno not in FULL:
-                        raise
-                    size //= 2
-                else:
-                    break
-            self._full = True
-
-    def _put(self, size: int, *, instead: bool) -> None:
-        staged = self._staging.write(
-            os.urandom(size), flush=False
-        )  # random, so that the file system cannot compress it
-        try:
-            if instead:  # a smaller file, left by a full disk or a power failure
-                self._disk.unlink(self._path)
-            publish_new(self._disk, staged, self._path)
-        finally:
-            self._staging.discard(staged)
+BETTER = "keep the registry on a local disk or NFS"
 
 
 class DiskStorage(Storage[Path]):
     """The folder ``root``.  Readers write nothing; the first writer creates it."""
 
     kind: Kind = "disk"
+    careless = f"two files got the same name by a hard link, where one must win; {BETTER}"
 
     def __init__(self, root: Path, disk: Disk | None = None) -> None:
         self.root = root
         self.disk = disk or Disk()
-        self.flushes_folders = True  # until a flush fails
-        self._staging = Staging(root / "tmp", self.disk)
-        self._ballast = Ballast(root / "ballast", self._staging, self.disk)
         self._seen: set[Path] = set()  # folders known to be reached without symbolic links
+        self._made: set[Path] = set()  # folders whose names are known to be durable
 
     def read(self, path: Path, limit: int) -> bytes:
         """Read the first ``limit`` bytes of a regular file; IntegrityError for anything else in its place."""
         self._walk(path.parent)
         try:
-            try:
-                return self.disk.read(path, limit)
-            except OSError as error:
-                if error.errno != errno.ESTALE:
-                    raise
-                return self.disk.read(path, limit)  # stale NFS handle: open it by name once more
+            return _again(lambda: self.disk.read(path, limit))
         except OSError as error:
             if error.errno not in {errno.ELOOP, errno.EINVAL, errno.ENXIO}:
                 error.filename = str(path)  # read(2) reports no name
@@ -123,223 +63,138 @@ class DiskStorage(Storage[Path]):
     def names(self, folder: Path, after: str = "") -> list[str]:  # noqa: ARG002 (the protocol's)
         """List the names in ``folder``; IntegrityError if a symbolic link leads there."""
         self._walk(folder)
-        try:
-            return self.disk.names(folder)
-        except OSError as error:
-            if error.errno != errno.ESTALE:
-                raise
-            return self.disk.names(folder)  # as in `read`
+        return _again(lambda: self.disk.names(folder))
 
-    def put_if_absent(self, target: Path, data: bytes) -> bool:
-        """Publish ``data`` durably at ``target`` unless it exists; return whether ``target`` now holds ``data``.
+    def files(self, folder: Path) -> list[Stored[Path]]:
+        """List the files in ``folder``."""
+        found = []
+        for path in (folder / name for name in sorted(self.names(folder))):
+            with contextlib.suppress(FileNotFoundError):  # deleted by a collector
+                found.append(Stored(path, self.disk.size(path), self.disk.modified(path)))
+        return found
 
-        The folder of ``target`` must exist.  After an exception the target is either absent or complete.
-        """
-        self._walk(self._staging.folder)
-        self._walk(target.parent)
-        with explain_errors(self._staging.folder):
-            staged = self._staging.write(data)
-        try:
-            with explain_errors(target.parent, NOBODY_KNOWS):
-                held = self._publish(staged, target, data)
-        finally:
-            self._staging.discard(staged)
-        self.fsync_folder(target.parent)  # also if another writer has just created it: we rely on it
+    def put_new(self, target: Path, data: bytes, otherwise: str = NOBODY_KNOWS) -> bool:
+        """Publish ``data`` durably at ``target`` unless it exists; return whether ``target`` now holds ``data``."""
+        self._make_folders(target.parent)
+        with self._staged(data) as staged, explain_errors(target.parent, otherwise):
+            held = self._link(staged, target, data)
+        self.flush(target.parent)  # also if another writer has just created it: we rely on it
         return held
 
-    def put_folder_if_absent(self, target: Path, files: Mapping[str, bytes]) -> bool:
-        """Publish a folder of files durably and atomically unless ``target`` has files; return whether it was published.
-
-        The parent of ``target`` must exist.  On every file system, rename(2) replaces an empty folder and no other.
-        """
-        self._walk(self._staging.folder)
-        self._walk(target)
-        with explain_errors(self._staging.folder):
-            staged = self._staging.write_folder(files)
-        try:
-            with explain_errors(target.parent):
-                self.disk.move_folder(staged, target)
-        except BaseException as error:
-            self._staging.discard_folder(staged)
-            if isinstance(error, OSError) and error.errno in {errno.ENOTEMPTY, errno.EEXIST}:
-                return False
-            raise
-        self.fsync_folder(target.parent)
-        return True
-
-    def replace(self, target: Path, data: bytes) -> None:
-        """Replace ``target`` atomically but not durably: for files that may be lost."""
-        self._walk(self._staging.folder)
+    def put(self, target: Path, data: bytes) -> None:
+        """Replace ``target`` atomically but not durably."""
         self._walk(target.parent)
-        with explain_errors(self._staging.folder):
-            staged = self._staging.write(data, flush=False)
-        try:
-            with explain_errors(target.parent):
-                self.disk.replace(staged, target)
-        except BaseException:
-            self._staging.discard(staged)
-            raise
+        with self._staged(data, flush=False) as staged, explain_errors(target.parent):
+            self.disk.replace(staged, target)
 
     def remove(self, path: Path) -> None:
         """Remove a file."""
         self.disk.unlink(path)
 
-    def make_folders(self, folder: Path, above: Path | None = None) -> None:
-        """Create ``folder`` and its parents below ``above`` (default: the root), durably, even if they exist already."""
-        above = above or self.root
-        for part in [part for part in (*reversed(folder.parents), folder) if above in part.parents]:
-            self._walk(part)
-            with explain_errors(part.parent), contextlib.suppress(FileExistsError):
-                self.disk.make_folder(part)
-            self.fsync_folder(part.parent)  # also if it exists: its creator may not have flushed it yet
+    def new_blob(self, folder: Path, sha256: str) -> Path:
+        """Return the one file of a blob."""
+        return folder / sha256
 
-    def fsync_folder(self, folder: Path) -> None:
-        """Make the names in ``folder`` durable; file systems without this call (SMB) do it by themselves."""
-        try:
-            with explain_errors(folder, NOT_FLUSHED):
-                self.disk.fsync_folder(folder)
-        except OSError as error:
-            if error.errno not in NO_FOLDER_FSYNC:
-                raise
-            self.flushes_folders = False
+    def blob_paths(self, folder: Path, sha256: str) -> list[Path]:
+        """Return the one file of a blob."""
+        return [folder / sha256]
+
+    def flush(self, folder: Path) -> None:
+        """Make the names in ``folder`` durable."""
+        with explain_errors(folder, NOT_FLUSHED):
+            self.disk.fsync_folder(folder)
 
     @contextlib.contextmanager
-    def locked(self, folder: Path, *, alone: bool) -> Iterator[None]:
-        """Hold the lock of the model in ``folder``; OSError to be ``alone`` where the file system has no locks."""
-        self.make_folders(folder)
-        descriptor = None
+    def locked(self, folder: Path) -> Iterator[None]:
+        """Hold the lock of the model in ``folder``; OSError where the file system has no locks."""
+        self._make_folders(folder)
         try:
             with explain_errors(folder):
-                descriptor = self.disk.lock(folder / "lock", fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+                descriptor = self.disk.lock(folder / "lock", fcntl.LOCK_EX)
         except OSError as error:
             if error.errno not in NO_LOCKS:
                 raise
-            if alone:
-                reason = f"this file system has no locks, so that nothing can be deleted safely; {NOTHING_CHANGED}"
-                raise OSError(error.errno, reason, str(folder)) from None
+            raise OSError(
+                error.errno, f"this file system has no locks; {NOTHING_CHANGED}; {BETTER}", str(folder)
+            ) from None
         try:
             yield
         finally:
-            if descriptor is not None:
-                self.disk.close(descriptor)
-
-    def make_room(self, error: OSError) -> bool:
-        """Free the reserved space if the disk is full; return whether to try again."""
-        if error.errno not in FULL:
-            return False
-        self._ballast.free()
-        return True
-
-    def reserve(self) -> None:
-        """Reserve space for the time when the disk is full; best effort."""
-        self._ballast.reserve()
-
-    def sweep(self) -> None:
-        """Remove what killed writers have left in ``tmp/``; best effort."""
-        self._staging.sweep()
-
-    def now(self) -> float:
-        """Return the earlier of our clock and the file system's."""
-        folder = self.root / "tmp"
-        if not self.disk.is_folder(folder):
-            self.make_folders(folder)
-        path = folder / f"clock.{uuid.uuid4().hex}"
-        with explain_errors(folder):
-            descriptor = self.disk.create(path)
-        try:
             self.disk.close(descriptor)
-            return min(time.time(), self.disk.modified(path))
-        finally:
-            with contextlib.suppress(OSError):
-                self.disk.unlink(path)
-
-    def check_writable(self) -> None:
-        """Raise OSError if files cannot be created."""
-        folder = self._staging.folder if self.disk.is_folder(self._staging.folder) else self.root
-        if not self.disk.is_writable(folder):
-            raise OSError(errno.EACCES, f"{REFUSED[errno.EACCES]}; {NOTHING_CHANGED}", str(folder))
 
     def create(self, data: bytes) -> None:
-        """Create the folder, with this ``FORMAT.json``.
-
-        Raises
-        ------
-        InputError
-            The folder holds something else.
-        OSError
-            It cannot be created or written to; nothing is left behind.
-        """
-        if foreign := [
-            n
-            for n in sorted(self.disk.names(self.root))
-            if n not in OWN_NAMES | IGNORED_NAMES and not n.startswith(".")
-        ]:
-            raise InputError(
-                f"{self.root} is not a registry and contains {foreign[0]!r}; choose an empty or a new folder"
-            )
+        """Create the folder, with this ``FORMAT.json``; errors as in `Storage.create`."""
         root = self.root.absolute()
-        above = next((folder for folder in root.parents if self.disk.is_folder(folder)), root)
-        new = [
-            folder for folder in (root, *root.parents) if above in folder.parents and not self.disk.is_folder(folder)
-        ]
+        new = [folder for folder in (root, *root.parents) if not self.disk.is_folder(folder)]
         try:
-            try:
-                self.make_folders(root, above)
-            except PermissionError:
-                if new:  # an existing folder may be a mount whose parent we may not open
-                    raise
-            for folder in above.parents:  # their creator may have been killed before it flushed them
-                with contextlib.suppress(OSError):
-                    self.disk.fsync_folder(folder)
-            self.probe()  # fails before anything is left behind
-            self.put_if_absent(self.root / "FORMAT.json", data)
+            for folder in reversed(new):
+                with explain_errors(folder.parent), contextlib.suppress(FileExistsError):
+                    self.disk.make_folder(folder)
+            for folder in (
+                root,
+                *root.parents,
+            ):  # also those that exist: their creator may have been killed before it did so
+                try:
+                    self.flush(folder.parent)
+                except OSError:  # a folder above may be closed to us
+                    if folder in new:
+                        raise
+            super().create(data)
         except OSError:
-            for folder in [self._staging.folder, *new]:  # leave nothing behind
+            for folder in [self.root / "tmp", *new]:  # leave nothing behind
                 with contextlib.suppress(OSError):
                     self.disk.remove_folder(folder)
             raise
 
-    def probe(self) -> Way:
-        """Publish two files under one name, and return the method that worked; OSError if neither does."""
-        with explain_errors(self._staging.folder):
-            return self._staging.probe()
+    def _is_ours(self, name: str) -> bool:
+        return super()._is_ours(name) or name in IGNORED_NAMES or name.startswith(".")
 
-    # -- the blobs in a folder ----------------------------------------------------------------------------------------
+    def _make_folders(self, folder: Path) -> None:
+        """Create ``folder`` and its parents below the root, durably, even if they exist: their creator may not have flushed them."""
+        if folder in self._made:
+            return
+        for part in [part for part in (*reversed(folder.parents), folder) if self.root in part.parents]:
+            self._walk(part)
+            with explain_errors(part.parent), contextlib.suppress(FileExistsError):
+                self.disk.make_folder(part)
+            self.flush(part.parent)
+        self._made.add(folder)
 
-    def put_blob(self, folder: Path, sha256: str, data: bytes) -> bool:
-        """Store a blob durably unless it is there; return whether the file now holds ``data``."""
-        path = folder / sha256
-        try:
-            held = self.read(path, len(data) + 1) == data
-        except FileNotFoundError:
-            self.make_folders(folder)
-            return self.put_if_absent(path, data)
-        self.fsync_folder(folder)  # its writer may not have flushed it yet
-        return held
-
-    def blob_files(self, folder: Path, sha256: str) -> list[Path]:
-        """Return the file that may hold a blob."""
-        return [folder / sha256]
-
-    def blobs(self, folder: Path) -> list[Blob]:
-        """Return all blobs; files with other names are skipped."""
-        found = []
-        for name in sorted(filter(_DIGEST.fullmatch, self.names(folder))):
-            with contextlib.suppress(FileNotFoundError):  # deleted by a collector
-                path = folder / name
-                found.append(Blob(name, path, self.disk.size(path), self.disk.modified(path)))
-        return found
-
-    def _publish(self, staged: Path, target: Path, data: bytes) -> bool:
-        for attempt in range(ATTEMPTS):
-            if publish_new(self.disk, staged, target):
-                return True
+    @contextlib.contextmanager
+    def _staged(self, data: bytes, *, flush: bool = True) -> Iterator[Path]:
+        """Write a read-only file to publish, with durable bytes if ``flush``; it is removed at the end."""
+        staged = self.root / "tmp" / uuid.uuid4().hex
+        self._walk(staged.parent)
+        with explain_errors(staged.parent):
             try:
-                return self.read(target, len(data) + 1) == data
-            except FileNotFoundError:  # not visible yet (NFS), or deleted meanwhile
-                if attempt == ATTEMPTS - 1:
-                    raise
-                self.disk.names(target.parent)
+                write_new(self.disk, staged, [data], size=len(data), flush=flush)
+            except FileNotFoundError:  # the first file, or a copy of a registry without its empty folders
+                with contextlib.suppress(FileExistsError):
+                    self.disk.make_folder(staged.parent, 0o770)  # for writers; its name need not be durable
+                write_new(self.disk, staged, [data], size=len(data), flush=flush)
+        try:
+            yield staged
+        finally:
+            with contextlib.suppress(OSError):
+                self.disk.unlink(staged)
+
+    def _link(self, staged: Path, target: Path, data: bytes) -> bool:
+        """Publish a staged file; whatever the answer, what is found there counts: over NFS an answer may be lost."""
+        for attempt in range(ATTEMPTS):
+            try:
+                self.disk.link(staged, target)
+            except OSError as error:
+                if error.errno in NO_HARD_LINKS:
+                    reason = f"the registry needs hard links, which are not possible here ({error.strerror}); {BETTER}"
+                    raise OSError(error.errno, reason, str(target)) from None
+                try:
+                    return self.read(target, len(data) + 1) == data
+                except FileNotFoundError:  # not visible yet (NFS), or deleted meanwhile; or not carried out
+                    if error.errno not in {errno.EEXIST, errno.ESTALE} or attempt == ATTEMPTS - 1:
+                        raise error from None
+                    self.disk.names(target.parent)  # look the folder up again
+            else:
+                return True
         raise AssertionError
 
     def _walk(self, folder: Path) -> None:
@@ -349,8 +204,17 @@ class DiskStorage(Storage[Path]):
         part = folder
         while part != self.root:
             if self.disk.is_link(part):
-                raise IntegrityError(
-                    f"{part} is a symbolic link, which the registry does not follow; replace it with the folder itself"
-                )
+                cure = "which the registry does not follow; replace it with the folder itself"
+                raise IntegrityError(f"{part} is a symbolic link, {cure}")
             part = part.parent
         self._seen.add(folder)
+
+
+def _again(call: Callable[[], T]) -> T:
+    """Call once more if a handle of NFS is stale: that opens the file by name."""
+    try:
+        return call()
+    except OSError as error:
+        if error.errno != errno.ESTALE:
+            raise
+        return call()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -15,7 +15,7 @@ from rankmill.foundation.notebook_html import HtmlTable, card
 from rankmill.foundation.records import canonical_json
 from rankmill.foundation.storage.bucket import BucketClient
 from rankmill.foundation.storage.disk import Disk
-from rankmill.foundation.storage.location import ObjectUrl, location
+from rankmill.foundation.storage.location import Location, ObjectUrl, location
 from rankmill.foundation.storage.publish import digest_of
 from rankmill.foundation.storage.staging import scratch_folder
 from rankmill.registry.archive import (
@@ -26,7 +26,7 @@ from rankmill.registry.archive import (
     import_bundle,
     refuse_moves,
 )
-from rankmill.registry.blob_store import LARGEST_BLOB, Store
+from rankmill.registry.blob_store import FORMAT, LARGEST_BLOB, Format, Store
 from rankmill.registry.commit_log import CommitLog, every_log
 from rankmill.registry.model_state import State
 from rankmill.registry.names import (
@@ -39,8 +39,8 @@ from rankmill.registry.names import (
     default_folder,
 )
 from rankmill.registry.promotion import Expected, check_bytes, check_version, lapsed, promote, rollback, unset
-from rankmill.registry.registry_format import FORMAT, Format, Initialised
 from rankmill.registry.retention import Collected, RetentionRules, collect
+from rankmill.registry.storage import FORMAT_NAME
 from rankmill.registry.stored_records import (
     AliasPolicy,
     Entry,
@@ -58,6 +58,18 @@ from rankmill.registry.verification import VerifyReport, verify
 from rankmill.registry.version import Version
 
 __all__ = ["Registry", "Version"]
+
+
+@dataclass(frozen=True, slots=True)
+class Initialised:
+    """A registry that was created, or there already."""
+
+    registry: Location
+    made: bool
+    """Whether it is new."""
+    format: int
+    protected: tuple[str, ...]
+    """Aliases that move only to versions that have passed the gate."""
 
 
 class Registry:
@@ -133,10 +145,11 @@ class Registry:
                 f"{self.root} is a registry already, created with protection of {names[0]}, not {names[1]}; "
                 "to change it for one model use rankmill models alias NAME ALIAS --protect or --open"
             )
-        way = storage.probe()
-        found = Format(storage.kind, self.protected)
-        storage.put_if_absent(self.root / "FORMAT.json", found.to_bytes())  # exists; this flushes the folder
-        return Initialised(self.root, made, FORMAT, found.protected, way, storage.flushes_folders)
+        storage.probe()
+        storage.put_new(
+            self.root / FORMAT_NAME, Format(storage.kind, self.protected).to_bytes()
+        )  # there: flushes the folder
+        return Initialised(self.root, made, FORMAT, self.protected)
 
     def names(self) -> list[str]:
         """All models with at least one entry in their log, by name."""

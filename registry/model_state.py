@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from rankmill.foundation.errors import IntegrityError
 from rankmill.registry.stored_records import (
@@ -17,7 +17,6 @@ from rankmill.registry.stored_records import (
     Sweep,
     Tag,
     Unset,
-    record_json,
 )
 
 GENESIS = "0" * 64  # the previous digest in the first entry
@@ -186,39 +185,3 @@ class State:
     def _expect(fits: bool, otherwise: str) -> None:  # noqa: FBT001
         if not fits:
             raise IntegrityError(otherwise)
-
-    def to_json(self) -> dict[str, object]:
-        """Return compact JSON values; `from_json` reads them."""
-        return {
-            "head": self.head,
-            "digest": self.digest,
-            "versions": list(self.versions.values()),
-            "moves": {
-                alias: [move if move.back else move[:2] for move in moves] for alias, moves in self.moves.items()
-            },
-            "tags": list(self.tags.items()),
-            "policies": {alias: policy and record_json(policy) for alias, policy in self.policies.items()},
-            "gates": list(self.gates.items()),
-            "reports": sorted(self.reports),
-            "marked": list(self.marked.items()),
-            "swept": list(self.swept.items()),
-        }
-
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> State:
-        """Read what `to_json` returned."""
-        return cls(
-            head=value["head"],
-            digest=value["digest"],
-            versions={number: Registered._make(row) for number, row in enumerate(value["versions"], start=1)},
-            moves={alias: [Target(*move) for move in moves] for alias, moves in value["moves"].items()},
-            tags=dict(value["tags"]),
-            policies={
-                alias: None if policy is None else AliasPolicy.model_validate(policy)
-                for alias, policy in value["policies"].items()
-            },
-            gates=dict(value["gates"]),
-            reports=set(value["reports"]),
-            marked=dict(value["marked"]),
-            swept=dict(value["swept"]),
-        )

@@ -160,7 +160,7 @@ def collect(store: Store, name: str | None, rules: RetentionRules, *, dry_run: b
     if not dry_run:
         store.storage.sweep()
     for log in every_log(store) if name is None else [CommitLog(store, name)]:
-        with nullcontext() if dry_run else log.blobs.alone():
+        with nullcontext() if dry_run else log.blobs.locked():
             report.models[log.name] = _collect(log, rules, now, dry_run=dry_run)
     return report
 

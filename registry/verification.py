@@ -1,4 +1,4 @@
-"""``models verify``: read the entries, the chain, the checkpoint and every blob of models, and report each problem; nothing is changed."""
+"""``models verify``: read the entries, the chain, the pack and every blob of models, and report each problem; nothing is changed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rankmill.foundation.errors import IntegrityError
 from rankmill.foundation.records import as_json, not_in_json
 from rankmill.foundation.storage.publish import digest_of
 from rankmill.registry.blob_store import LARGEST_BLOB, Store
-from rankmill.registry.commit_log import CommitLog, checkpoint_path, read_checkpoint
+from rankmill.registry.commit_log import CommitLog
 from rankmill.registry.model_state import State
 from rankmill.registry.stored_records import Register
 
@@ -56,7 +56,7 @@ def verify(store: Store, names: Iterable[str]) -> VerifyReport:
 
 def _verify_log(log: CommitLog, report: VerifyReport) -> tuple[State, list[Register]]:
     """Return the state after the entries up to the first fault, and all that registers a version; others are still checked alone."""
-    kept = read_checkpoint(log.store, log.name)  # before the log, which may grow meanwhile
+    packed = dict(enumerate(log.packed(), start=1))  # before the log, which may grow meanwhile
     registered: list[Register] = []
     state, chained = State(), True
     report.findings += [f"{log.folder / name}: no entry of the log" for name in log.foreign_names()]
@@ -74,9 +74,9 @@ def _verify_log(log: CommitLog, report: VerifyReport) -> tuple[State, list[Regis
         except (IntegrityError, OSError) as error:
             report.add(error)
             chained = False
-        if chained and kept is not None and kept.head == number and kept.to_json() != state.to_json():
-            path = checkpoint_path(log.store, log.name)
-            report.findings.append(f"{path}: does not match the log; remove it, since it is only a cache")
+        if chained and packed.get(number, entry) != entry:
+            report.findings.append(f"{log.pack_path}: does not match the log; remove it, since it is only a cache")
+            packed = {}
     return state, registered
 
 

@@ -10,8 +10,7 @@ import stat
 import sys
 from pathlib import Path
 
-AT_FDCWD, RENAME_NOREPLACE, RENAME_EXCHANGE = -100, 1, 2  # <fcntl.h> and <linux/fs.h>
-RENAME_EXCL = 4  # <sys/stdio.h> of macOS
+AT_FDCWD, RENAME_EXCHANGE = -100, 2  # <fcntl.h> and <linux/fs.h>
 READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # the last: pipes do not block
 NEW_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -45,10 +44,6 @@ class Disk:
         """Return whether ``path`` is a symbolic link."""
         return path.is_symlink()
 
-    def is_writable(self, folder: Path) -> bool:
-        """Return whether this process may create and remove names in the folder."""
-        return os.access(folder, os.W_OK | os.X_OK)
-
     def modified(self, path: Path) -> float:
         """Seconds since the epoch at which the file was last written."""
         return path.lstat().st_mtime
@@ -56,10 +51,6 @@ class Disk:
     def size(self, path: Path) -> int:
         """Size of the file in bytes."""
         return path.lstat().st_size
-
-    def link_count(self, path: Path) -> int:
-        """Return the number of names of the file."""
-        return path.lstat().st_nlink
 
     def make_folder(self, folder: Path, mode: int = 0o777) -> None:
         """Create one folder in an existing one; the umask applies to ``mode``."""
@@ -104,15 +95,6 @@ class Disk:
         """Rename the file; an existing ``target`` is replaced."""
         source.replace(target)
 
-    def rename_new(self, source: Path, target: Path) -> None:
-        """Rename the file; FileExistsError if ``target`` exists, which rename(2) would replace."""
-        if code := _rename(source, target, RENAME_NOREPLACE, RENAME_EXCL):
-            raise OSError(code, os.strerror(code), str(source), None, str(target))
-
-    def move_folder(self, source: Path, target: Path) -> None:
-        """Rename a folder; OSError if ``target`` exists, unless it is an empty folder, which is replaced."""
-        source.rename(target)
-
     def unlink(self, path: Path) -> None:
         """Remove one name of a file."""
         path.unlink()
@@ -131,23 +113,16 @@ def exchange(first: Path, second: Path) -> bool:
 
     Linux has it (``renameat2`` with ``RENAME_EXCHANGE``), but not for every file system.  OSError if a name is missing.
     """
-    code = _rename(first, second, RENAME_EXCHANGE) if sys.platform == "linux" else errno.ENOSYS
-    if code and code not in {errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EPERM}:
-        raise OSError(code, os.strerror(code), str(first), None, str(second))
-    return not code
-
-
-def _rename(source: Path, target: Path, linux_flag: int, darwin_flag: int = 0) -> int:
-    """Rename by the system call that takes a flag, and return the errno; 0: done."""
-    libc, names = ctypes.CDLL(None, use_errno=True), (os.fsencode(source), os.fsencode(target))
     try:
-        if sys.platform == "darwin":
-            failed = libc.renamex_np(*names, darwin_flag)
-        else:
-            failed = libc.renameat2(AT_FDCWD, names[0], AT_FDCWD, names[1], linux_flag)
-    except AttributeError:  # a C library that does not have it
-        return errno.ENOSYS
-    return ctypes.get_errno() if failed else 0
+        swap = ctypes.CDLL(None, use_errno=True).renameat2
+    except AttributeError:  # another system, or an old C library
+        return False
+    if not swap(AT_FDCWD, os.fsencode(first), AT_FDCWD, os.fsencode(second), RENAME_EXCHANGE):
+        return True
+    code = ctypes.get_errno()
+    if code not in {errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EPERM}:
+        raise OSError(code, os.strerror(code), str(first), None, str(second))
+    return False
 
 
 def flush_path(path: Path, flags: int = 0) -> None:

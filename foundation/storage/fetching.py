@@ -15,13 +15,11 @@ from rankmill.foundation.process_memory import return_large_arrays
 from rankmill.foundation.storage.bucket import PART, BucketClient, ObjectFacts, StoreError, StoreRefusal
 from rankmill.foundation.storage.location import ObjectUrl
 from rankmill.foundation.storage.publish import (
-    DISK,
     STAGED,
     fsync_file,
     fsync_folder,
     is_left_behind,
     new_staged_path,
-    publish_new,
 )
 
 AT_A_TIME = 8  # parts
@@ -260,7 +258,7 @@ class Partial:
         if self.staged.stat().st_size != self.size:
             raise OSError(errno.EIO, "the copy in the cache has another length than its object", str(self.facts.url))
         fsync_file(self.staged)
-        publish_new(DISK, self.staged, self.path)  # if it is there, somebody else has fetched the same bytes
+        self.staged.replace(self.path)  # if it is there, somebody else has fetched the same bytes
         fsync_folder(self.path.parent)
         with self._lock:
             self.complete = True

@@ -1,10 +1,6 @@
 """Publish files and folders atomically: write to a temporary path, sync, then publish in one atomic step.
 
-Everything is staged on the file system of its destination, so that the last step is a rename or a link.  A file that must never
-replace another (an entry of a registry's log) is published by link(2), which fails if the name is taken.  Where a file system has no
-hard links (exFAT, some network and FUSE file systems) a rename that never replaces does the same: renameat2(2) with
-RENAME_NOREPLACE on Linux, renamex_np(2) with RENAME_EXCL on macOS.  Both put a file at a name only if none is there, so
-writers may use either at the same time, and nothing needs to be agreed between them.
+Everything is staged on the file system of its destination, so that the last step is a rename or a link.
 """
 
 from __future__ import annotations
@@ -28,7 +24,6 @@ if TYPE_CHECKING:
 DISK = Disk()
 STAGED = ".staging"  # suffix of everything that is staged next to its destination
 NOTHING_CHANGED = "nothing was changed"
-FULL = {errno.ENOSPC, errno.EDQUOT}
 _LEFT_BEHIND = 3600  # seconds after which something staged without a lock belongs to a killed process
 _NO_ROOM = {
     errno.ENOSPC: "the disk is full",
@@ -42,8 +37,6 @@ REFUSED = _NO_ROOM | {
     errno.EXDEV: "the folders of a registry must lie on one file system",
 }
 _NO_ALLOCATION = {errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.ENODEV}
-_NO_HARD_LINKS = {errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS}
-_NO_RENAMES = {errno.EPERM, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS}
 
 
 def fsync_file(path: Path) -> None:
@@ -181,65 +174,3 @@ def publish_folder(staged: Path, destination: Path) -> None:
         fsync_folder(Path(folder))
     staged.rename(destination)
     fsync_folder(destination.parent)
-
-
-def publish_new(disk: Disk, staged: Path, target: Path) -> bool:
-    """Publish ``staged`` as ``target`` without replacing anything; False if another file may have that name.
-
-    After False the caller must compare: over NFS a reply may be lost and the request repeated, so that the name is taken by
-    our own file.  The staged file may be gone afterwards, or may have two names.
-
-    Raises
-    ------
-    OSError
-        The file could not be published, and ``target`` is unchanged; or the reply was lost for good.
-    """
-    try:
-        return _link(disk, staged, target)
-    except OSError as error:
-        if error.errno != errno.ESTALE:
-            raise
-    with suppress(OSError):
-        disk.names(target.parent)  # the server has recreated the folder: look it up again, once
-    return _link(disk, staged, target)
-
-
-def _link(disk: Disk, staged: Path, target: Path) -> bool:
-    try:
-        disk.link(staged, target)
-    except OSError as error:
-        # open(2), O_EXCL on NFS: two names mean success, whatever the reply; or cp --link has made the other one
-        if error.errno == errno.EEXIST or _names_of(disk, staged) == 2:
-            return False
-        if error.errno not in _NO_HARD_LINKS | FULL:  # tmpfs counts a second name as a file: a rename needs no room
-            raise
-        return _rename(disk, staged, target, why_not_link=error)
-    return True
-
-
-def _rename(disk: Disk, staged: Path, target: Path, why_not_link: OSError) -> bool:
-    try:
-        disk.rename_new(staged, target)
-    except OSError as error:
-        if error.errno == errno.EEXIST or _names_of(disk, staged) == 0:  # renamed, and only the answer was lost
-            return False
-        if error.errno not in _NO_RENAMES:
-            raise
-        if why_not_link.errno in FULL:
-            raise why_not_link from None
-        reason = (
-            f"the registry needs hard links or renames that never replace, and has neither here (link: "
-            f"{why_not_link.strerror}; rename: {error.strerror}); keep it on a local disk or NFS"
-        )
-        raise OSError(why_not_link.errno, reason, str(target)) from error
-    return True
-
-
-def _names_of(disk: Disk, staged: Path) -> int | None:
-    """Return how many names a file has; None if unknown."""
-    try:
-        return disk.link_count(staged)
-    except FileNotFoundError:
-        return 0
-    except OSError:
-        return None

@@ -385,7 +385,7 @@ NOT_RUN = {
     ("registry/cli.py", "no alias of"): "needs a registry without protection; the promotion as of a protected alias",
     ("registry/cli_options.py", "or create it"): "as of an empty registry, above",
     ("registry/promotion.py", "lists them"): "needs an alias that was rolled back: tests/registry/test_promotion.py",
-    ("registry/registry_format.py", "models copy"): "needs a registry copied between a disk and a bucket: tests/cloud",
+    ("registry/blob_store.py", "models copy"): "needs a registry copied between a disk and a bucket: tests/cloud",
     ("registry/storage.py", "models log"): "needs a failing disk: tests/registry",
     (
         "pipeline/bins/vocabulary.py",

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from rankmill.foundation.storage.disk import Disk
-from rankmill.registry import commit_log, disk_storage
+from rankmill.registry import commit_log
 from rankmill.registry.model_registry import Registry
 from rankmill.registry.stored_records import Entry, GateOutcome
 from rankmill.registry.version import Version
@@ -43,13 +43,6 @@ class QuickDisk(Disk):
         assert folder.is_dir()
 
 
-@pytest.fixture(autouse=True)
-def _little_ballast(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tests copy registries by the thousand."""
-    monkeypatch.setattr(disk_storage, "BALLAST_SIZE", 8)
-    monkeypatch.setattr(disk_storage, "LEAST_BALLAST", 4)
-
-
 class OpenRegistry(Registry):
     """Made, by its first write, without protected aliases."""
 
@@ -58,9 +51,8 @@ class OpenRegistry(Registry):
 
 @pytest.fixture
 def brisk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Do not pause before trying again, hold little room, and let nobody wait for one that was told to stop in between."""
+    """Do not pause before trying again, and let nobody wait for one that was told to stop in between."""
     monkeypatch.setattr(commit_log, "LONGEST_PAUSE", 0.0)
-    monkeypatch.setattr(disk_storage, "BALLAST_SIZE", disk_storage.LEAST_BALLAST)
     for member in vars(Version).values():
         if isinstance(member, cached_property) and hasattr(member, "lock"):  # up to Python 3.11: one for all objects
             monkeypatch.setattr(member, "lock", contextlib.nullcontext())

@@ -13,7 +13,7 @@ from tests.registry.interposed import Around, Interposed
 from tests.registry.model_bucket import World, content, on
 from tests.registry.model_disk import ROOT, Machine, ModelDisk
 
-LITTER = re.compile(rf"{re.escape(str(ROOT))}/tmp/|{re.escape(str(ROOT))}/ballast$|/checkpoint\.json$")
+LITTER = re.compile(rf"{re.escape(str(ROOT))}/tmp/|/packed\.jsonl$")
 """Files that say nothing: on their way in or out, or to be made anew by anybody."""
 
 
@@ -63,7 +63,7 @@ class _Content:
             else frozenset(
                 (path, file.data)
                 for path, file in state.files()
-                if path.endswith("/checkpoint.json") or not LITTER.search(path)
+                if path.endswith("/packed.jsonl") or not LITTER.search(path)
             )
         )
 

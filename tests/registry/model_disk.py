@@ -247,9 +247,6 @@ class ModelDisk(Disk):
     def is_link(self, path: Path) -> bool:
         return False
 
-    def is_writable(self, folder: Path) -> bool:
-        return self.is_folder(folder)
-
     def size(self, path: Path) -> int:
         node = self.machine.find(path)
         return len(node.data) if isinstance(node, File) else 0
@@ -257,10 +254,6 @@ class ModelDisk(Disk):
     def modified(self, path: Path) -> float:
         node = self.machine.find(path)
         return node.written if isinstance(node, File) else self.machine.now
-
-    def link_count(self, path: Path) -> int:
-        node = self.machine.find(path)
-        return node.links if isinstance(node, File) else 2
 
     def make_folder(self, folder: Path, mode: int = 0o777) -> None:
         self._expect_free(folder)
@@ -308,17 +301,6 @@ class ModelDisk(Disk):
         self.machine.set(path, None)
 
     def replace(self, source: Path, target: Path) -> None:
-        self._rename(source, target)
-
-    def move_folder(self, source: Path, target: Path) -> None:
-        self.machine.folder(source)
-        if target.name in self.machine.folder(target.parent).names and self.machine.folder(target).names:
-            raise _error(errno.ENOTEMPTY, target)
-        self._rename(source, target)
-
-    def rename_new(self, source: Path, target: Path) -> None:
-        self.machine.find(source)
-        self._expect_free(target)
         self._rename(source, target)
 
     def remove_folder(self, folder: Path) -> None:

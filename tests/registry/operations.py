@@ -9,9 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from unittest import mock
 
-from rankmill.registry import disk_storage
 from rankmill.registry.commit_log import CommitLog
 from rankmill.registry.model_registry import Registry
 from rankmill.registry.retention import RetentionRules
@@ -169,7 +167,6 @@ COLLECTIONS: dict[str, Operation] = {
 def started(start: str) -> Machine:
     """A machine on which all that was done before is safe; copy it."""
     machine = Machine()
-    with mock.patch.object(disk_storage, "BALLAST_SIZE", disk_storage.LEAST_BALLAST):
-        STARTS[start](Registry(ROOT, disk=ModelDisk(machine)))
+    STARTS[start](Registry(ROOT, disk=ModelDisk(machine)))
     machine.power_loss()
     return machine

@@ -22,7 +22,7 @@ from rankmill.foundation.errors import (
 )
 from rankmill.foundation.records import as_json
 from rankmill.registry import archive, blob_store
-from rankmill.registry.commit_log import CommitLog, read_checkpoint
+from rankmill.registry.commit_log import CommitLog, entry_name
 from rankmill.registry.descriptions import VersionDetails
 from rankmill.registry.model_registry import Registry
 from rankmill.registry.stored_records import Mark, Sweep
@@ -96,7 +96,7 @@ def test_a_bundle_is_a_plain_tar(web: Registry, tmp_path: Path) -> None:
             assert (member.isreg(), member.mode, member.mtime, member.uid, member.uname) == (True, 0o444, 0, 0, "")
     assert [members.pop(f"log/{number:020d}.json") for number in range(1, 8)] == logs(web)
     contents = json.loads(members.pop("contents.json"))["contents"]
-    assert (contents["name"], contents["kind"], contents["format"]) == ("web", "history", 2)
+    assert (contents["name"], contents["kind"], contents["format"]) == ("web", "history", 3)
     assert len(members) == 6
     for name, data in members.items():
         assert data == web.resolve("web", bare="latest").log.blobs.read(name.rpartition("/")[2])
@@ -249,47 +249,45 @@ def test_a_version_without_its_bytes_travels_in_a_history_only_and_stays_swept(
 
 
 def test_an_import_that_meets_another_writer_looks_again(web: Registry, tmp_path: Path) -> None:
-    """Somebody begins the same log while ours is staged, in turn with the same entries and with others."""
+    """Somebody writes the next entry before we do, in turn the same one and another."""
+    web.export("web", tmp_path / "start.tar")
+    web.promote("web", 2)
     web.export("web", tmp_path / "web.tar")
-    web.export("web@1", tmp_path / "v.tar")
     for same in (True, False):
         root = tmp_path / f"there {same}"
+        fresh(root).import_(tmp_path / "start.tar", move_aliases=True)
 
         class Meets(QuickDisk):
             met = False
 
-            def move_folder(self, source: Path, target: Path, root: Path = root, same: bool = same) -> None:
-                if not self.met:
+            def link(self, source: Path, target: Path, root: Path = root, same: bool = same) -> None:
+                if target.name == entry_name(8) and not Meets.met:
                     Meets.met = True
-                    fresh(root).import_(tmp_path / ("web.tar" if same else "v.tar"), move_aliases=True)
-                super().move_folder(source, target)
+                    if same:
+                        CommitLog(fresh(root)._store, "web").append(web.log("web")[-1])
+                    else:
+                        fresh(root).promote("web", 1, force=True)
+                super().link(source, target)
 
         registry = Registry(root, disk=Meets())
         if same:
-            assert registry.import_(tmp_path / "web.tar", move_aliases=True).added == 0
+            registry.import_(tmp_path / "web.tar", move_aliases=True)
+            assert registry.log("web") == web.log("web")
         else:
-            with refused(ConflictError, "entry 1"):
+            with refused(ConflictError, "entry 8"):
                 registry.import_(tmp_path / "web.tar", move_aliases=True)
         assert Meets.met
         assert registry.verify().ok
         assert not list((root / "tmp").iterdir())
 
 
-def test_a_long_history_comes_with_a_checkpoint(web: Registry, other: Registry, tmp_path: Path) -> None:
-    for number in range(60):
+def test_a_long_history_comes_with_a_pack(web: Registry, other: Registry, tmp_path: Path) -> None:
+    for number in range(120):
         web.promote("web", 1 + number % 2, alias="blue")
-    web.export("web", tmp_path / "short.tar")
-    for number in range(60):
-        web.promote("web", 1 + number % 2, alias="green")
     web.export("web", tmp_path / "long.tar")
-    other.import_(tmp_path / "short.tar", move_aliases=True)
-    path = other.root / "models" / "web" / "checkpoint.json"
-    assert not path.exists()
     other.import_(tmp_path / "long.tar", name="shop", move_aliases=True)
-    assert read_checkpoint(other._store, "shop") == web.state("web")
-    other.import_(tmp_path / "long.tar", move_aliases=True)
-    assert not path.exists()  # sixty more are not worth one
-    assert other.state("web") == web.state("web") == other.state("shop")
+    assert CommitLog(other._store, "shop").packed() == web.log("web")
+    assert other.state("shop") == web.state("web")
 
 
 def test_models_too_large_for_a_tar_member_are_named(

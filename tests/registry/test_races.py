@@ -96,34 +96,34 @@ def test_sixteen_models_from_sixteen_writers_are_sixteen_versions(registry: Regi
 
 
 def test_two_that_roll_back_at_once_go_back_one_step(web: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
-    other, put = opened(web), web._store.storage.put_if_absent
+    other, put = opened(web), web._store.storage.put_new
 
     def late(target: Path, data: bytes) -> bool:
         monkeypatch.undo()
         other.rollback("web")  # comes in between our look and our commit
         return put(target, data)
 
-    monkeypatch.setattr(web._store.storage, "put_if_absent", late)
+    monkeypatch.setattr(web._store.storage, "put_new", late)
     with refused(ConflictError, "version 3"):
         web.rollback("web")
     assert web.resolve("web", bare="production").number == 2
 
 
 def test_a_promotion_overtaken_is_decided_anew(web: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
-    other, put = opened(web), web._store.storage.put_if_absent
+    other, put = opened(web), web._store.storage.put_new
 
     def late(target: Path, data: bytes) -> bool:
         monkeypatch.undo()
         other.promote("web", 2)
         return put(target, data)
 
-    monkeypatch.setattr(web._store.storage, "put_if_absent", late)
+    monkeypatch.setattr(web._store.storage, "put_new", late)
     entry = web.promote("web", 1)
     assert (entry.number, entry.change.model_dump()["previous"]) == (9, 2)
 
 
 def test_whoever_never_wins_gives_up_with_a_conflict(web: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(web._store.storage, "put_if_absent", lambda target, data: False)
+    monkeypatch.setattr(web._store.storage, "put_new", lambda target, data: False)
     monkeypatch.setattr(commit_log, "LONGEST_PAUSE", 0.0)
     with refused(ConflictError, "concurrent", "again"):
         web.promote("web", 1)
