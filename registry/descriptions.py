@@ -19,9 +19,6 @@ from rankmill.foundation.training_facts import (
     CIRCUMSTANCES,
     DEFAULTS,
     Circumstances,
-    InputFiles,
-    OtherModel,
-    SeedsFacts,
     TrainingFacts,
     with_option_names,
 )
@@ -38,7 +35,7 @@ from rankmill.registry.rendering import (
     time_text,
     verdict_of,
 )
-from rankmill.registry.stored_records import AliasPolicy, first_fault
+from rankmill.registry.stored_records import AliasPolicy, GateRecord, first_fault
 
 if TYPE_CHECKING:
     from rankmill.registry.model_registry import Registry
@@ -165,12 +162,8 @@ def _version(number: int | None) -> str:
     return "none" if number is None else str(number)
 
 
-MOST_NAMES = 8
-IN_WORDS = {  # facts that are formatted
-    *("dataset", "binspec_digest", "code_digest", "base_model", "changed_parameters"),
-    *("intervals", "best_round", "rounds_trained", "seeds", "clicks"),
-}
 LATEST_MOVES = 20
+MOST_NAMES = 8
 
 Row = list[str]
 
@@ -185,19 +178,22 @@ class VersionDetails:
     """
 
     def __init__(self, store: Registry, version: Version) -> None:
-        self.version, self._store = version, store
-        self.facts = version.manifest
+        self.version, self.facts = version, version.manifest
         state = version.state
-        self.before = [n for n in (version.number - 1,) if n]
-        self.after = [n for n in (version.number + 1,) if n in state.versions]
-        self.twins = [n for n, row in state.versions.items() if row.model == version.sha256 and n != version.number]
-        self.moves = self._moves()
-        self.gates = {
-            alias: (entry, store.gate_report(version.name, entry.number)) for alias, entry in version.gates.items()
+        self.neighbours = {
+            "before": [n for n in (version.number - 1,) if n],
+            "after": [n for n in (version.number + 1,) if n in state.versions],
+            "same_bytes": [
+                n for n, row in state.versions.items() if row.model == version.sha256 and n != version.number
+            ],
         }
+        self.moves = self._moves()
+        self.policies = {alias: store.policy(state, alias) for alias in version.aliases}
+        self.gates = [
+            (alias, entry, store.gate_report(version.name, entry.number)) for alias, entry in version.gates.items()
+        ]
         self.fault = self._fault()
         self.attachments = {name: version.attachment(name) or b"" for name in sorted(version.row.attachments)}
-        self.training = TrainingFacts.of(self.facts)
         self.circumstances = Circumstances.of(self.attachments.get(CIRCUMSTANCES))
         self.origin = Origin.of(self.attachments.get(ORIGIN))
 
@@ -209,21 +205,16 @@ class VersionDetails:
             "entry": version.row.entry,
             "moves": [entry_json(entry) for entry in version.moves.values()],
             "history": [entry_json(entry) for entry in self.moves],
-            "policies": {
-                alias: None if policy is None else policy.model_dump(mode="json")
-                for alias in version.aliases
-                for policy in (self._store.policy(version.state, alias),)
-            },
+            "policies": self.policies,
             "gates": [
-                {"alias": alias, "entry": entry_json(entry), "report": report}
-                for alias, (entry, report) in self.gates.items()
+                {"alias": alias, "entry": entry_json(entry), "report": report} for alias, entry, report in self.gates
             ],
-            "versions": {"before": self.before, "after": self.after, "same_bytes": self.twins},
+            "versions": self.neighbours,
             "attachments": {
                 name: {"sha256": version.row.attachments[name], "size": len(data)}
                 for name, data in self.attachments.items()
             },
-            "circumstances": self._circumstances_json(),
+            "circumstances": self.circumstances and json.loads(self.attachments[CIRCUMSTANCES]),
             "origin": self.origin and self.origin.model_dump(mode="json", exclude_unset=True),
             "bytes": {
                 "there": self.fault is None and version.swept_in is None,
@@ -234,39 +225,38 @@ class VersionDetails:
         }
 
     def rows(self) -> list[Row]:
-        """Return table rows of a heading and a text."""
-        version = self.version
-        rows = [
-            ["registered", author_text(version.registered)],
-            *([] if self.origin is None else [["imported from", "\n".join(self.origin.lines())]]),
-            ["versions", self._neighbouring_versions()],
-            *self._alias_rows(),
-            *([["moves", "\n".join(map(entry_line, self.moves))]] if self.moves else []),
-            *[["gate", "\n".join(self._gate_lines(alias))] for alias in self.gates],
-            *([["tags", lines_of(version.tags)]] if version.tags else []),
-            ["bytes", self._bytes()],
-            ["sha256", version.sha256],
-            ["file", str(version.model_path)],
-            *self._data_rows(),
-            *self._code_rows(),
-            ["features", _names(self.facts["features"])],
-            ["parameters", "\n".join(self._parameter_lines())],
-            ["metrics", "\n".join(self._metric_lines())],
-        ]
-        if self.attachments:
-            sizes = [f"{name}: {size_text(len(data))}" for name, data in self.attachments.items()]
-            rows.append(["attachments", ", ".join(sizes)])
-        known = {"features", "dataset_digest", "parameters", "metrics"}
-        known |= set() if self.training is None else IN_WORDS
-        return rows + [[shown_in_line(key), lines_of(value)] for key, value in self.facts.items() if key not in known]
-
-    def _circumstances_json(self) -> dict[str, object] | None:
-        if self.circumstances is None:
-            return None
-        read, written = as_json(self.circumstances), json.loads(self.attachments[CIRCUMSTANCES])
-        return {
-            name: read.get(name) for name in ("libraries", "python", "system", "machine", "resumed") if name in written
+        """Return table rows of a heading and a text: known things first, then all other facts as they are."""
+        version, near = self.version, self.neighbours
+        beside = [f"after {n}" for n in near["before"]] + [f"before {n}" for n in near["after"]] or ["the only one"]
+        beside += [f"the same model as {', '.join(map(str, near['same_bytes']))}"] if near["same_bytes"] else []
+        sizes = [f"{name}: {size_text(len(data))}" for name, data in self.attachments.items()]
+        names = self.facts["features"]
+        few = names if len(names) <= MOST_NAMES else [*names[: MOST_NAMES - 2], "...", names[-1]]
+        lines = {
+            "registered": [author_text(version.registered)],
+            "imported from": [] if self.origin is None else self.origin.lines(),
+            "versions": [", ".join(beside)],
+            **{alias: [self._since(alias, move)] for alias, move in version.moves.items()},
+            "moves": [entry_line(entry) for entry in self.moves],
+            "gate": [line for gate in self.gates for line in _gate_lines(*gate)],
+            "tags": [lines_of(version.tags)] if version.tags else [],
+            "bytes": [self._bytes()],
+            "sha256": [version.sha256],
+            "file": [str(version.model_path)],
+            "features": [shown_in_line(f"{len(names)}: {', '.join(few)}")],
+            "parameters": self._parameter_lines(),
+            "attachments": [", ".join(sizes)] if sizes else [],
+            CIRCUMSTANCES: [lines_of(as_json(self.circumstances))] if self.circumstances else [],
         }
+        training = TrainingFacts.of(self.facts)
+        if training is not None and training.clicks is not None:
+            lines["clicks"] = list(map(shown_in_line, training.clicks.lines(training.metrics or {})))
+        rows = [[name, "\n".join(text)] for name, text in lines.items() if text]
+        return rows + [[shown_in_line(key), lines_of(value)] for key, value in self.facts.items() if key not in lines]
+
+    def _since(self, alias: str, move: Entry) -> str:
+        policy = self.policies[alias]
+        return f"since {author_text(move)}" + ("" if policy is None else f" (protected: {policy_text(policy)})")
 
     def _moves(self) -> list[Entry]:
         """Read the newest entries that moved an alias to or from this version; oldest first."""
@@ -278,44 +268,12 @@ class VersionDetails:
         return [self.version.log.read(number) for number in sorted(numbers)[-LATEST_MOVES:]]
 
     def _fault(self) -> str | None:
-        if self.version.swept_in is not None:
-            return None
         try:
-            self.version.read()
+            if self.version.swept_in is None:
+                self.version.read()
         except (RankmillError, OSError) as error:
             return str(error)
         return None
-
-    def _neighbouring_versions(self) -> str:
-        parts = [f"after {n}" for n in self.before] + [f"before {n}" for n in self.after] or ["the only one"]
-        parts += [f"the same model as {', '.join(map(str, self.twins))}"] if self.twins else []
-        return ", ".join(parts)
-
-    def _alias_rows(self) -> Iterator[Row]:
-        version = self.version
-        for alias, move in version.moves.items():
-            policy = self._store.policy(version.state, alias)
-            protected = "" if policy is None else f" (protected: {policy_text(policy)})"
-            yield [alias, f"since {author_text(move)}{protected}"]
-
-    def _gate_lines(self, alias: str) -> list[str]:
-        """Describe the verdict and, from the report of `rankmill models gate`, the comparisons and failed guardrails."""
-        entry, report = self.gates[alias]
-        change: Any = entry.change
-        lines = [f"{alias}, entry {entry.number}: {verdict_of(change)}"]
-        for comparison in _mappings(report.get("comparisons")):
-            metrics = comparison.get("metrics")
-            found = metrics.get(change.metric) if isinstance(metrics, dict) else None
-            if isinstance(found, dict) and {"candidate", "other", "difference", "interval"} <= found.keys():
-                values = [_number(found[side]) for side in ("candidate", "other", "difference")]
-                sign = "" if values[2].startswith("-") else "+"
-                lines.append(
-                    f"  {change.metric} {values[0]} against {values[1]} of {comparison.get('words', 'the other')}:"
-                    f" {sign}{values[2]}{_interval(found['interval'])}"
-                )
-        failed = [rail for rail in _mappings(report.get("guardrails")) if rail.get("verdict") == "failed"]
-        lines += [f"  FAILED {rail.get('name')}: {rail.get('words')}" for rail in failed]
-        return [shown_in_line(line) for line in lines]
 
     def _bytes(self) -> str:
         version = self.version
@@ -325,113 +283,20 @@ class VersionDetails:
         marked = "" if version.marked_in is None else f", to be swept (marked in entry {version.marked_in} of the log)"
         return size + (", complete and undamaged" if self.fault is None else f", DAMAGED: {self.fault}") + marked
 
-    def _data_rows(self) -> Iterator[Row]:
-        dataset = None if self.training is None else self.training.dataset
-        foreign = self.facts.get("converted_from")
-        digest = self.facts["dataset_digest"] or (
-            shown_in_line(f"unknown: trained by {foreign}") if foreign else "arrays in memory"
-        )
-        if dataset is None:
-            yield ["dataset", digest]
-            return
-        sizes = {"": dataset} | {f"{name}: ": size for name, size in dataset.splits.items()}
-        lines = [
-            shown_in_line(f"{name}{size.rows:,} documents of {size.queries:,} queries") for name, size in sizes.items()
-        ]
-        if rule := self.facts["dataset"].get("split_by"):
-            how = ", ".join(path if text == "true" else f"{path} {text}" for path, text in flat(rule))
-            lines.append(f"splits by {how}")
-        yield ["dataset", "\n".join([digest, *lines])]
-        pairs = None if dataset.pairs is None else dataset.pairs.sources
-        sources = (("made from", dataset.sources), ("judgments from", dataset.judgments), ("pairs from", pairs))
-        yield from ([words, "\n".join(_file_lines(files))] for words, files in sources if files is not None)
-
-    def _code_rows(self) -> Iterator[Row]:
-        if (training := self.training) is not None:
-            if training.binspec_digest is not None:
-                most = None if training.dataset is None else training.dataset.max_bin
-                yield ["bins", training.binspec_digest + ("" if most is None else f", at most {most} a feature")]
-            if training.code_digest is not None:
-                yield ["code", training.code_digest]
-            if training.base_model is not None:
-                yield ["base model", _model_text(training.base_model)]
-        if (now := self.circumstances) is not None:
-            names = {**now.libraries, "python": now.python, "on": now.system, "processor": now.machine}
-            yield ["made with", ", ".join(f"{name} {each}" for name, each in names.items() if each is not None)]
-            if now.resumed is not None:
-                yield ["resumed from", _model_text(now.resumed)]
-
     def _parameter_lines(self) -> list[str]:
-        parameters = with_option_names(self.facts["parameters"])
-        changed = None if self.training is None else self.training.changed_parameters
-        if changed is None:
-            return lines_of(parameters).split("\n") if parameters else ["none"]
-        shown = {name: parameters[name] for name in dict.fromkeys([*changed, "seed"]) if name in parameters}
+        """Return those that were changed, and the seed; all if it is unknown which were."""
+        parameters, changed = with_option_names(self.facts["parameters"]), self.facts.get("changed_parameters")
+        shown = parameters
+        if isinstance(changed, list):
+            shown = {name: parameters[name] for name in dict.fromkeys([*changed, "seed"]) if name in parameters}
         rest = len(parameters.keys() - shown.keys() - {"preset"})
-        of_preset = f" ({DEFAULTS})" if "preset" in parameters else ""
-        return [*(lines_of(shown).split("\n") if shown else []), f"and {rest} others with their defaults{of_preset}"]
-
-    def _metric_lines(self) -> list[str]:
-        intervals = (self.training and self.training.intervals) or {}
-        lines = []
-        for split, metrics in self.facts["metrics"].items():
-            if isinstance(metrics, dict):
-                limits = intervals.get(split, {})
-                lines += [
-                    f"{split} {name} {_number(each)}{_interval(limits.get(name))}" for name, each in metrics.items()
-                ]
-            else:
-                lines.append(f"{split} {_number(metrics)}")
-        if (training := self.training) is not None:
-            if training.best_round is not None and training.rounds_trained is not None:
-                lines.append(f"after {training.best_round} of {training.rounds_trained} rounds trained")
-            lines += [] if training.seeds is None else _seed_lines(training.seeds)
-            lines += [] if training.clicks is None else training.clicks.lines(training.metrics or {})
-        return [shown_in_line(line) for line in lines] or ["none"]
+        more = [f"and {rest} others with their defaults ({parameters.get('preset', DEFAULTS)})"] if rest else []
+        return [*([lines_of(shown)] if shown else []), *more] or ["none"]
 
 
-def _model_text(model: OtherModel) -> str:
-    return f"{model.model or 'a file'}, sha256 {model.sha256}"
-
-
-def _file_lines(files: InputFiles) -> list[str]:
-    lines = [f"{files.files:,} file{'s' if files.files != 1 else ''}, {size_text(files.bytes)}"]
-    for file in files.list or ():
-        split = "" if file.split is None else f", {file.split}"
-        lines.append(f"{file.name}  {size_text(file.size)}{split}  sha256 {file.sha256}")
-    if files.list_sha256 is not None:
-        lines.append(f"sha256 of their list {files.list_sha256}")
-    return [shown_in_line(line) for line in lines]
-
-
-def _seed_lines(seeds: SeedsFacts) -> list[str]:
-    listed = ", ".join(str(each.seed) for each in seeds.trained)
-    what = "their average" if seeds.chosen is None else f"the best, {seeds.chosen}"
-    return [f"seeds {listed}: {what}"] + [
-        f"noise floor across seeds, {split} {name}: {_number(spread.mean)} +- {_number(spread.deviation)}"
-        for split, metrics in seeds.noise_floor.items()
-        for name, spread in metrics.items()
-    ]
-
-
-def _names(names: list[str]) -> str:
-    shown = names if len(names) <= MOST_NAMES else [*names[: MOST_NAMES - 2], "...", names[-1]]
-    return shown_in_line(f"{len(names)}: {', '.join(shown)}")
-
-
-def _number(value: object) -> str:
-    return f"{value:.4f}" if isinstance(value, int | float) else shown_in_line(json.dumps(value))
-
-
-def _interval(limits: object) -> str:
-    if (
-        isinstance(limits, list | tuple)
-        and len(limits) == 2
-        and all(isinstance(limit, int | float) for limit in limits)
-    ):
-        return f" [{limits[0]:.4f}, {limits[1]:.4f}]"
-    return ""
-
-
-def _mappings(value: object) -> list[dict[str, object]]:
-    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
+def _gate_lines(alias: str, entry: Entry, report: Mapping[str, Any]) -> Iterator[str]:
+    """Describe a gate result, with the reasons of a refusal."""
+    assert isinstance(entry.change, GateRecord)  # noqa: S101 (for the type checker)
+    yield shown_in_line(f"{alias}, entry {entry.number}: {verdict_of(entry.change)}; by {entry.actor}")
+    reasons = report.get("reasons")
+    yield from (f"  {shown_in_line(str(reason))}" for reason in (reasons if isinstance(reasons, list) else []))

@@ -32,6 +32,8 @@ def flat(value: Any, path: str = "") -> list[tuple[str, str]]:
     """Yield the path and value of each leaf of nested mappings: {"valid": {"ndcg@10": 0.5}} gives ("valid ndcg@10", "0.5")."""
     if isinstance(value, dict) and value:
         return [pair for key, inner in value.items() for pair in flat(inner, f"{path} {key}".strip())]
+    if isinstance(value, list) and value and all(isinstance(each, dict) for each in value):
+        return [(f"{path} {i}".strip(), ", ".join(map(" ".join, flat(each)))) for i, each in enumerate(value, start=1)]
     text = f"{value:.6g}" if isinstance(value, float) else value if isinstance(value, str) else json.dumps(value)
     return [(shown_in_line(path), shown_in_line(text))]
 
