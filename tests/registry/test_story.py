@@ -139,7 +139,7 @@ def test_the_story_tells_all_that_was_done_and_known(busy: Registry, models: She
         "rows 12096",
         "splits train rows 8026",
         "split_by shares train 0.7",
-        "name monday.txt, size 70",
+        "name monday.txt, sha256 aaaa",
         "b" * 64,
         "c" * 64,
         f"model global@4 sha256 {'e' * 64}",
