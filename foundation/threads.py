@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
 
 if TYPE_CHECKING:
@@ -11,6 +12,7 @@ if TYPE_CHECKING:
 
 
 Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 class Failure(NamedTuple):
@@ -65,6 +67,43 @@ def in_order(items: Iterable[Item], work: Callable[[Item], None], threads: int) 
         finally:
             stopped = True
     return sorted(failures, key=lambda failure: failure.number)
+
+
+def results_in_order(
+    items: Iterable[Item], work: Callable[[Item], Result], threads: int, most: int
+) -> Generator[tuple[Item, Result], None, None]:
+    """Yield each of ``items`` with ``work(item)``, in order; ``threads`` threads work on at most ``most`` items ahead.
+
+    The first failure in the order of items is raised, be it of ``work`` or of the iterator.  If closed early, it waits for
+    the calls that have begun.
+    """
+    if threads == 1:
+        for item in items:
+            yield item, work(item)
+        return
+    coming, ended = iter(items), False
+    failure: Exception | None = None
+    waiting: deque[tuple[Item, Future[Result]]] = deque()
+    pool = ThreadPoolExecutor(threads)
+    try:
+        while True:
+            while not ended and len(waiting) < most:
+                try:
+                    item = next(coming)
+                except StopIteration:
+                    ended = True
+                except Exception as error:  # any: raised after the results of the items before it
+                    ended, failure = True, error
+                else:
+                    waiting.append((item, pool.submit(work, item)))
+            if not waiting:
+                break
+            item, result = waiting.popleft()
+            yield item, result.result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+    if failure is not None:
+        raise failure
 
 
 def ahead(items: Iterator[Item]) -> Generator[Item, None, None]:

@@ -28,18 +28,10 @@ class RankedShard(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    name: str
-    rows: int
-    queries: int
+    written: RankedPart
     sha256: str
     part: int
     row: int
-    repeated: int = 0
-
-    @property
-    def written(self) -> RankedPart:
-        """The shard as the writer's record."""
-        return RankedPart(self.name, self.rows, self.queries, self.repeated)
 
 
 class OfModel(BaseModel):
@@ -54,7 +46,7 @@ class OfModel(BaseModel):
     def keep_whole_shards(self, folder: Path) -> None:
         """Drop the first shard that is missing or changed in ``folder``, and all shards after it."""
         for number, shard in enumerate(self.shards):
-            path = folder / shard.name
+            path = folder / shard.written.name
             if not path.is_file() or file_digest(path) != shard.sha256:
                 del self.shards[number:]
                 return

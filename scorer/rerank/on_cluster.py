@@ -11,10 +11,8 @@ A single output file has one writer: it is sorted and written here.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -26,27 +24,33 @@ from rankmill.foundation.options import spelled
 from rankmill.foundation.records import as_json, canonical_json, from_json
 from rankmill.foundation.storage.local_copies import object_behind
 from rankmill.foundation.storage.publish import fsync_folder, write_atomically
-from rankmill.pipeline.read.file_ranges import ranges_of
+from rankmill.pipeline.options import ReadOptions
+from rankmill.pipeline.read.batch import Source
+from rankmill.pipeline.read.file_ranges import FileRange, ranges_of
 from rankmill.pipeline.read.json_lines import JsonSource
+from rankmill.scorer.models.model import Model
+from rankmill.scorer.models.predictor import Predictor
+from rankmill.scorer.options import CandidateOptions
 from rankmill.scorer.rerank import ranked_writer
 from rankmill.scorer.rerank.candidate_sources import say
-from rankmill.scorer.rerank.candidates import check_rows, locate_features
+from rankmill.scorer.rerank.candidates import Columns, check_rows, locate_features
+from rankmill.scorer.rerank.journal import Journal
+from rankmill.scorer.rerank.memory import MemoryPlan
 from rankmill.scorer.rerank.query_counts import QueryRange, ranges_of_queries, total_counts
-from rankmill.scorer.rerank.ranked_file import RankedPart
-from rankmill.scorer.rerank.ranked_writer import RankedFiles, describe_lists, metadata_of, write_lists
-from rankmill.scorer.rerank.run import RerankRun
+from rankmill.scorer.rerank.ranked_writer import RankedFiles, describe_lists, metadata_of
+from rankmill.scorer.rerank.run import ModelToRank, RerankPlan, output_folder, write_parts
 from rankmill.scorer.rerank.scoring import DocumentBar, InputPosition
-from rankmill.scorer.rerank.sorting import MOST_PARTS, DealtPart, ScoreSpill, Spilled, batches_of
+from rankmill.scorer.rerank.sorting import MOST_PARTS, DealtPart, Spilled, batches_of, spill_file
 from rankmill.scorer.rerank.tasks import (
     DealRange,
     DealtRange,
     Job,
     ScoredRange,
     ScoreRange,
+    ShardRange,
     WriteQueries,
     WrittenQueries,
     deal_range,
-    dealt_file,
     grades_file,
     queries_file,
     score_range,
@@ -63,228 +67,263 @@ Task = TypeVar("Task", bound=_Numbered)
 Result = TypeVar("Result")
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterRun(RerankRun):
-    """A run whose work is done by ``cluster``, with the same bytes."""
+def check(plan: RerankPlan) -> None:
+    """Raise InputError for what cannot be done on a cluster yet."""
+    if plan.stage is not None:
+        raise InputError(f"{spelled('run')} does not work with {spelled('cluster')} yet; leave one of them out")
+    refuse_buckets(plan.sources)
 
-    cluster: Cluster
 
-    @classmethod
-    def of(cls, run: RerankRun, cluster: Cluster) -> ClusterRun:
-        """Return ``run`` on ``cluster``; InputError for what cannot be done there yet."""
-        plan, word = run.plan, spelled("cluster")
-        if plan.stage is not None:
-            raise InputError(f"{spelled('run')} does not work with {word} yet; leave one of them out")
-        for source in plan.sources:
-            if (behind := object_behind(source.path)) is not None:
-                raise InputError(
-                    f"{behind.url}: {word} reads no candidates from buckets yet; copy them to a shared folder"
-                )
-        run.journal.write(run.staging)
-        return cls(plan, run.staging, run.journal, run.spills, cluster)
-
-    def score(self) -> None:
-        """Score all ranges of the input."""
-        plan = self.plan
-        layouts = [
-            locate_features(source, model.predictor, plan.reading)
-            for source in plan.sources
-            for model in plan.models.values()
-        ]
-        ranges, scored = self._scored()
-        rows = sum(each.rows for each in scored)
-        width = max((each.width for each in scored), default=0)
-        check_rows(plan.sources, layouts, plan.reading, rows, width)
-        self.journal.place = InputPosition(source=len(plan.sources), tasks=len(ranges), all_rows=rows, width=width)
-        self.journal.scored = True
-        self.journal.write(self.staging)
-
-    def write(self) -> list[RankedFiles]:
-        """Deal out, sort and write the lists of each model."""
-        plan = self.plan
-        _, scored = self._scored()
-        spilled = [
-            Spilled(
-                files=len(scored),
-                n_rows=sum(each.spilled[model].n_rows for each in scored),
-                n_bytes=sum(each.spilled[model].n_bytes for each in scored),
+def refuse_buckets(sources: Sequence[Source]) -> None:
+    """Raise InputError if one of ``sources`` is an object of a bucket."""
+    for source in sources:
+        if (behind := object_behind(source.path)) is not None:
+            raise InputError(
+                f"{behind.url}: {spelled('cluster')} reads no candidates from buckets yet; copy them to a shared folder"
             )
-            for model in range(len(plan.models))
-        ]
-        queries = [self._ranges_of_queries(model, scored) for model in range(len(plan.models))]
-        parts = self._dealt(scored, queries)
-        out = self.staging / "out"
-        if plan.single:
-            shutil.rmtree(out, ignore_errors=True)
-        out.mkdir(exist_ok=True)
-        if plan.single:
-            return [self._write_file(out, parts[0], spilled[0])]
-        return self._write_folders(out, queries, parts, spilled)
 
-    def _job(self) -> Job:
-        plan, models = self.plan, []
-        for number, model in enumerate(plan.models.values()):
-            path = self.staging.absolute() / f"model-{number}.rankmill"
-            if not path.exists():
-                write_atomically(path, model.model.to_bytes())
-            models.append(path)
-        of_json = {name for source in plan.sources if isinstance(source, JsonSource) for name in source.columns or ()}
-        options = plan.options
-        return Job(
-            staging=self.staging.absolute(), models=tuple(models), format=options.format, reading=plan.reading,
-            features=tuple(sorted(of_json)), n_rounds=options.n_rounds, start_round=options.start_round, top_k=options.top_k,
-            memory=plan.memory, n_threads=options.n_threads,
-        )  # fmt: skip
 
-    def _scored(self) -> tuple[list[ScoreRange], list[ScoredRange]]:
-        """Return the ranges of the input, and what they have become; those that are not scored yet are."""
-        job = self._job()
-        ranges = [
-            ScoreRange(job=job, number=number, files=files) for number, files in enumerate(ranges_of(self.plan.sources))
-        ]
-        done, rows = 0, 0
-        with DocumentBar("scoring", sum(each.files.n_bytes for each in ranges)) as bar:
+def score(cluster: Cluster, plan: RerankPlan, staging: Path, journal: Journal) -> None:
+    """Let the workers score all ranges of the input."""
+    layouts = locate_all(plan.sources, [model.predictor for model in plan.models.values()], plan.reading)
+    scored = _scored(cluster, plan, staging)
+    rows, width = check_ranges(plan.sources, layouts, plan.reading, scored)
+    journal.place = InputPosition(source=len(plan.sources), tasks=len(scored), all_rows=rows, width=width)
+    journal.scored = True
+    journal.write(staging)
 
-            def show(task: ScoreRange, result: ScoredRange) -> None:
-                nonlocal done, rows
-                done, rows = done + task.files.n_bytes, rows + result.rows
-                bar.update(rows, done)
 
-            try:
-                return ranges, self._results("scored", score_range, ScoredRange, ranges, show)
-            except NotFiniteScore as error:  # all ranges before it are scored
-                before = [self._known("scored", ScoredRange, number) for number in range(error.part or 0)]
-                found = NotFiniteScore(
-                    error.where, error.row + sum(each.rows for each in before if each), error.qid, error.score
-                )
-                raise found from None
-
-    def _ranges_of_queries(self, model: int, scored: Sequence[ScoredRange]) -> list[QueryRange]:
-        plan, folder = self.plan, self.staging / "counting"
-        files = [queries_file(self.staging / "scored" / each.folder, model) for each in scored]
-        counts = total_counts(
-            files, plan.options.top_k, folder, sort_bytes=plan.memory.sort_bytes, n_threads=plan.options.threads
+def write(cluster: Cluster, plan: RerankPlan, staging: Path, journal: Journal) -> list[RankedFiles]:
+    """Let the workers deal out, sort and write the lists of each model, and put them together."""
+    scored = _scored(cluster, plan, staging)
+    spilled = [
+        Spilled(
+            files=len(scored),
+            n_rows=sum(each.spilled[model].n_rows for each in scored),
+            n_bytes=sum(each.spilled[model].n_bytes for each in scored),
         )
-        with closing(counts):
-            return ranges_of_queries(counts, ranked_writer.SHARD_ROWS, MOST_PARTS)
-
-    def _dealt(self, scored: Sequence[ScoredRange], queries: Sequence[Sequence[QueryRange]]) -> list[list[DealtPart]]:
-        """Return the files of each range of queries, for each model."""
-        job, before, tasks = self._job(), 0, []
-        bounds = tuple(tuple(each.first_qid or "" for each in of_model[1:]) for of_model in queries)
-        for number, each in enumerate(scored):
-            tasks.append(DealRange(job=job, number=number, scored=each, before=before, bounds=bounds))
-            before += each.rows
-        folders = [
-            job.staging / "dealt" / each.folder for each in self._results("dealt", deal_range, DealtRange, tasks)
-        ]
-
-        def files(model: int, part: int, kind: str) -> tuple[Path, ...]:
-            return tuple(dealt_file(folder, model, part, kind) for folder in folders)
-
-        return [
-            [
-                DealtPart(files(model, part, "scored"), files(model, part, "dropped"))
-                for part in range(len(queries[model]))
-            ]
-            for model in range(len(queries))
-        ]
-
-    def _write_file(self, folder: Path, parts: Sequence[DealtPart], spilled: Spilled) -> RankedFiles:
-        """Write the one file here."""
-        plan, (label,) = self.plan, self.plan.models
-        sorting = self.staging / "sorting"
-        shutil.rmtree(sorting, ignore_errors=True)
-        sorting.mkdir()
-        memory, n_threads = plan.memory, plan.options.threads
-        (folder / label).mkdir(exist_ok=True)
-        with ScoreSpill.of_parts(sorting, parts, spilled, sort_bytes=memory.sort_bytes, n_threads=n_threads) as spill:
-            facts, rows = self.facts_of(plan.models[label]), self.journal.place.ranked
-            return write_lists(spill, folder / label, plan.target, facts, rows=rows, counted=self.counted)
-
-    def _write_folders(
-        self,
-        out: Path,
-        queries: Sequence[Sequence[QueryRange]],
-        parts: Sequence[Sequence[DealtPart]],
-        spilled: Sequence[Spilled],
-    ) -> list[RankedFiles]:
-        """Let workers write the shards, and put them together."""
-        plan, job = self.plan, self._job()
-        tasks: list[WriteQueries] = []
-        for model, to_rank in enumerate(plan.models.values()):
-            metadata = metadata_of(self.facts_of(to_rank))
-            for each, part in zip(queries[model], parts[model], strict=True):
-                task = WriteQueries(
-                    job=job, number=len(tasks), part=part, spilled=spilled[model], metadata=metadata,
-                    first_shard=each.first_shard, shard_rows=ranked_writer.SHARD_ROWS,
-                )  # fmt: skip
-                tasks.append(task)
-        results = iter(self._results("written", write_queries, WrittenQueries, tasks))
-        lists = []
-        for (label, to_rank), of_model in zip(plan.models.items(), queries, strict=True):
-            written = [next(results) for _ in of_model]
-            folder = out / label
-            folder.mkdir(exist_ok=True)
-            shards, listed = [], []
-            for result, expected in zip(written, of_model, strict=True):
-                if sum(shard.rows for shard in result.shards) != expected.rows or len(result.shards) != expected.shards:
-                    raise IntegrityError(
-                        f"{self.staging}: the rows of {expected.first_qid!r} on are not those that were counted"
-                    )
-                for shard in result.shards:
-                    made = self.staging / "written" / result.folder / shard.name
-                    if made.exists():  # an earlier run has moved it otherwise
-                        made.replace(folder / shard.name)
-                    shards.append(shard)
-                of_result = [RankedPart(shard.name, shard.rows, shard.queries) for shard in result.shards]
-                listed += [replace(of_result[0], repeated=result.repeated), *of_result[1:]]
-            fsync_folder(folder)
-            counted = [grades_file(self.staging / "written" / each.folder) for each in written]
-            described = describe_lists(
-                folder, plan.target, self.facts_of(to_rank),
-                tuple(listed),
-                {shard.name: shard.sha256 for shard in shards},
-                _tables_of(counted), rows=self.journal.place.ranked,
+        for model in range(len(plan.models))
+    ]
+    queries = [_ranges_of_queries(plan, staging, model, scored) for model in range(len(plan.models))]
+    parts = _dealt(cluster, plan, staging, scored, queries)
+    models = list(plan.models.items())
+    if plan.single:
+        sorting = staging / "sorting"
+        sorting.mkdir(exist_ok=True)
+        ((label, model),) = models
+        out = output_folder(plan, staging, label)
+        return [write_parts(plan, sorting, out, model, parts[0], spilled[0], journal)]
+    tasks: list[WriteQueries] = []
+    job = _job(plan, staging)
+    for (_, model), of_model, parts_of_model, state in zip(models, queries, parts, spilled, strict=True):
+        for each, part in zip(of_model, parts_of_model, strict=True):
+            task = WriteQueries(
+                job=job, number=len(tasks), part=part, spilled=state, sort_bytes=plan.memory.sort_bytes,
+                metadata=metadata_of(plan.facts_of(model)), first_shard=each.first_shard, shard_rows=ranked_writer.SHARD_ROWS,
             )  # fmt: skip
-            lists.append(described)
-        return lists
+            tasks.append(task)
+    announce = plan.options.announce
+    results = iter(results_of(cluster, staging, "written", write_queries, WrittenQueries, tasks, announce=announce))
+    return [
+        _put_together(
+            plan,
+            staging,
+            output_folder(plan, staging, label),
+            model,
+            of_model,
+            [next(results) for _ in of_model],
+            journal,
+        )
+        for (label, model), of_model in zip(models, queries, strict=True)
+    ]
 
-    def _results(
-        self,
-        stage: str,
-        function: Callable[[Task, int], Result],
-        kind: type[Result],
-        tasks: Sequence[Task],
-        show: Callable[[Task, Result], object] = lambda *_: None,
-    ) -> list[Result]:
-        """Return the result of each task; those that an earlier run has are read."""
-        (self.staging / stage).mkdir(exist_ok=True)
-        found: dict[int, Result] = {}
-        for task in tasks:
-            known = self._known(stage, kind, task.number)
-            if known is not None:
-                found[task.number] = known
-                show(task, known)
-        waiting = [task for task in tasks if task.number not in found]
-        if found and waiting and self.plan.options.announce:
-            say(f"resuming: {len(found):,} of {len(tasks):,} tasks of an earlier run are done ({stage})")
-        with closing(self.cluster.run(function, waiting, self.staging)) as results:
-            for task, result in results:
-                write_atomically(self._record(stage, task.number), canonical_json(as_json(result)))
-                found[task.number] = result
-                show(task, result)
-        return [found[task.number] for task in tasks]
 
-    def _known(self, stage: str, kind: type[Result], number: int) -> Result | None:
-        path = self._record(stage, number)
+def job_of(
+    staging: Path,
+    models: Sequence[Model],
+    sources: Sequence[Source],
+    reading: ReadOptions,
+    options: CandidateOptions,
+    *,
+    top_k: int | None = None,
+    memory: MemoryPlan | None = None,
+) -> Job:
+    """Write ``models`` to ``staging`` for the workers, unless an earlier run has, and return what all tasks share."""
+    paths = [staging.absolute() / f"model-{number}.rankmill" for number in range(len(models))]
+    for path, model in zip(paths, models, strict=True):
+        if not path.exists():
+            write_atomically(path, model.to_bytes())
+    of_json = {name for source in sources if isinstance(source, JsonSource) for name in source.columns or ()}
+    return Job(
+        staging=staging.absolute(), models=tuple(paths), format=options.format, reading=reading, features=tuple(sorted(of_json)),
+        n_rounds=options.n_rounds, start_round=options.start_round, top_k=top_k, memory=memory, n_threads=options.n_threads,
+    )  # fmt: skip
+
+
+def scored_ranges(
+    cluster: Cluster,
+    job: Job,
+    ranges: Sequence[FileRange | ShardRange],
+    *,
+    counted: bool = True,
+    announce: bool = False,
+    resumes: bool = True,
+) -> list[ScoredRange]:
+    """Return what the ranges of the input have become; those that are not scored yet are.
+
+    ``counted``: their rows are counted by query; ``announce`` and ``resumes`` as in `results_of`.
+    """
+    tasks = [ScoreRange(job=job, number=number, rows=rows, counted=counted) for number, rows in enumerate(ranges)]
+    done, rows = 0, 0
+    with DocumentBar("scoring", sum(each.n_bytes for each in ranges)) as bar:
+
+        def show(task: ScoreRange, result: ScoredRange) -> None:
+            nonlocal done, rows
+            done, rows = done + task.rows.n_bytes, rows + result.rows
+            bar.update(rows, done)
+
         try:
-            return from_json(kind, path.read_bytes(), str(path))
-        except (OSError, IntegrityError):
-            return None
+            return results_of(
+                cluster,
+                job.staging,
+                "scored",
+                score_range,
+                ScoredRange,
+                tasks,
+                show,
+                announce=announce,
+                resumes=resumes,
+            )
+        except NotFiniteScore as error:  # all ranges before it are scored
+            before = [_known(job.staging, "scored", ScoredRange, number) for number in range(error.part or 0)]
+            row = error.row + sum(each.rows for each in before if each)
+            raise NotFiniteScore(error.where, row, error.qid, error.score) from None
 
-    def _record(self, stage: str, number: int) -> Path:
-        return self.staging / stage / f"{number:05d}.json"
+
+def locate_all(sources: Sequence[Source], predictors: Sequence[Predictor], reading: ReadOptions) -> list[Columns]:
+    """Find the features of all models in all ``sources``; errors as `locate_features`."""
+    return [locate_features(source, predictor, reading) for source in sources for predictor in predictors]
+
+
+def check_ranges(
+    sources: Sequence[Source], layouts: Sequence[Columns], reading: ReadOptions, scored: Sequence[ScoredRange]
+) -> tuple[int, int]:
+    """Return the rows of all ranges and the widest text, if `check_rows` has nothing against them."""
+    rows, width = sum(each.rows for each in scored), max((each.width for each in scored), default=0)
+    check_rows(sources, layouts, reading, rows, width)
+    return rows, width
+
+
+def results_of(
+    cluster: Cluster,
+    staging: Path,
+    stage: str,
+    function: Callable[[Task, int], Result],
+    kind: type[Result],
+    tasks: Sequence[Task],
+    show: Callable[[Task, Result], object] = lambda *_: None,
+    *,
+    announce: bool = False,
+    resumes: bool = True,
+) -> list[Result]:
+    """Return the result of each task; those that an earlier run has recorded in ``staging`` are read.
+
+    ``show`` gets each task with its result; ``announce`` says how many are done; ``resumes``: a later run may use the records.
+    """
+    (staging / stage).mkdir(exist_ok=True)
+    known = {task.number: _known(staging, stage, kind, task.number) for task in tasks}
+    found = {number: result for number, result in known.items() if result is not None}
+    for task in tasks:
+        if task.number in found:
+            show(task, found[task.number])
+    waiting = [task for task in tasks if task.number not in found]
+    if found and waiting and announce:
+        say(f"resuming: {len(found):,} of {len(tasks):,} tasks of an earlier run are done ({stage})")
+    with closing(cluster.run(function, waiting, staging, resumes=resumes)) as results:
+        for task, result in results:
+            write_atomically(_record(staging, stage, task.number), canonical_json(as_json(result)))
+            found[task.number] = result
+            show(task, result)
+    return [found[task.number] for task in tasks]
+
+
+def _job(plan: RerankPlan, staging: Path) -> Job:
+    models, options = [each.model for each in plan.models.values()], plan.options
+    return job_of(staging, models, plan.sources, plan.reading, options, top_k=options.top_k, memory=plan.memory)
+
+
+def _scored(cluster: Cluster, plan: RerankPlan, staging: Path) -> list[ScoredRange]:
+    return scored_ranges(cluster, _job(plan, staging), ranges_of(plan.sources), announce=plan.options.announce)
+
+
+def _ranges_of_queries(plan: RerankPlan, staging: Path, model: int, scored: Sequence[ScoredRange]) -> list[QueryRange]:
+    files = [queries_file(staging / "scored" / each.folder, model) for each in scored]
+    sort_bytes, n_threads = plan.memory.sort_bytes, plan.options.threads
+    counts = total_counts(files, plan.options.top_k, staging / "counting", sort_bytes=sort_bytes, n_threads=n_threads)
+    with closing(counts):
+        return ranges_of_queries(counts, ranked_writer.SHARD_ROWS, MOST_PARTS)
+
+
+def _dealt(
+    cluster: Cluster,
+    plan: RerankPlan,
+    staging: Path,
+    scored: Sequence[ScoredRange],
+    queries: Sequence[Sequence[QueryRange]],
+) -> list[list[DealtPart]]:
+    """Return the files of each range of queries, for each model."""
+    job, before, tasks = _job(plan, staging), 0, []
+    bounds = tuple(tuple(each.first_qid or "" for each in of_model[1:]) for of_model in queries)
+    for number, each in enumerate(scored):
+        tasks.append(DealRange(job=job, number=number, scored=each, before=before, bounds=bounds))
+        before += each.rows
+    dealt = results_of(cluster, staging, "dealt", deal_range, DealtRange, tasks, announce=plan.options.announce)
+    folders = [job.staging / "dealt" / each.folder for each in dealt]
+
+    def files(model: int, part: int, kind: str) -> tuple[Path, ...]:
+        return tuple(spill_file(folder / str(model), kind, part) for folder in folders)
+
+    return [
+        [DealtPart(files(model, part, "scored"), files(model, part, "dropped")) for part in range(len(of_model))]
+        for model, of_model in enumerate(queries)
+    ]
+
+
+def _put_together(
+    plan: RerankPlan,
+    staging: Path,
+    folder: Path,
+    model: ModelToRank,
+    queries: Sequence[QueryRange],
+    written: Sequence[WrittenQueries],
+    journal: Journal,
+) -> RankedFiles:
+    """Move the shards of a model to ``folder``, and describe them."""
+    for result, expected in zip(written, queries, strict=True):
+        if sum(shard.rows for shard in result.shards) != expected.rows or len(result.shards) != expected.shards:
+            raise IntegrityError(f"{staging}: the rows of {expected.first_qid!r} on are not those that were counted")
+        for shard in result.shards:
+            made = staging / "written" / result.folder / shard.name
+            if made.exists():  # an earlier run has moved it otherwise
+                made.replace(folder / shard.name)
+    fsync_folder(folder)
+    counted = [grades_file(staging / "written" / each.folder) for each in written]
+    shards = tuple(shard for result in written for shard in result.shards)
+    digests = {shard.name: sha256 for each in written for shard, sha256 in zip(each.shards, each.sha256, strict=True)}
+    facts, rows = plan.facts_of(model), journal.place.ranked
+    return describe_lists(folder, plan.target, facts, shards, digests, _tables_of(counted), rows=rows)
+
+
+def _known(staging: Path, stage: str, kind: type[Result], number: int) -> Result | None:
+    path = _record(staging, stage, number)
+    try:
+        return from_json(kind, path.read_bytes(), str(path))
+    except (OSError, IntegrityError):
+        return None
+
+
+def _record(staging: Path, stage: str, number: int) -> Path:
+    return staging / stage / f"{number:05d}.json"
 
 
 def _tables_of(paths: Sequence[Path]) -> Generator[pa.Table, None, None]:

@@ -52,14 +52,10 @@ def total_counts(
 ) -> Generator[pa.RecordBatch, None, None]:
     """Yield the rows of each query in all ``files`` of ``QUERY_COUNT``, ``top_k`` at most, ascending by qid; it spills to ``folder``."""
     most = np.iinfo(np.int64).max if top_k is None else top_k
-    connection = open_sorter(folder, sort_bytes, n_threads)
-    try:
-        with closing(batches_of(files)) as counts:
-            connection.register("counts", pa.RecordBatchReader.from_batches(QUERY_COUNT, counts))
-            total = "SELECT qid, least(sum(n), $most)::BIGINT AS n FROM counts GROUP BY qid ORDER BY qid"
-            yield from connection.sql(total, params={"most": most}).to_arrow_reader(BATCH_ROWS)
-    finally:
-        connection.close()
+    with open_sorter(folder, sort_bytes, n_threads) as database, closing(batches_of(files)) as counts:
+        database.register("counts", pa.RecordBatchReader.from_batches(QUERY_COUNT, counts))
+        total = "SELECT qid, least(sum(n), $most)::BIGINT AS n FROM counts GROUP BY qid ORDER BY qid"
+        yield from database.sql(total, params={"most": most}).to_arrow_reader(BATCH_ROWS)
 
 
 def ranges_of_queries(counts: Iterable[pa.RecordBatch], shard_rows: int, most: int) -> list[QueryRange]:

@@ -6,6 +6,7 @@ In a folder only the shards have names that pandas, pyarrow and Spark read as da
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,12 @@ SCORED_ROW = _table(
 """One candidate after scoring: ``row`` counts the rows of the whole input from 1.
 
 In a part of the input it counts those of the part, and ``doc_id`` is null if the row has none."""
+
+
+def scored_schema(goals: Sequence[str], *, alone: bool = False) -> pa.Schema:
+    """Return the schema of scored rows with the grades of ``goals``; ``alone``: of these grades only."""
+    return pa.schema([*([] if alone else SCORED_ROW), *(pa.field(name, pa.int32()) for name in goals)])
+
 
 RANKED = _table(
     pa.field("qid", pa.string(), nullable=False),

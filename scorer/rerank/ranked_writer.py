@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, BinaryIO, Self, cast
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 import pyarrow as pa
@@ -37,7 +37,7 @@ from rankmill.scorer.rerank.ranked_file import (
     grades_path,
     ranked_schema,
 )
-from rankmill.scorer.rerank.sorting import NOTHING_KEPT, RankedBatch, ScoreSpill
+from rankmill.scorer.rerank.sorting import NOTHING_KEPT, RankedBatch, SortedParts
 
 SHARD_ROWS = 1_000_000  # a shard ends with the query that reaches this length
 ROW_GROUP_ROWS = 131_072
@@ -86,40 +86,8 @@ class RankedFacts:
     top_k: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NamedFile:
-    """A file with its digest."""
-
-    name: str
-    sha256: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListedShard(NamedFile):
-    """A file of rows."""
-
-    rows: int
-    queries: int
-
-    @classmethod
-    def of(cls, file: RankedPart, sha256: str) -> Self:
-        """Return the record of a written file."""
-        return cls(name=file.name, rows=file.rows, queries=file.queries, sha256=sha256)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FolderFacts:
-    """Further fields of a folder's manifest; ``rows`` counts the candidates."""
-
-    grades: NamedFile | None
-    queries: int
-    rows: int
-    rows_written: int
-    shards: tuple[ListedShard, ...]
-
-
 def write_lists(
-    spill: ScoreSpill,
+    rows_of: SortedParts,
     folder: Path,
     target: Path,
     facts: RankedFacts,
@@ -129,7 +97,7 @@ def write_lists(
     done: Sequence[RankedShard] = (),
     finished: Callable[[RankedShard], None] = lambda _: None,
 ) -> RankedFiles:
-    """Write the rows of ``spill`` to ``folder`` in the format of the suffix of ``target``.
+    """Write the rows of ``rows_of`` to ``folder`` in the format of the suffix of ``target``.
 
     Parameters
     ----------
@@ -145,19 +113,19 @@ def write_lists(
         Called with each further shard but the last once it is durable.
     """
     top_k, metadata = facts.top_k, metadata_of(facts)
-    digests = {shard.name: shard.sha256 for shard in done}
+    digests = {shard.written.name: shard.sha256 for shard in done}
 
     def shard_written(written: RankedPart, part: int, row: int) -> None:
         fsync_file(folder / written.name)
         fsync_folder(folder)
         digests[written.name] = file_digest(folder / written.name)
-        finished(RankedShard(**asdict(written), sha256=digests[written.name], part=part, row=row))
+        finished(RankedShard(written=written, sha256=digests[written.name], part=part, row=row))
 
     graded = False
-    writer = open_writer(target, folder, metadata, [shard.written for shard in done], shard_written, spill.kept)
+    writer = open_writer(target, folder, metadata, [shard.written for shard in done], shard_written, rows_of.kept)
     try:
         begin = (done[-1].part, done[-1].row) if done else (0, 0)
-        with closing(spill.ranked(top_k, *begin)) as ranked, closing(ahead(ranked)) as batches:
+        with closing(rows_of.ranked(top_k, *begin)) as ranked, closing(ahead(ranked)) as batches:
             for batch in batches:
                 writer.write(batch)
                 graded = graded or batch.rows["grade"].null_count < batch.rows.num_rows
@@ -165,7 +133,7 @@ def write_lists(
     except BaseException:
         writer.abandon()
         raise
-    counts = spill.grade_counts() if counted else ()
+    counts = rows_of.grade_counts() if counted else ()
     written = describe_lists(folder, target, facts, files, digests, counts, rows=rows)
     return replace(written, lacks_counts=top_k is not None and graded and not counted)
 
@@ -186,18 +154,25 @@ def describe_lists(
     """
     single, top_k = bool(checked_suffix(target)), facts.top_k
     metadata = metadata_of(facts)
-    listed = tuple(ListedShard.of(file, digests.get(file.name) or file_digest(folder / file.name)) for file in files)
+    sha256 = {file.name: digests.get(file.name) or file_digest(folder / file.name) for file in files}
     counted = None
     if top_k is not None:
-        belongs = {BELONGS: listed[0].sha256} if single else {}
+        belongs = {BELONGS: sha256[files[0].name]} if single else {}
         counted = write_grade_counts(folder / grades_path(target).name, counts, metadata | belongs)
     written = RankedFiles(folder, files, counted)
     if not single:
-        grades = None if counted is None else NamedFile(name=counted.name, sha256=file_digest(folder / counted.name))
-        of_folder = FolderFacts(
-            grades=grades, queries=written.queries, rows=rows, rows_written=written.rows, shards=listed
-        )
-        (folder / MANIFEST).write_bytes(canonical_json({**as_json(facts), **as_json(of_folder)}) + b"\n")
+        grades = None if counted is None else {"name": counted.name, "sha256": file_digest(folder / counted.name)}
+        manifest = as_json(facts) | {
+            "grades": grades,
+            "queries": written.queries,
+            "rows": rows,
+            "rows_written": written.rows,
+            "shards": [
+                {"name": file.name, "rows": file.rows, "queries": file.queries, "sha256": sha256[file.name]}
+                for file in files
+            ],
+        }
+        (folder / MANIFEST).write_bytes(canonical_json(manifest) + b"\n")
     return written
 
 
@@ -332,8 +307,7 @@ class ParquetWriter:
 
     def write(self, batch: RankedBatch) -> None:
         """Add the next rows; a query stays in one shard."""
-        rows, first, begin = batch.rows, batch.first_of_query, 0
-        again = np.zeros(len(first), dtype=np.bool_) if batch.repeated is None else batch.repeated
+        rows, first, again, begin = batch.rows, batch.first_of_query, batch.repeated, 0
         starts = np.flatnonzero(first)
         while self._shard_rows is not None:
             short_by = self._shard_rows - self._open.rows
@@ -374,15 +348,14 @@ class LinesWriter:
 
     def write(self, batch: RankedBatch) -> None:
         """Add the next rows."""
-        if batch.repeated is not None and batch.repeated.any():
+        if self._once and batch.repeated.any():
             row = int(np.argmax(batch.repeated))
-            if self._once:
-                qid, doc_id = (batch.rows[name][row].as_py() for name in ("qid", "doc_id"))
-                raise CandidatesRejected(
-                    f"document {doc_id!r} of query {qid!r} is a candidate twice, which a TREC run cannot hold; leave one out, or write a"
-                    " .parquet file or a folder instead"
-                )
-            self._repeated += int(batch.repeated.sum())
+            qid, doc_id = (batch.rows[name][row].as_py() for name in ("qid", "doc_id"))
+            raise CandidatesRejected(
+                f"document {doc_id!r} of query {qid!r} is a candidate twice, which a TREC run cannot hold; leave one out, or write a"
+                " .parquet file or a folder instead"
+            )
+        self._repeated += int(batch.repeated.sum())
         lines = self._lines_of(batch.rows).to_pylist()
         self._file.write("".join(f"{line}\n" for line in lines).encode())
         self._rows += len(lines)

@@ -12,6 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Unpack
 
@@ -27,10 +28,11 @@ from rankmill.scorer.models.loading import load_model_file
 from rankmill.scorer.models.model import Model
 from rankmill.scorer.models.model_service import ModelIdentity
 from rankmill.scorer.options import RerankOptions
+from rankmill.scorer.rerank import run
 from rankmill.scorer.rerank.candidate_sources import PathLike, say
 from rankmill.scorer.rerank.memory import MB
 from rankmill.scorer.rerank.publish import check_unchanged
-from rankmill.scorer.rerank.run import make_plan, open_run
+from rankmill.scorer.rerank.run import make_plan, open_staging
 
 _LARGE = 64 << 20  # bytes of candidates; the division of memory matters little to fewer
 
@@ -179,23 +181,26 @@ def _rerank(
     if options.announce and sum(source.path.stat().st_size for source in plan.sources) >= _LARGE:
         say(plan.memory.render())
     with ExitStack() as stack:
-        run = stack.enter_context(open_run(plan))
+        staging, journal = stack.enter_context(open_staging(plan))
+        score, write = run.score, run.write
         if options.cluster is not None:
-            from rankmill.scorer.rerank.on_cluster import ClusterRun
+            from rankmill.scorer.rerank import on_cluster
 
+            on_cluster.check(plan)
+            journal.write(staging)
             cluster = stack.enter_context(open_cluster(options.cluster, say if options.announce else lambda _: None))
-            run = ClusterRun.of(run, cluster)
-        before = run.journal.place.all_rows
+            score, write = partial(on_cluster.score, cluster), partial(on_cluster.write, cluster)
+        before = journal.place.all_rows
         if options.announce and before:
             say(f"resuming after {before:,} candidates of an earlier run; use {spelled('fresh')} to start over")
-        if not run.journal.scored:
-            run.score()
-        written = run.write()
+        if not journal.scored:
+            score(plan, staging, journal)
+        written = write(plan, staging, journal)
         refuse_changed(plan.states)
         check_unchanged(target, overwrite=options.overwrite)
-        run.publish(written)
+        run.publish(plan, staging, written)
     if options.announce:
-        seconds, scored = time.monotonic() - started, run.journal.place.all_rows - before
+        seconds, scored = time.monotonic() - started, journal.place.all_rows - before
         rows = "candidates" if plan.stage is None else "rows"
         rate = f"{scored:,} {rows} in {seconds:,.1f} s ({scored / seconds:,.0f}/s)"
         say(f"{rate}, peak memory {peak_bytes() / MB:,.0f} MB")
@@ -203,13 +208,13 @@ def _rerank(
         RerankReport(
             out=str(target / label if several else target),
             model=model.identity,
-            rows=run.journal.place.ranked,
+            rows=journal.place.ranked,
             rows_written=files.rows,
             queries=files.queries,
             top_k=options.top_k,
             files=files.names,
             columns_guessed=guesses_of(source.table for source in plan.sources),
-            lacking=run.journal.lacking,
+            lacking=journal.lacking,
             repeated=files.repeated,
             lacks_counts=files.lacks_counts,
         )

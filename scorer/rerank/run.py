@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
 
 from rankmill.foundation.errors import InputError
 from rankmill.foundation.options import spelled
@@ -39,7 +42,15 @@ from rankmill.scorer.rerank.publish import check_apart, check_target, replace_fo
 from rankmill.scorer.rerank.ranked_file import FORMAT, MANIFEST, SEVERAL, checked_suffix
 from rankmill.scorer.rerank.ranked_writer import RankedFacts, RankedFiles, publish_file, write_lists
 from rankmill.scorer.rerank.scoring import InputPosition, Scored, ScoringLimits, score_in_order
-from rankmill.scorer.rerank.sorting import NOTHING_KEPT, ScoreSpill
+from rankmill.scorer.rerank.sorting import (
+    NOTHING_KEPT,
+    DealtPart,
+    ScoreSpill,
+    Spilled,
+    partition,
+    parts_of,
+    sorted_parts,
+)
 
 CHECKPOINT_ROWS = 1_000_000
 """Number of candidates between checkpoints; a later run does not score candidates before a checkpoint again."""
@@ -75,6 +86,21 @@ class RerankPlan:
     def single(self) -> bool:
         """Whether OUT is one file."""
         return bool(checked_suffix(self.target))
+
+    @property
+    def counted(self) -> bool:
+        """Whether the counts of grades are written: beside a file of text only if asked for."""
+        return checked_suffix(self.target) in {"", ".parquet"} or self.options.grade_counts
+
+    @property
+    def kept_schema(self) -> pa.Schema:
+        """The columns that are copied into the lists."""
+        return NOTHING_KEPT if self.kept is None else self.kept.schema
+
+    def facts_of(self, model: ModelToRank) -> RankedFacts:
+        """Return the metadata of the lists of ``model``."""
+        top_k = self.options.top_k
+        return RankedFacts(max_grade=model.model.info.get("max_grade"), model=model.identity, top_k=top_k)
 
 
 def make_plan(
@@ -149,128 +175,123 @@ def make_plan(
 
 
 @contextmanager
-def open_run(plan: RerankPlan) -> Iterator[RerankRun]:
-    """Open a staging folder with a spill for each model; that of a killed run of the same ``plan`` is reused."""
+def open_staging(plan: RerankPlan) -> Iterator[tuple[Path, Journal]]:
+    """Open a staging folder with its journal; those of a killed run of the same ``plan`` are reused."""
     may_resume = not plan.options.fresh
 
     def resumable(folder: Path) -> bool:
         return may_resume and Journal.read(folder, plan.key) is not None
 
-    with staging_folder(plan.target, resumable) as staging, ExitStack() as stack:
+    with staging_folder(plan.target, resumable) as staging:
         may_resume = True  # from here on: keep the folder for a later run
-        journal = Journal.read(staging, plan.key) or Journal(
-            key=plan.key, models={each: OfModel() for each in plan.models}
-        )
+        new = Journal(key=plan.key, models={each: OfModel() for each in plan.models})
+        yield staging, Journal.read(staging, plan.key) or new
+
+
+def score(plan: RerankPlan, staging: Path, journal: Journal) -> None:
+    """Score the input that the ``journal`` does not cover, with a checkpoint now and then."""
+    stage, before = plan.stage, journal.place.all_rows
+    reader = None if plan.kept is None else plan.kept.reader(before)
+    with ExitStack() as stack:
         spills = []
         for number, of_model in enumerate(journal.models.values()):
-            folder = staging / f"spill-{number}"
-            folder.mkdir(exist_ok=True)
-            sort_bytes, n_threads = plan.memory.sort_bytes, plan.options.threads
-            kept = NOTHING_KEPT if plan.kept is None else plan.kept.schema
-            spill = ScoreSpill(folder, sort_bytes=sort_bytes, n_threads=n_threads, written=of_model.spilled, kept=kept)
-            spills.append(stack.enter_context(spill))
-        yield RerankRun(plan, staging, journal, spills)
+            spill_folder(staging, number).mkdir(exist_ok=True)
+            spill = ScoreSpill(spill_folder(staging, number), of_model.spilled, plan.kept_schema)
+            spills.append(stack.enter_context(closing(spill)))
 
-
-@dataclass(frozen=True, slots=True)
-class RerankRun:
-    """One run of a plan: score, write, publish; an earlier run may have done part of each."""
-
-    plan: RerankPlan
-    staging: Path
-    journal: Journal
-    spills: Sequence[ScoreSpill]
-
-    def score(self) -> None:
-        """Score the input that the journal does not cover, with a checkpoint now and then."""
-        plan, stage, before = self.plan, self.plan.stage, self.journal.place.all_rows
-        reader = None if plan.kept is None else plan.kept.reader(before)
+        def checkpoint(place: InputPosition) -> None:
+            for of_model, spill in zip(journal.models.values(), spills, strict=True):
+                of_model.spilled = spill.checkpoint()
+            journal.place = place
+            journal.seen = "" if stage is None or journal.scored else stage.seen_as_text()
+            journal.write(staging)
 
         def take(results: list[list[Scored]], place: InputPosition) -> None:
             nonlocal before
             values = None if reader is None else reader.up_to(place.all_rows)
-            for spill, parts in zip(self.spills, results, strict=True):
+            for spill, parts in zip(spills, results, strict=True):
                 for part in parts:
                     spill.write(part.rows if values is None else appended(part.rows, values, before), part.dropped)
             before = place.all_rows
-            if place.all_rows - self.journal.place.all_rows >= CHECKPOINT_ROWS:
-                self._checkpoint(place)
+            if place.all_rows - journal.place.all_rows >= CHECKPOINT_ROWS:
+                checkpoint(place)
 
         if stage is not None:
-            stage.restore_seen(self.journal.seen)
-        n_threads = plan.memory.scoring_threads(plan.options.threads)
-        limits = ScoringLimits(
-            n_threads, plan.memory.block_bytes, plan.memory.columns_bytes(n_threads), plan.memory.best_bytes
-        )
+            stage.restore_seen(journal.seen)
         predictors = [model.predictor for model in plan.models.values()]
-        top_k, begin = plan.options.top_k, self.journal.place
         end = score_in_order(
-            plan.sources, predictors, plan.reading, take, limits, top_k=top_k, begin=begin, stage=stage
-        )
+            plan.sources, predictors, plan.reading, take, ScoringLimits.within(plan.memory, plan.options.threads),
+            top_k=plan.options.top_k, begin=journal.place, stage=stage,
+        )  # fmt: skip
         if stage is not None:
             stage.check_seen(plan.options.lacking)
-            self.journal.lacking = stage.lacking
-        self.journal.scored = True
-        self._checkpoint(end)
+            journal.lacking = stage.lacking
+        journal.scored = True
+        checkpoint(end)
 
-    def write(self) -> list[RankedFiles]:
-        """Sort and write the lists of each model, after the shards that exist."""
-        out = self.staging / "out"
-        if self.plan.single:
-            shutil.rmtree(out, ignore_errors=True)
-        out.mkdir(exist_ok=True)
-        return [
-            self._write_model(out / label, model, self.journal.models[label], spill)
-            for (label, model), spill in zip(self.plan.models.items(), self.spills, strict=True)
-        ]
 
-    def _write_model(self, folder: Path, model: ModelToRank, of_model: OfModel, spill: ScoreSpill) -> RankedFiles:
-        folder.mkdir(exist_ok=True)
+def write(plan: RerankPlan, staging: Path, journal: Journal) -> list[RankedFiles]:
+    """Sort and write the lists of each model, after the shards that exist."""
+    written = []
+    for number, (label, model) in enumerate(plan.models.items()):
+        spill, out, of_model = spill_folder(staging, number), output_folder(plan, staging, label), journal.models[label]
         if of_model.dealt is None:
-            of_model.dealt = spill.partition()
-            self.journal.write(self.staging)
-        of_model.keep_whole_shards(folder)
+            of_model.dealt = partition(spill, of_model.spilled, plan.memory.sort_bytes, plan.kept_schema)
+            journal.write(staging)
+        of_model.keep_whole_shards(out)
 
-        def finished(shard: RankedShard) -> None:
+        def finished(shard: RankedShard, of_model: OfModel = of_model) -> None:
             of_model.shards.append(shard)
-            self.journal.write(self.staging)
+            journal.write(staging)
 
-        facts = self.facts_of(model)
-        spill.close_for_reading(of_model.dealt)
-        rows, done = self.journal.place.ranked, list(of_model.shards)
-        written = write_lists(
-            spill, folder, self.plan.target, facts, rows=rows, counted=self.counted, done=done, finished=finished
+        parts, done = parts_of(spill, of_model.spilled, of_model.dealt), list(of_model.shards)
+        written.append(
+            write_parts(plan, spill, out, model, parts, of_model.spilled, journal, done=done, finished=finished)
         )
-        spill.close()
-        return written
+    return written
 
-    @property
-    def counted(self) -> bool:
-        """Whether the counts of grades are written: beside a file of text only if asked for."""
-        return checked_suffix(self.plan.target) in {"", ".parquet"} or self.plan.options.grade_counts
 
-    def facts_of(self, model: ModelToRank) -> RankedFacts:
-        """Return the metadata of the lists of ``model``."""
-        top_k = self.plan.options.top_k
-        return RankedFacts(max_grade=model.model.info.get("max_grade"), model=model.identity, top_k=top_k)
+def write_parts(
+    plan: RerankPlan,
+    folder: Path,
+    out: Path,
+    model: ModelToRank,
+    parts: Sequence[DealtPart],
+    spilled: Spilled,
+    journal: Journal,
+    **progress: Any,
+) -> RankedFiles:
+    """Sort and write ``parts``, the lists of one model, to ``out``; the sort spills to ``folder``."""
+    sort_bytes, n_threads = plan.memory.sort_bytes, plan.options.threads
+    with sorted_parts(
+        folder, parts, spilled, sort_bytes=sort_bytes, n_threads=n_threads, kept=plan.kept_schema
+    ) as found:
+        rows, counted = journal.place.ranked, plan.counted
+        return write_lists(found, out, plan.target, plan.facts_of(model), rows=rows, counted=counted, **progress)
 
-    def publish(self, lists: Sequence[RankedFiles]) -> None:
-        """Publish the output as OUT."""
-        if self.plan.single:
-            publish_file(lists[0], self.plan.target)
-            return
-        out = self.staging / "out"
-        if self.plan.several:
-            each = [{"label": label, "sha256": file_digest(out / label / MANIFEST)} for label in self.plan.models]
-            (out / MANIFEST).write_bytes(canonical_json({"format": FORMAT, "kind": SEVERAL, "models": each}) + b"\n")
-        shutil.rmtree(self.staging / "ready", ignore_errors=True)
-        replace_folder(out, self.plan.target, self.staging)
 
-    def _checkpoint(self, place: InputPosition) -> None:
-        """Make the scores up to ``place`` durable."""
-        for label, spill in zip(self.plan.models, self.spills, strict=True):
-            self.journal.models[label].spilled = spill.checkpoint()
-        stage = self.plan.stage
-        self.journal.place = place
-        self.journal.seen = "" if stage is None or self.journal.scored else stage.seen_as_text()
-        self.journal.write(self.staging)
+def publish(plan: RerankPlan, staging: Path, lists: Sequence[RankedFiles]) -> None:
+    """Publish the output as OUT."""
+    if plan.single:
+        publish_file(lists[0], plan.target)
+        return
+    out = staging / "out"
+    if plan.several:
+        each = [{"label": label, "sha256": file_digest(out / label / MANIFEST)} for label in plan.models]
+        (out / MANIFEST).write_bytes(canonical_json({"format": FORMAT, "kind": SEVERAL, "models": each}) + b"\n")
+    shutil.rmtree(staging / "ready", ignore_errors=True)
+    replace_folder(out, plan.target, staging)
+
+
+def spill_folder(staging: Path, number: int) -> Path:
+    """Return the folder of the scored rows of a model, by its number."""
+    return staging / f"spill-{number}"
+
+
+def output_folder(plan: RerankPlan, staging: Path, label: str) -> Path:
+    """Make the folder of the lists of a model; one file is written anew."""
+    out = staging / "out"
+    if plan.single:
+        shutil.rmtree(out, ignore_errors=True)
+    (out / label).mkdir(parents=True, exist_ok=True)
+    return out / label

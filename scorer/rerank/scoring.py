@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from rankmill.foundation.progress import TerminalBar
-from rankmill.foundation.threads import Failure, in_order
+from rankmill.foundation.threads import results_in_order
 from rankmill.pipeline.arrow import as_array
 from rankmill.pipeline.options import ReadOptions
 from rankmill.pipeline.read.batch import ColumnBatch, ColumnTask, ReadTask, RowBatch, Source, tasks_of
@@ -31,6 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
     from rich.console import Console
+
+    from rankmill.scorer.rerank.memory import MemoryPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,11 @@ NARROW = 100
 COPIES_OF_IDS = 3
 """Copies of the ids in memory: as read, as one array, and those of kept rows."""
 WAITING = 2
-"""Number of parts per thread that may be scored ahead of an unfinished one, so that threads rarely wait for each other."""
+"""Number of parts per thread that may be read or scored ahead of an unfinished one, so that threads rarely wait for each other."""
+
+
+BLOCK_BYTES = 16 << 20  # and the bytes of a row group: what a thread takes where no limit of memory is set
+COLUMNS_BYTES = 64 << 20
 
 
 class ScoringLimits(NamedTuple):
@@ -76,6 +81,17 @@ class ScoringLimits(NamedTuple):
     block_bytes: int
     columns_bytes: int
     best_bytes: int = 0
+
+    @classmethod
+    def unlimited(cls, n_threads: int) -> Self:
+        """Return limits for so many threads in a process without a limit of memory."""
+        return cls(n_threads, BLOCK_BYTES, COLUMNS_BYTES)
+
+    @classmethod
+    def within(cls, memory: MemoryPlan, wanted: int) -> Self:
+        """Return the limits of ``memory``, for at most ``wanted`` threads."""
+        n_threads = memory.scoring_threads(wanted)
+        return cls(n_threads, memory.block_bytes, memory.columns_bytes(n_threads), memory.best_bytes)
 
 
 Take = Callable[[list[list[Scored]], InputPosition], None]
@@ -115,37 +131,20 @@ def score_in_order(
     CandidatesRejected
         A feature that a model uses is missing, there is no document, one of ``stage`` has two rows, or a score is not finite.
     """
-    begin = begin or InputPosition()
+    place = begin or InputPosition()
     scoring = _Scoring(sources, predictors, options, limits, top_k, stage, part)
-    queue = _InOrder(begin, WAITING * limits.n_threads)
     sizes = [source.path.stat().st_size for source in sources]
-    with DocumentBar("scoring", sum(sizes), done=begin.all_rows, shown=not part) as bar:
-
-        def work(item: _Item) -> None:
-            try:
-                pieces = scoring.pieces(item)
-            except BaseException:
-                queue.broken(item.number)
-                raise
-
-            def hand_over(place: InputPosition) -> InputPosition:
-                if pieces is None:
-                    return place
+    parts = results_in_order(scoring.items(place), scoring.pieces, limits.n_threads, WAITING * limits.n_threads)
+    with DocumentBar("scoring", sum(sizes), done=place.all_rows, shown=not part) as bar, closing(parts):
+        for item, pieces in parts:
+            if pieces is not None:
                 results, place = scoring.results(item, pieces, place)
                 take(results, place)
                 bar.update(place.all_rows, sum(sizes[: item.source]) + item.task.position)
-                return place
-
-            queue.add(item.number, hand_over)
-
-        with closing(scoring.items(begin)) as items:
-            failures = in_order(items, work, limits.n_threads)
-    queue.raise_first(failures)
-    if part:
-        return queue.place
-    layouts = [layout for of_source in scoring.layouts for layout in of_source]
-    check_rows(sources, layouts, options, queue.place.all_rows, queue.place.width)
-    return queue.place
+    if not part:
+        layouts = [layout for of_source in scoring.layouts for layout in of_source]
+        check_rows(sources, layouts, options, place.all_rows, place.width)
+    return place
 
 
 def check_first_rows(
@@ -195,7 +194,6 @@ class DocumentBar(TerminalBar):
 
 @dataclass(frozen=True, slots=True)
 class _Item:
-    number: int
     source: int
     task: ReadTask | ColumnTask
     known: bool
@@ -241,7 +239,7 @@ class _Scoring:
 
     def items(self, begin: InputPosition) -> Generator[_Item, None, None]:
         """Yield the parts of the input after ``begin``, in order."""
-        number, row_bytes = 0, NARROW + sum(predictor.code_bytes for predictor in self._predictors)
+        row_bytes = NARROW + sum(predictor.code_bytes for predictor in self._predictors)
         block_bytes = self._limits.block_bytes
         for index, source in enumerate(self._sources):
             if index < begin.source:
@@ -255,8 +253,8 @@ class _Scoring:
             else:
                 skipped, tasks = here.tasks, tasks_of(source, block_bytes)
             for task in tasks:
-                yield _Item(number, index, task, skipped > 0)
-                number, skipped = number + 1, skipped - 1
+                yield _Item(index, task, skipped > 0)
+                skipped -= 1
 
     def pieces(self, item: _Item) -> list[_Piece] | None:
         """Read the rows of ``item`` and score them; None if they are ``known``."""
@@ -380,60 +378,3 @@ class _Kept:
 def _known(grades: npt.NDArray[np.int32]) -> pa.Array[Any]:
     """Return a copy of ``grades`` (n,), as the next batch may reuse them, with null for unknown ones."""
     return pa.array(grades.copy(), pa.int32(), mask=grades == UNKNOWN_GRADE)
-
-
-class _InOrder:
-    """Passes parts on in the order of their numbers, up to the first that failed.
-
-    The thread that adds the next part passes it on, and the waiting ones after it; a thread too far ahead waits.
-    """
-
-    def __init__(self, begin: InputPosition, most: int) -> None:
-        self.place = begin
-        self.failure: Failure | None = None
-        self._most = most
-        self._next = 0
-        self._failed: int | None = None
-        self._waiting: dict[int, Callable[[InputPosition], InputPosition]] = {}
-        self._busy = False
-        self._moved = threading.Condition()
-
-    def add(self, number: int, hand_over: Callable[[InputPosition], InputPosition]) -> None:
-        """Add part ``number``; ``hand_over`` takes the position before it and returns the position after it."""
-        with self._moved:
-            self._moved.wait_for(lambda: number < self._next + self._most or self._failed is not None)
-            self._waiting[number] = hand_over
-            if self._busy:
-                return
-            self._busy = True
-        while True:
-            with self._moved:
-                ready = self._waiting.pop(self._next, None)
-                if ready is None:
-                    self._busy = False
-                    return
-            try:
-                self.place = ready(self.place)
-            except BaseException as error:
-                with self._moved:
-                    self._failed = self._next
-                    if isinstance(error, Exception):
-                        self.failure = Failure(self._next, error)
-                    self._moved.notify_all()
-                raise
-            with self._moved:
-                self._next += 1
-                self._moved.notify_all()
-
-    def raise_first(self, failures: Sequence[Failure]) -> None:
-        """Raise the error of the first failed part, from ``failures`` (by number) or its own, if any."""
-        if self.failure is not None:
-            failures = sorted([self.failure, *failures], key=lambda failure: failure.number)
-        if failures:
-            raise failures[0].error
-
-    def broken(self, number: int) -> None:
-        """Note that part ``number`` failed."""
-        with self._moved:
-            self._failed = number if self._failed is None else min(number, self._failed)
-            self._moved.notify_all()

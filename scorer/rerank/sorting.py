@@ -10,14 +10,14 @@ from __future__ import annotations
 import errno
 import shutil
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -50,14 +50,14 @@ SPILLED = {"scored": SCORED_ROW, "dropped": GRADE_COUNTS}
 class RankedBatch:
     """Ranked rows, and which of them begin a query; ``part`` and ``row`` are their position in the sorted rows.
 
-    ``repeated``: which (n,) have a document that is above them in their query; None: unknown.
+    ``repeated``: which (n,) have a document that is above them in their query.
     """
 
     rows: pa.Table
     first_of_query: npt.NDArray[np.bool_]
+    repeated: npt.NDArray[np.bool_]
     part: int = 0
     row: int = 0
-    repeated: npt.NDArray[np.bool_] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +73,10 @@ class Spilled:
         """Maximum rows per batch."""
         return max(1, min(BATCH_ROWS, BATCH_BYTES * self.n_rows // max(1, self.n_bytes)))
 
+    def paths(self, folder: Path, kind: str) -> list[Path]:
+        """Return the files of ``kind`` in ``folder``."""
+        return [spill_file(folder, kind, number) for number in range(self.files)]
+
 
 @dataclass(frozen=True, slots=True)
 class DealtPart:
@@ -82,140 +86,136 @@ class DealtPart:
     dropped: tuple[Path, ...]
 
 
+def spill_schemas(kept: pa.Schema) -> dict[str, pa.Schema]:
+    """Return the schemas of the two kinds of files of a spill, whose rows have the further columns ``kept``."""
+    return SPILLED | {"scored": pa.schema([*SCORED_ROW, *kept])}
+
+
+def spill_file(folder: Path, kind: str, number: int) -> Path:
+    """Return the path of a file of a spill."""
+    return folder / f"{kind}-{number}.arrows"
+
+
 class ScoreSpill:
-    """Scored rows on disk.  Use as a context: ``write``, ``close_for_reading``, then read as often as needed.
+    """Writes scored rows to files; what was written before a ``checkpoint`` is durable.
 
     Parameters
     ----------
     folder
         A private folder; files not in ``written`` are removed.
-    sort_bytes, n_threads
-        Limits of the sort.
     written
         What an earlier run left in ``folder``.
     kept
         Further columns of the rows, which are copied to the ranked ones.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        *,
-        sort_bytes: int,
-        n_threads: int,
-        written: Spilled | None = None,
-        kept: pa.Schema = NOTHING_KEPT,
-    ) -> None:
-        self.kept = kept
-        self._schemas = SPILLED | {"scored": pa.schema([*SCORED_ROW, *kept])}
-        self._folder = folder
-        self._sort_bytes = sort_bytes
-        self._n_threads = max(1, min(n_threads, SORT_THREADS, sort_bytes // MEMORY_OF_A_THREAD))
+    def __init__(self, folder: Path, written: Spilled | None = None, kept: pa.Schema = NOTHING_KEPT) -> None:
         self.written = written or Spilled()
-        self._held: list[pa.RecordBatch] = []
-        self._n_held = self._bytes_held = 0
+        self._folder, self._schemas = folder, spill_schemas(kept)
+        self._held: dict[str, list[pa.RecordBatch]] = {kind: [] for kind in SPILLED}
+        self._n_held = self._bytes_held = self._n_counts_held = 0
         self._n_rows = self._n_bytes = 0
-        self._counts_held: list[pa.RecordBatch] = []
-        self._n_counts_held = 0
         self._writers: dict[str, pa.RecordBatchStreamWriter] = {}
-        self._parts: list[list[Path]] = []
-        self._counts: list[list[Path]] = []
-        self._connection: Any = None
-        shutil.rmtree(folder / "sort", ignore_errors=True)
-        known = {self._file(kind, number).name for kind in SPILLED for number in range(self.written.files)}
+        known = {path for kind in SPILLED for path in self.written.paths(folder, kind)}
         for path in folder.glob("*.arrows"):
-            if path.name not in known and not path.name.startswith(DEALT):
+            if path not in known and not path.name.startswith(DEALT):
                 path.unlink()
 
-    @classmethod
-    def of_parts(
-        cls, folder: Path, parts: Sequence[DealtPart], written: Spilled, *, sort_bytes: int, n_threads: int
-    ) -> ScoreSpill:
-        """Open the sorter on ``parts`` that are on disk, ascending by qid, with the rows and bytes of ``written``; ``folder`` is empty."""
-        spill = cls(folder, sort_bytes=sort_bytes, n_threads=n_threads, written=written)
-        for part in parts:
-            spill._parts.append([*part.scored])
-            spill._counts.append([*part.dropped])
-        spill._connection = open_sorter(folder / "sort", sort_bytes, spill._n_threads)
-        return spill
-
-    def __enter__(self) -> ScoreSpill:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     def close(self) -> None:
-        """Close open files and free the sorter's memory."""
+        """Close open files; what no checkpoint has is lost."""
         for writer in self._writers.values():
             with suppress(OSError):  # most likely the disk is full
                 writer.close()
         self._writers = {}
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
 
     def write(self, rows: pa.RecordBatch, dropped: pa.RecordBatch | None = None) -> None:
         """Add rows of the schema ``SCORED_ROW``, and grade counts of rows that are not to be ranked."""
-        self._held.append(rows)
+        self._held["scored"].append(rows)
         self._n_held += rows.num_rows
         self._bytes_held += rows.nbytes
         if dropped is not None:
-            self._counts_held.append(dropped)
+            self._held["dropped"].append(dropped)
             self._n_counts_held += dropped.num_rows
         if self._n_counts_held >= COUNTS_HELD:
             self._flush_counts()
         if self._n_held >= BATCH_ROWS or self._bytes_held >= BATCH_BYTES:
-            self._flush()
+            self._flush_rows()
 
     def checkpoint(self) -> Spilled:
         """Make all that was written so far durable, and return that state."""
-        self._flush()
+        self._flush_rows()
         self._flush_counts()
         for kind in SPILLED:
             self._writer(kind).close()
-            fsync_file(self._file(kind, self.written.files))
+            fsync_file(spill_file(self._folder, kind, self.written.files))
         fsync_folder(self._folder)
-        self._writers = {}
-        self.written = Spilled(
-            self.written.files + 1, self.written.n_rows + self._n_rows, self.written.n_bytes + self._n_bytes
-        )
+        before, self._writers = self.written, {}
+        self.written = Spilled(before.files + 1, before.n_rows + self._n_rows, before.n_bytes + self._n_bytes)
         self._n_rows = self._n_bytes = 0
         return self.written
 
-    def partition(self) -> int:
-        """Finish writing, partition the rows by ranges of qid if they are many, and return the number of parts."""
-        if self._held or self._counts_held or self._writers:
-            self.checkpoint()
-        files = {kind: [self._file(kind, number) for number in range(self.written.files)] for kind in SPILLED}
-        n_parts = min(MOST_PARTS, -(-PARTS_OF_THE_LIMIT * self.written.n_bytes // self._sort_bytes))
-        if n_parts > 1:
-            ids = (batch.column(0) for batch in batches_of(files["scored"], [SCORED_ROW.get_field_index("qid")]))
-            bounds = _range_bounds(ids, self.written.n_rows, n_parts)
-            if len(bounds) > 0:
-                for kind, schema in self._schemas.items():
-                    paths = [self._dealt(kind, part) for part in range(len(bounds) + 1)]
-                    partition_files(files[kind], paths, bounds, schema)
-                    for path in paths:
-                        fsync_file(path)
-                fsync_folder(self._folder)
-                return len(bounds) + 1
-        return 0
+    def _writer(self, kind: str) -> pa.RecordBatchStreamWriter:
+        if kind not in self._writers:
+            path = spill_file(self._folder, kind, self.written.files)
+            self._writers[kind] = open_spill_file(path, self._schemas[kind])
+        return self._writers[kind]
 
-    def close_for_reading(self, n_dealt: int | None = None) -> None:
-        """Open the sorter on the ``n_dealt`` parts of `partition`, which is called first if this is None."""
-        n_dealt = self.partition() if n_dealt is None else n_dealt
-        for kind, parts in (("scored", self._parts), ("dropped", self._counts)):
-            files = [self._file(kind, number) for number in range(self.written.files)]
-            if n_dealt == 0:
-                parts.append(files)
-            else:
-                parts.extend([self._dealt(kind, part)] for part in range(n_dealt))
-                for path in files:
-                    path.unlink(missing_ok=True)
-        self._connection = open_sorter(self._folder / "sort", self._sort_bytes, self._n_threads)
+    def _flush_rows(self) -> None:
+        held, self._held["scored"], self._n_held, self._bytes_held = self._held["scored"], [], 0, 0
+        if held:
+            for batch in pa.Table.from_batches(held, self._schemas["scored"]).combine_chunks().to_batches():
+                self._writer("scored").write_batch(batch)
+                self._n_rows += batch.num_rows
+                self._n_bytes += batch.nbytes
+
+    def _flush_counts(self) -> None:
+        """Write the buffered counts, summed by query and grade."""
+        held, self._held["dropped"], self._n_counts_held = self._held["dropped"], [], 0
+        if held:
+            counts = pa.Table.from_batches(held, GRADE_COUNTS)
+            added = counts.group_by(["qid", "grade"], use_threads=False).aggregate([("count", "sum")])
+            columns = [added.column(name) for name in ("qid", "grade", "count_sum")]
+            for batch in pa.Table.from_arrays(columns, schema=GRADE_COUNTS).to_batches(BATCH_ROWS):
+                self._writer("dropped").write_batch(batch)
+
+
+def partition(folder: Path, written: Spilled, sort_bytes: int, kept: pa.Schema = NOTHING_KEPT) -> int:
+    """Deal the rows of a finished spill out to parts by ranges of qid if they are many, and return the number of parts; 0: one."""
+    n_parts = min(MOST_PARTS, -(-PARTS_OF_THE_LIMIT * written.n_bytes // sort_bytes))
+    if n_parts <= 1:
+        return 0
+    scored = written.paths(folder, "scored")
+    ids = (batch.column(0) for batch in batches_of(scored, [SCORED_ROW.get_field_index("qid")]))
+    bounds = _range_bounds(ids, written.n_rows, n_parts)
+    if len(bounds) == 0:
+        return 0
+    for kind, schema in spill_schemas(kept).items():
+        paths = [spill_file(folder, f"{DEALT}-{kind}", part) for part in range(len(bounds) + 1)]
+        partition_files(written.paths(folder, kind), paths, bounds, schema)
+        for path in paths:
+            fsync_file(path)
+    fsync_folder(folder)
+    return len(bounds) + 1
+
+
+def parts_of(folder: Path, written: Spilled, n_dealt: int) -> list[DealtPart]:
+    """Return the parts of a spill that `partition` has dealt out, and remove the files that they were dealt from."""
+    if n_dealt == 0:
+        return [DealtPart(*(tuple(written.paths(folder, kind)) for kind in SPILLED))]
+    for kind in SPILLED:
+        for path in written.paths(folder, kind):
+            path.unlink(missing_ok=True)
+    return [DealtPart(*((spill_file(folder, f"{DEALT}-{kind}", part),) for kind in SPILLED)) for part in range(n_dealt)]
+
+
+@dataclass(frozen=True, slots=True)
+class SortedParts:
+    """Parts of spilled rows, which ascend by qid and hold all rows of a query in one, and the database that sorts them."""
+
+    parts: Sequence[DealtPart]
+    batch_rows: int
+    kept: pa.Schema
+    database: Any
 
     def ranked(self, top_k: int | None, part: int = 0, row: int = 0) -> Generator[RankedBatch, None, None]:
         """Yield the rows by qid, score (highest first), doc_id, input row, with their ranks; ``top_k`` a query at most.
@@ -223,7 +223,7 @@ class ScoreSpill:
         Ids are compared byte by byte.  Batch boundaries have no meaning.  Rows begin at ``row`` of ``part``, which must be the
         first of a query.
         """
-        for number in range(part, len(self._parts)):
+        for number in range(part, len(self.parts)):
             yield from self._ranked_part(number, top_k, row if number == part else 0)
 
     def _ranked_part(self, part: int, top_k: int | None, begin_at: int) -> Generator[RankedBatch, None, None]:
@@ -232,7 +232,7 @@ class ScoreSpill:
         documents = _Documents()
         copied = "".join(', "{}"'.format(name.replace('"', '""')) for name in self.kept.names)
         ordered = f"SELECT qid, doc_id, score, grade{copied} FROM part ORDER BY qid, score DESC, doc_id, row"  # noqa: S608  quoted
-        for batch in self._query(part, ordered, self._schemas["scored"]):
+        for batch in self._query(part, ordered, spill_schemas(self.kept)["scored"]):
             qid = batch.column("qid")
             n = batch.num_rows
             first = np.ones(n, dtype=np.bool_)
@@ -251,7 +251,7 @@ class ScoreSpill:
                 table, first = table.filter(pa.array(kept)), first[kept]
             repeated = documents.repeated(table["doc_id"], first)
             skipped = min(max(begin_at - done, 0), table.num_rows)
-            yield RankedBatch(table.slice(skipped), first[skipped:], part, done + skipped, repeated[skipped:])
+            yield RankedBatch(table.slice(skipped), first[skipped:], repeated[skipped:], part, done + skipped)
             done += table.num_rows
 
     def grade_counts(self) -> Generator[pa.Table, None, None]:
@@ -261,55 +261,26 @@ class ScoreSpill:
             "SELECT qid, grade, count(*)::BIGINT AS count FROM part WHERE grade IS NOT NULL GROUP BY qid, grade "
             "UNION ALL SELECT qid, grade, count FROM dropped) GROUP BY qid, grade ORDER BY qid, grade"
         )
-        for part in range(len(self._parts)):
+        for part in range(len(self.parts)):
             for batch in self._query(part, counts, QUERY_AND_GRADE):
                 yield pa.Table.from_arrays(batch.columns, schema=GRADE_COUNTS)
 
-    def _file(self, kind: str, number: int) -> Path:
-        return self._folder / f"{kind}-{number}.arrows"
-
-    def _dealt(self, kind: str, part: int) -> Path:
-        return self._folder / f"{DEALT}-{kind}-{part}.arrows"
-
-    def _writer(self, kind: str) -> pa.RecordBatchStreamWriter:
-        if kind not in self._writers:
-            self._writers[kind] = open_spill_file(self._file(kind, self.written.files), self._schemas[kind])
-        return self._writers[kind]
-
-    def _flush(self) -> None:
-        if self._held:
-            for batch in pa.Table.from_batches(self._held, self._schemas["scored"]).combine_chunks().to_batches():
-                self._writer("scored").write_batch(batch)
-                self._n_rows += batch.num_rows
-                self._n_bytes += batch.nbytes
-        self._held, self._n_held, self._bytes_held = [], 0, 0
-
-    def _flush_counts(self) -> None:
-        """Write the buffered counts, summed by query and grade."""
-        if self._counts_held:
-            held = pa.Table.from_batches(self._counts_held, GRADE_COUNTS)
-            added = held.group_by(["qid", "grade"], use_threads=False).aggregate([("count", "sum")])
-            columns = [added.column(name) for name in ("qid", "grade", "count_sum")]
-            for batch in pa.Table.from_arrays(columns, schema=GRADE_COUNTS).to_batches(BATCH_ROWS):
-                self._writer("dropped").write_batch(batch)
-        self._counts_held, self._n_counts_held = [], 0
-
-    def _query(self, part: int, sql: str, columns: pa.Schema = SCORED_ROW) -> Generator[pa.RecordBatch, None, None]:
-        """Run ``sql`` on ``columns`` of one part; a query's rows are all in one part, and the parts ascend by qid."""
+    def _query(self, part: int, sql: str, columns: pa.Schema) -> Generator[pa.RecordBatch, None, None]:
+        """Run ``sql`` on ``columns`` of one part."""
         import duckdb
 
+        files, schema = self.parts[part], spill_schemas(self.kept)["scored"]
+        places = [schema.get_field_index(name) for name in columns.names]
         try:
-            scored, dropped = self._parts[part], self._counts[part]
-            places = [self._schemas["scored"].get_field_index(name) for name in columns.names]
-            with closing(batches_of(scored, places)) as rows, closing(batches_of(dropped)) as counts:
-                self._connection.register("part", pa.RecordBatchReader.from_batches(columns, rows))
-                self._connection.register("dropped", pa.RecordBatchReader.from_batches(GRADE_COUNTS, counts))
+            with closing(batches_of(files.scored, places)) as rows, closing(batches_of(files.dropped)) as counts:
+                self.database.register("part", pa.RecordBatchReader.from_batches(columns, rows))
+                self.database.register("dropped", pa.RecordBatchReader.from_batches(GRADE_COUNTS, counts))
                 # A relation's reader streams; a plain execute() would hold the whole result.
-                for batch in self._connection.sql(sql).to_arrow_reader(self.written.batch_rows):
+                for batch in self.database.sql(sql).to_arrow_reader(self.batch_rows):
                     if batch.num_rows:
                         yield batch
-                self._connection.unregister("part")
-                self._connection.unregister("dropped")
+                self.database.unregister("part")
+                self.database.unregister("dropped")
         except (duckdb.Error, OSError) as error:
             if isinstance(error, OSError) and error.errno is not None:
                 raise
@@ -319,6 +290,21 @@ class ScoreSpill:
                     errno.ENOMEM, f"the sort ran out of memory; raise the limit with {spelled('memory')} ({first_line})"
                 ) from error
             raise OSError(errno.EIO, f"the sort failed: {first_line}") from error
+
+
+@contextmanager
+def sorted_parts(
+    folder: Path,
+    parts: Sequence[DealtPart],
+    written: Spilled,
+    *,
+    sort_bytes: int,
+    n_threads: int,
+    kept: pa.Schema = NOTHING_KEPT,
+) -> Iterator[SortedParts]:
+    """Open ``parts``, which have the rows and bytes of ``written`` in all; the sort spills to ``folder`` beyond ``sort_bytes``."""
+    with open_sorter(folder / "sort", sort_bytes, n_threads) as database:
+        yield SortedParts(parts, written.batch_rows, kept, database)
 
 
 class _Documents:
@@ -368,10 +354,16 @@ def _range_bounds(ids: Iterable[pa.Array[Any]], n_rows: int, n_parts: int) -> pa
     return ascending.take(np.unique(np.arange(1, n_parts) * len(ascending) // n_parts)).unique()
 
 
-def open_sorter(folder: Path, sort_bytes: int, n_threads: int) -> Any:
-    """Return a connection of DuckDB that holds ``sort_bytes`` and spills to ``folder``."""
+@contextmanager
+def open_sorter(folder: Path, sort_bytes: int, n_threads: int) -> Iterator[Any]:
+    """Open a database of DuckDB that holds ``sort_bytes`` and spills to ``folder``."""
     pa.default_memory_pool().release_unused()  # free the memory of scoring for the sort
-    return open_database(memory=sort_bytes, threads=n_threads, spill=folder, preserve_insertion_order=False)
+    shutil.rmtree(folder, ignore_errors=True)
+    threads = max(1, min(n_threads, SORT_THREADS, sort_bytes // MEMORY_OF_A_THREAD))
+    with closing(
+        open_database(memory=sort_bytes, threads=threads, spill=folder, preserve_insertion_order=False)
+    ) as database:
+        yield database
 
 
 def open_spill_file(path: Path, schema: pa.Schema) -> pa.RecordBatchStreamWriter:
@@ -405,16 +397,8 @@ def partition_files(
 
 def _by_range(batch: pa.RecordBatch, bounds: pa.Array[Any]) -> Iterator[tuple[int, pa.RecordBatch]]:
     ids = batch.column("qid").dictionary_encode()
-    both = pa.concat_arrays([bounds, ids.dictionary])
-    order = pc.sort_indices(both).to_numpy()
-    place = np.empty(len(both), dtype=np.int64)
-    place[order] = np.arange(len(both))
     # An id's range is the number of bounds that are at most the id.
-    bound_places = np.sort(place[: len(bounds)])
-    range_of_id = np.searchsorted(bound_places, place[len(bounds) :], side="left")
-    is_bound = pc.index_in(ids.dictionary, bounds)
-    equal = is_bound.is_valid().to_numpy(zero_copy_only=False)
-    range_of_id[equal] = is_bound.drop_null().to_numpy() + 1
+    range_of_id = pl.Series(bounds).search_sorted(pl.Series(ids.dictionary), side="right").to_numpy()
     range_of_row = range_of_id[ids.indices.to_numpy()]
     by_range = np.argsort(range_of_row, kind="stable")
     starts = np.searchsorted(range_of_row[by_range], np.arange(len(bounds) + 2))

@@ -7,8 +7,8 @@ import pytest
 from rankmill.foundation.errors import InputError
 from rankmill.scorer.evaluate import evaluate as evaluating
 from rankmill.scorer.evaluate.evaluate import evaluate
+from rankmill.scorer.rerank import run as rerank_run
 from rankmill.scorer.rerank.rerank import rerank
-from rankmill.scorer.rerank.run import RerankRun
 from tests.refusals import refused
 from tests.scorer.forests import random_forest
 
@@ -37,15 +37,15 @@ def change(path, how):
 @pytest.mark.parametrize("how", CHANGES)
 @pytest.mark.parametrize("out", ["out", "out.csv"])
 def test_a_list_of_candidates_that_changed_is_not_written(tmp_path, monkeypatch, how, out):
-    path, score = tmp_path / "a.csv", RerankRun.score
+    path, score = tmp_path / "a.csv", rerank_run.score
     path.write_text(TEXT)
     forest = random_forest(1, n_features=2)
 
-    def changing(run):
-        score(run)
+    def changing(*arguments):
+        score(*arguments)
         change(path, how)
 
-    monkeypatch.setattr(RerankRun, "score", changing)
+    monkeypatch.setattr(rerank_run, "score", changing)
     with refused(InputError, path, "changed while it was read"):
         rerank(path, forest, tmp_path / out)
     assert {each.name for each in tmp_path.iterdir()} <= {"a.csv"}

@@ -14,6 +14,7 @@ from rankmill.foundation.errors import CandidatesRejected, InputError, Malformed
 from rankmill.scorer.rerank import first_stage, rerank, scoring
 from rankmill.scorer.rerank import run as rerank_run
 from rankmill.scorer.rerank.first_stage import BYTES_OF_A_DOCUMENT, FirstStage
+from rankmill.scorer.rerank.journal import Journal
 from rankmill.scorer.rerank.memory import MemoryPlan
 from tests.refusals import refused, unnamed
 from tests.scorer.candidate_files import (
@@ -184,15 +185,15 @@ def test_a_killed_run_goes_on_unless_the_first_stage_has_changed(tmp_path, fores
         monkeypatch.setattr(scoring, name, lambda *a, real=real: scored.append(len(a[1])) or real(*a))
 
     def kill_in_the_middle():
-        checkpoint = rerank_run.RerankRun._checkpoint
+        write = Journal.write
 
-        def checkpoint_and_die(self, place):
-            checkpoint(self, place)
-            if place.all_rows >= 450:
+        def write_and_die(self, folder):
+            write(self, folder)
+            if self.place.all_rows >= 450:
                 raise KeyboardInterrupt
 
         with monkeypatch.context() as patch:
-            patch.setattr(rerank_run.RerankRun, "_checkpoint", checkpoint_and_die)
+            patch.setattr(Journal, "write", write_and_die)
             with pytest.raises(KeyboardInterrupt):
                 rerank.rerank(source, forest, tmp_path / "out", run=run, top_k=9, overwrite=True, n_threads=1)
         scored.clear()

@@ -170,13 +170,15 @@ def test_repeated_documents_are_those_above_in_the_list_whatever_the_batches(dat
     rows = [(f"q{q}", f"d{doc}", data.draw(st.integers(-2, 2))) for q, docs in enumerate(queries) for doc in docs]
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(sorting, "BATCH_ROWS", data.draw(st.integers(1, 40)))
-        with sorting.ScoreSpill(Path(folder), sort_bytes=256 << 20, n_threads=1) as spill:
-            qid, doc_id, score = (list(column) for column in zip(*rows, strict=True))
-            columns = [qid, doc_id, [float(x) for x in score], [None] * len(rows), list(range(1, len(rows) + 1))]
-            arrays = [pa.array(column, field.type) for column, field in zip(columns, SCORED_ROW, strict=True)]
-            spill.write(pa.record_batch(arrays, schema=SCORED_ROW))
-            spill.close_for_reading()
-            batches = list(spill.ranked(top_k))
+        qid, doc_id, score = (list(column) for column in zip(*rows, strict=True))
+        columns = [qid, doc_id, [float(x) for x in score], [None] * len(rows), list(range(1, len(rows) + 1))]
+        arrays = [pa.array(column, field.type) for column, field in zip(columns, SCORED_ROW, strict=True)]
+        spill = sorting.ScoreSpill(Path(folder))
+        spill.write(pa.record_batch(arrays, schema=SCORED_ROW))
+        written = spill.checkpoint()
+        parts = sorting.parts_of(Path(folder), written, 0)
+        with sorting.sorted_parts(Path(folder), parts, written, sort_bytes=256 << 20, n_threads=1) as found:
+            batches = list(found.ranked(top_k))
     seen, expected = set(), []
     for row in (row for batch in batches for row in batch.rows.select(["qid", "doc_id"]).to_pylist()):
         expected.append((row["qid"], row["doc_id"]) in seen)

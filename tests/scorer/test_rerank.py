@@ -102,7 +102,9 @@ def test_shards_hold_whole_queries_and_their_bytes_do_not_show_the_batches(tmp_p
         folder.mkdir()
         writer = ranked_writer.ParquetWriter(folder, "part-{:05d}.parquet", {"rankmill": "{}"}, shard_rows=100)
         for i in range(0, n, step):
-            writer.write(sorting.RankedBatch(table.slice(i, step), first[i : i + step]))
+            writer.write(
+                sorting.RankedBatch(table.slice(i, step), first[i : i + step], np.zeros(len(first[i : i + step]), bool))
+            )
         shards = writer.close()
         seen.append([(folder / shard.name).read_bytes() for shard in shards])
         assert sum(shard.rows for shard in shards) == n
@@ -427,7 +429,8 @@ def test_row_groups_of_long_ids_are_short_and_do_not_show_the_batches(tmp_path, 
         writer = ranked_writer.ParquetWriter(tmp_path, f"{size}.parquet", {})
         for first in range(0, n, size):
             part = rows.slice(first, size)
-            writer.write(sorting.RankedBatch(part, np.arange(first, first + len(part)) == 0))
+            once = np.zeros(len(part), bool)
+            writer.write(sorting.RankedBatch(part, np.arange(first, first + len(part)) == 0, once))
         writer.close()
         files.append((tmp_path / f"{size}.parquet").read_bytes())
     assert len(set(files)) == 1
@@ -445,12 +448,14 @@ def test_batches_of_long_ids_are_short(tmp_path, monkeypatch):
     n = 20_000
     columns = [["q"] * n, [f"{i:0500}" for i in range(n)], [0.0] * n, [None] * n, range(n)]
     rows = pa.record_batch([pa.array(c, f.type) for c, f in zip(columns, SCORED_ROW, strict=True)], schema=SCORED_ROW)
-    with sorting.ScoreSpill(tmp_path, sort_bytes=1 << 30, n_threads=1) as spill:
-        for first in range(0, n, 100):
-            spill.write(rows.slice(first, 100))
-        spill.close_for_reading()
-        written = [batch.num_rows for batch in sorting.batches_of(spill._parts[0])]
-        ranked = [len(batch.rows) for batch in spill.ranked(None)]
+    spill = sorting.ScoreSpill(tmp_path)
+    for first in range(0, n, 100):
+        spill.write(rows.slice(first, 100))
+    spilled = spill.checkpoint()
+    parts = sorting.parts_of(tmp_path, spilled, 0)
+    written = [batch.num_rows for batch in sorting.batches_of(parts[0].scored)]
+    with sorting.sorted_parts(tmp_path, parts, spilled, sort_bytes=1 << 30, n_threads=1) as found:
+        ranked = [len(batch.rows) for batch in found.ranked(None)]
     for sizes in (written, ranked):
         assert sum(sizes) == n
         assert max(sizes) <= 2100  # a megabyte of them

@@ -59,7 +59,7 @@ def killed_at(monkeypatch, number):
     for owner, name in (
         (sorting.ScoreSpill, "write"),
         (sorting.ScoreSpill, "checkpoint"),
-        (sorting.ScoreSpill, "partition"),
+        (rerank_run, "partition"),
         (Journal, "write"),
         (ranked_writer.ParquetWriter, "write"),
         (ranked_writer, "fsync_file"),
