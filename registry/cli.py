@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,6 +25,7 @@ from rankmill.registry.cli_options import (
 )
 from rankmill.registry.names import PRODUCTION, check_tag
 from rankmill.registry.rendering import (
+    aliases_text,
     entry_json,
     entry_line,
     print_json,
@@ -38,6 +39,7 @@ from rankmill.registry.rendering import (
 
 if TYPE_CHECKING:
     from rankmill.registry import Registry
+    from rankmill.registry.archive import BundleImport
     from rankmill.registry.model_state import State
     from rankmill.registry.promotion import Expected
     from rankmill.registry.retention import Collected
@@ -70,16 +72,21 @@ def list_models(
     if tag or every:
         raise InputError("--tag and --all choose versions: name the model, such as rankmill models list NAME --all")
     models = [_summary(store, model) for model in store.names()]
+    damaged = [model["fault"] for model in models if "fault" in model]
     if as_json:
         print_json({"registry": str(registry), "models": models})
     elif not models:
         typer.echo(f"No model is registered in {registry} yet: rankmill train DATASET --name NAME")
     else:
-        print_table(["model", "versions", "aliases", "last change (UTC)"], [_summary_row(model) for model in models])
-    if damaged := next(
-        (model["fault"] for model in models if "fault" in model), None
-    ):  # a scheduler only reads the exit code
-        raise IntegrityError(damaged)
+        rows = [
+            [model["name"], "", f"DAMAGED: {model['fault']}", ""]
+            if "fault" in model
+            else [model["name"], str(model["versions"]), aliases_text(model["aliases"]), time_text(model["changed"])]
+            for model in models
+        ]
+        print_table(["model", "versions", "aliases", "last change (UTC)"], rows)
+    if damaged:  # a scheduler only reads the exit code
+        raise IntegrityError(damaged[0])
 
 
 def _summary(store: Registry, model: str) -> dict[str, Any]:
@@ -90,13 +97,6 @@ def _summary(store: Registry, model: str) -> dict[str, Any]:
     except RankmillError as error:
         return {"name": model, "fault": str(error)}
     return {"name": model, "versions": len(state.versions), "aliases": state.set_aliases(), "changed": last.time}
-
-
-def _summary_row(found: dict[str, Any]) -> list[str]:
-    if "fault" in found:
-        return [found["name"], "", f"DAMAGED: {found['fault']}", ""]
-    aliases = ", ".join(f"{alias} = {version}" for alias, version in found["aliases"].items())
-    return [found["name"], str(found["versions"]), aliases, time_text(found["changed"])]
 
 
 def _list_versions(store: Registry, name: str, tags: list[str], *, every: bool, as_json: bool) -> None:
@@ -395,18 +395,13 @@ def _expected(text: str | None) -> Expected:
 def _report_move(name: str, alias: str, entry: Entry | None, *, changed: bool, as_json: bool) -> None:
     if as_json:
         print_json({"name": name, "changed": changed, "entry": None if entry is None else entry_json(entry)})
-    elif entry is None:
-        typer.echo(f"{name}@{alias}: no change needed")
-    elif changed:
+    elif entry is not None and changed:
         before, _, rest = what_of(entry).partition(")")
         text = f"{before}; " if "(" in before else f"{before} ("
         typer.echo(shown_in_line(f"{name}: {text}logged as entry {entry.number}){rest}"))
     else:
-        typer.echo(
-            shown_in_line(
-                f"{name}@{alias}: no change needed, already so since {time_text(entry.time)} UTC: {what_of(entry)}"
-            )
-        )
+        since = "" if entry is None else f", already so since {time_text(entry.time)} UTC: {what_of(entry)}"
+        typer.echo(shown_in_line(f"{name}@{alias}: no change needed{since}"))
 
 
 SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 24 * 3600.0}
@@ -501,19 +496,15 @@ def seconds(text: str) -> float:
 
 def _collected_text(report: Collected) -> str:
     models = report.models.values()
-    swept, marked, unmarked = (
-        sum(len(part) for part in parts)
-        for parts in ([m.swept for m in models], [m.marked for m in models], [m.unmarked for m in models])
-    )
-    sentences = [f"Versions swept: {swept}, marked: {marked}."]
-    if unmarked:
-        sentences.append(f"No longer marked: {unmarked}.")
+    unmarked, files = sum(len(m.unmarked) for m in models), sum(len(m.deleted) for m in models)
     exactly = f", {report.freed:,} bytes" if report.freed >= 1000 else ""
-    files = sum(len(model.deleted) for model in models)
-    sentences.append(f"Files deleted: {files} ({size_text(report.freed)}{exactly}).")
-    if report.dry_run:
-        sentences.append("This was a dry run: nothing was changed.")
-    return " ".join(sentences)
+    sentences = [
+        f"Versions swept: {sum(len(m.swept) for m in models)}, marked: {sum(len(m.marked) for m in models)}.",
+        f"No longer marked: {unmarked}." if unmarked else "",
+        f"Files deleted: {files} ({size_text(report.freed)}{exactly}).",
+        "This was a dry run: nothing was changed." if report.dry_run else "",
+    ]
+    return " ".join(filter(None, sentences))
 
 
 @app.command("export")
@@ -579,20 +570,15 @@ def import_bundle(
     done = Registry(registry).import_(bundle, name=name, reason=reason, move_aliases=move_aliases)
     if as_json:
         print_json(done)
-    elif done.version is not None:
-        here = f"{done.name}@{done.version}"
-        typer.echo(
-            f"imported {done.origin} as {here}" if done.added else f"nothing to do: {done.origin} exists here as {here}"
-        )
-    elif not done.added:
-        did = f"restored {_counted(done.mended, 'lost blob')}" if done.mended else "nothing to do"
-        typer.echo(f"{did}: {done.name} has all of it, and {_counted(done.head, 'entry', 'entries')}")
+        return
+    here = done.name if done.version is None else f"{done.name}@{done.version}"
+    if done.added:
+        new = "" if done.version is not None else f": {_counted(done.added, 'new entry', 'new entries')} of {done.head}"
+        typer.echo(f"imported {done.origin} as {here}{new}")
     else:
-        typer.echo(
-            f"imported {done.origin} as {done.name}: {_counted(done.added, 'new entry', 'new entries')} of {done.head}"
-        )
-    if not as_json:
-        _print_moves(done.name, done.moves)
+        did = f"restored {_counted(done.mended, 'lost blob')}" if done.mended else "nothing to do"
+        typer.echo(f"{did}: {done.origin} exists here as {here}")
+    _print_moves(done)
 
 
 @app.command("copy")
@@ -619,14 +605,14 @@ def copy(
         return
     for model in done:
         typer.echo(f"{model.name}: {_counted(model.added, 'new entry', 'new entries')} of {model.head}")
-        _print_moves(model.name, model.moves)
+        _print_moves(model)
     if not done:
         typer.echo(f"No model is registered in {registry} yet")
 
 
-def _print_moves(name: str, moves: Sequence[str]) -> None:
-    for move in moves:
-        typer.echo(shown_in_line(f"{name}: {move}"))
+def _print_moves(done: BundleImport) -> None:
+    for move in done.moves:
+        typer.echo(shown_in_line(f"{done.name}: {move}"))
 
 
 def _counted(n: int, one: str, more: str = "") -> str:

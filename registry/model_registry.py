@@ -97,14 +97,13 @@ class Registry:
 
     def _repr_html_(self) -> str:
         """Return an HTML table of the models for notebooks: versions, aliases and last change."""
-        from rankmill.registry.rendering import time_text
+        from rankmill.registry.rendering import aliases_text, time_text
 
         rows = []
         for name in self.names():
             state = self.state(name)
-            aliases = ", ".join(f"{alias} = {version}" for alias, version in sorted(state.set_aliases().items()))
             newest = state.versions[len(state.versions)].time if state.versions else ""
-            rows.append([name, f"{len(state.versions):,}", aliases, time_text(newest) if newest else ""])
+            rows.append([name, f"{len(state.versions):,}", aliases_text(state.set_aliases()), time_text(newest)])
         facts = {"models": f"{len(rows):,}"} if self.exists() else {"models": "none: not created yet"}
         table = [HtmlTable(["model", "versions", "aliases", "newest version (UTC)"], rows)] if rows else []
         return card(f"Registry {self.root}", facts, table)

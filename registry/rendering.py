@@ -148,6 +148,11 @@ def policy_text(policy: AliasPolicy | None) -> str:
     return "only a passed gate promotes to it" + (f", with {', '.join(asked)}" if asked else "")
 
 
+def aliases_text(aliases: Mapping[str, int]) -> str:
+    """List aliases with their versions."""
+    return ", ".join(f"{alias} = {version}" for alias, version in aliases.items())
+
+
 def time_text(time: str) -> str:
     """Format the time of an entry (UTC), without fractions of a second."""
     return time[:19].replace("T", " ")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -12,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, StringConstraints,
 
 from rankmill.foundation.errors import InputError, IntegrityError
 from rankmill.foundation.records import canonical_json
+from rankmill.foundation.storage.publish import digest_of
 
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 
@@ -61,39 +60,26 @@ def first_fault(error: ValidationError) -> str:
     return f"{where}: {fault['msg']}" if where else fault["msg"]
 
 
-_MIDDLE, _TAIL = b',"sha256":"', b'"}\n'
-_DIGEST = re.compile(rb"[0-9a-f]{64}")
-
-
 def seal(name: str, body: bytes) -> bytes:
     """Return the content of a file with ``body`` and its digest.
 
     >>> seal("entry", b"{}")[:22]
     b'{"entry":{},"sha256":"'
     """
-    return b"".join((_head(name), body, _MIDDLE, hashlib.sha256(body).hexdigest().encode(), _TAIL))
+    return b'{"%b":%b,"sha256":"%b"}\n' % (name.encode(), body, digest_of(body).encode())
 
 
-def unseal(name: str, data: bytes) -> tuple[bytes, bool] | None:
-    """Return the body of a sealed file and whether its digest is right; None if the file is not of this form.
+def unseal(name: str, data: bytes) -> bytes:
+    """Return the body of a sealed file; IntegrityError if it is not exactly what `seal` returns.
 
     >>> unseal("entry", seal("entry", b"{}"))
-    (b'{}', True)
-    >>> unseal("entry", seal("entry", b"{}").replace(b"{}", b"{ }"))
-    (b'{ }', False)
-    >>> unseal("entry", b"torn") is None
-    True
+    b'{}'
     """
-    head, end = _head(name), len(data) - len(_TAIL) - 64
-    body, digest = data[len(head) : max(end - len(_MIDDLE), 0)], data[max(end, 0) : max(end, 0) + 64]
-    formed = data == b"".join((head, body, _MIDDLE, digest, _TAIL)) and body[:1] == b"{" and body[-1:] == b"}"
-    if not (formed and _DIGEST.fullmatch(digest)):
-        return None
-    return body, hashlib.sha256(body).hexdigest().encode() == digest
-
-
-def _head(name: str) -> bytes:
-    return b'{"%b":' % name.encode()
+    around = len(seal(name, b""))
+    body = data[len(name) + 4 : len(data) - around + len(name) + 4]
+    if len(data) < around or seal(name, body) != data or (body[:1], body[-1:]) != (b"{", b"}"):
+        raise IntegrityError("not written by rankmill, truncated, or changed after it was written")
+    return body
 
 
 Number = Annotated[int, Field(ge=1)]
@@ -264,7 +250,7 @@ class Entry(StoredRecord):
     @property
     def digest(self) -> str:
         """Digest of this entry and, through ``prev``, of all entries before it."""
-        return hashlib.sha256(canonical_json(record_json(self))).hexdigest()
+        return digest_of(canonical_json(record_json(self)))
 
     def to_json(self) -> dict[str, JsonValue]:
         """Return the JSON in the file, without the digest."""
@@ -277,17 +263,12 @@ class Entry(StoredRecord):
     @classmethod
     def from_bytes(cls, data: bytes) -> Entry:
         """Read a file; IntegrityError if it is not exactly what `to_bytes` writes."""
-        parts = unseal("entry", data)
-        if parts is None:
-            raise IntegrityError("not an entry of this format: truncated, or not written by rankmill")
-        body, unchanged = parts
-        if not unchanged:
-            raise IntegrityError("the bytes were changed after they were written")
+        body = unseal("entry", data)
         try:
             entry = cls.model_validate_json(body)
         except ValidationError as error:
             unknown = f"this version of rankmill does not know this entry: {first_fault(error)}"
             raise IntegrityError(f"{unknown}; use the version that wrote it, or a later one") from None
         if canonical_json(record_json(entry)) != body:
-            raise IntegrityError("the bytes were changed after they were written")
+            raise IntegrityError("changed after it was written")
         return entry

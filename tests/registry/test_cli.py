@@ -175,7 +175,7 @@ def test_export_and_import(web: Registry, tmp_path: Path) -> None:
     assert told[0] == "imported web as web: 7 new entries of 7"
     assert told[-1] == "web: promoted version 1 to shadow (not set before)"
     assert "web: promoted version 3 to production (before: 2)" in told
-    assert there("import", tar) == "nothing to do: web has all of it, and 7 entries\n"
+    assert there("import", tar) == "nothing to do: web exists here as web\n"
     assert there("list").count("web") == 1
     assert there.json("export", "web", "-o", tar, "--overwrite")["head"] == web.log("web")[-1].digest
     web.promote("web", 1)
