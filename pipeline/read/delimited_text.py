@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from rankmill.foundation.errors import DataRejected, MalformedLine
 from rankmill.foundation.storage.arriving import readable
-from rankmill.pipeline.arrow import as_array, as_numbers, strings_from
+from rankmill.pipeline.arrow import as_array, as_numbers, parts_of, strings_from
 from rankmill.pipeline.options import DEFAULT_BLOCK_BYTES, USUAL_DELIMITERS
 from rankmill.pipeline.read.batch import Quarantine, shorten
 from rankmill.pipeline.read.blocks import (
@@ -38,8 +38,7 @@ from rankmill.pipeline.read.table_rows import Problems
 
 _HEADER_LIMIT = 16 << 20
 _FIRST_BYTES = 1 << 20
-_MOST_LINES = 1 << 17  # parsed at a time: short cells take many times the memory of their text
-_MOST_BYTES = 8 << 20  # parsed at a time, if lines allow it
+_MOST_LINES, _MOST_CELLS = 1 << 17, 1 << 19  # parsed at a time: short cells take many times the memory of their text
 _BLANKS = " \t"
 _NEWLINE, _CR = 10, 13
 _OTHER_NUMBERS = r"[0-9]_[0-9]|[nN]\(|\+-|[\v\f]"
@@ -150,8 +149,7 @@ class DelimitedText:
         if block.number == 0:
             block = replace(block, start=block.data.index(b"\n", block.start) + 1, lines_before=1)
             lines -= 1
-        most = min(_MOST_LINES, 1 + lines * _MOST_BYTES // max(1, block.stop - block.start))
-        for piece, _ in block.pieces(lines, most):
+        for piece, _ in block.pieces(lines, min(_MOST_LINES, 1 + _MOST_CELLS // len(self.header))):
             yield self._parse(piece, wanted)
 
     def texts(self, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
@@ -259,9 +257,10 @@ class DelimitedText:
         row, number = np.nonzero(missing & (places >= 0))
         rows, place = np.unique(row, return_inverse=True)
         cells = pc.split_pattern(lines.take(as_array(rows)), self.delimiter).flatten()
-        texts = self._contents(cells.take(as_array(place * len(self.header) + places[number])))
-        filled = pc.not_equal(texts, pa.scalar("")).to_numpy(zero_copy_only=False)
-        return numbers, OddCells(row[filled], number[filled], texts.filter(as_array(filled)))
+        at = place * len(self.header) + places[number]
+        filled = np.diff(parts_of(cells)[0])[at] > 0
+        texts = self._contents(cells.take(as_array(at[filled])))
+        return numbers, OddCells(row[filled], number[filled], texts)
 
     def _contents(self, cells: pa.Array[Any]) -> pa.Array[Any]:
         """Return what is written in ``cells`` of lines without quotes, perhaps with the end of the line."""

@@ -37,6 +37,8 @@ def without_quotes(text: bytes, mark: bytes) -> tuple[bytes, int | None]:
 
 def with_quoted(cells: pa.Array[Any], delimiter: str) -> pa.Array[Any]:
     """Return the content of ``cells`` of lines without quotes."""
+    if not pc.any(pc.match_substring(cells, "\0")).as_py():
+        return cells
     for hidden, letter in ((_EDGE, ""), (_MARK, delimiter), (_QUOTE, '"')):
         cells = pc.replace_substring(cells, hidden.decode(), letter)
     return cells
