@@ -98,7 +98,7 @@ class TrainFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluateFacts:
-    """The `rankmill.scorer.evaluate.evaluation.EvaluationRecord` of the candidate on ``split``."""
+    """What `rankmill.scorer.evaluate.evaluation.Evaluation.record` returns for the candidate on ``split``."""
 
     split: str
     metrics: Mapping[str, Figure]

@@ -114,13 +114,13 @@ def compare(
     _check(rankings, on, resolved, baseline)
     models = [ranking.trained for ranking in rankings if ranking.trained is not None]
     dataset, scope = (None, None) if on is None else chosen_queries(paths_of(on), resolved.judged.split, models)
-    evaluator = _Evaluator(on, resolved.on_split(None if dataset is None or scope is None else scope.split or ALL))
-    evaluations = evaluator.evaluate_all([ranking.source for ranking in rankings])
+    on_split = resolved.on_split(None if dataset is None or scope is None else scope.split or ALL)
+    evaluations, on_scale = _on_one_scale([ranking.source for ranking in rankings], on, on_split)
     first = evaluations[baseline]
     for ranking, evaluation in zip(rankings, evaluations, strict=True):
         _check_same_queries(evaluation, ranking.name, first, rankings[baseline].name)
     others = [i for i in range(len(rankings)) if i != baseline]
-    groups = {i: evaluator.seed_group(ranking) for i, ranking in enumerate(rankings) if ranking.seeds}
+    groups = _seed_groups(rankings, evaluations, on, on_scale)
     differences = _differences(evaluations, baseline, others, groups, worst, flips)
     return Comparison(
         names=tuple(ranking.name for ranking in rankings),
@@ -133,57 +133,66 @@ def compare(
     )
 
 
-class _Evaluator:
-    """Evaluates rankings with the same options, each model once."""
+Source = Model | PathLike | pa.Table
 
-    def __init__(self, on: PathLike | Sequence[PathLike] | None, options: EvaluationOptions) -> None:
-        self._on, self._options = on, options
-        self._means: dict[str, dict[Metric, float]] = {}
 
-    def evaluate(self, source: Model | PathLike | pa.Table) -> Evaluation:
-        if not isinstance(source, Model):
-            return evaluate_as(self._options.on_split(None), source)
-        if self._on is None:
-            raise InputError(f"no candidates given for the model; name them with {spelled('on')}")
-        evaluation = evaluate_as(self._options, self._on, model=source)
-        self._means[source.sha256] = {
-            metric: mean_of(values[evaluation.can_differ[metric]]) for metric, values in evaluation.values.items()
-        }
-        return evaluation
+def _evaluate(source: Source, on: PathLike | Sequence[PathLike] | None, options: EvaluationOptions) -> Evaluation:
+    """Evaluate a list, or the candidates ``on`` as the model ``source`` ranks them."""
+    if not isinstance(source, Model):
+        return evaluate_as(options.on_split(None), source)
+    if on is None:
+        raise InputError(f"no candidates given for the model; name them with {spelled('on')}")
+    return evaluate_as(options, on, model=source)
 
-    def evaluate_all(self, sources: Sequence[Model | PathLike | pa.Table]) -> list[Evaluation]:
-        """Evaluate all on one scale of grades: sources with a lower highest grade are evaluated again with the highest one."""
-        evaluations = [self.evaluate(source) for source in sources]
-        scales = [self._scales(evaluation) for evaluation in evaluations]
-        highest = {goal: max(scale[goal] for scale in scales) for goal in scales[0]}
-        convention = self._options.convention.but(max_grade=highest.get(""))
-        self._options = replace(
-            self._options, convention=convention, goal_scales={goal: top for goal, top in highest.items() if goal}
-        )
-        return [
-            evaluation if scale == highest else self.evaluate(source)
-            for source, evaluation, scale in zip(sources, evaluations, scales, strict=True)
-        ]
 
-    def _scales(self, evaluation: Evaluation) -> dict[str, int]:
-        """Return the highest grades by which ERR was computed, by goal; the main grade has an empty name, unless its scale was given."""
-        options, scales = self._options, dict(evaluation.goal_scales)
-        if options.convention.policy.max_grade is None and any(
-            metric.name == "err" and not metric.goal for metric in options.metrics
-        ):
-            scales[""] = evaluation.policy.max_grade or 1
-        return scales
+def _on_one_scale(
+    sources: Sequence[Source], on: PathLike | Sequence[PathLike] | None, options: EvaluationOptions
+) -> tuple[list[Evaluation], EvaluationOptions]:
+    """Evaluate all, those with a lower highest grade again with the highest one; also return the options with that one."""
+    evaluations = [_evaluate(source, on, options) for source in sources]
+    scales = [_scales(evaluation, options) for evaluation in evaluations]
+    highest = {goal: max(scale[goal] for scale in scales) for goal in scales[0]}
+    of_goals = {goal: top for goal, top in highest.items() if goal}
+    options = replace(options, convention=options.convention.but(max_grade=highest.get("")), goal_scales=of_goals)
+    return [
+        evaluation if scale == highest else _evaluate(source, on, options)
+        for source, evaluation, scale in zip(sources, evaluations, scales, strict=True)
+    ], options
 
-    def seed_group(self, ranking: Ranking) -> dict[str, dict[Metric, float]]:
-        """Return the means of a model and of its other seeds, by name."""
-        members = {ranking.name: ranking.source, **ranking.seeds}
-        means = {}
-        for name, model in members.items():
+
+def _scales(evaluation: Evaluation, options: EvaluationOptions) -> dict[str, int]:
+    """Return the highest grades by which ERR was computed, by goal; the main grade has an empty name, unless its scale was given."""
+    scales = dict(evaluation.goal_scales)
+    if options.convention.policy.max_grade is None and any(
+        metric.name == "err" and not metric.goal for metric in options.metrics
+    ):
+        scales[""] = evaluation.policy.max_grade or 1
+    return scales
+
+
+def _seed_groups(
+    rankings: Sequence[Ranking],
+    evaluations: Sequence[Evaluation],
+    on: PathLike | Sequence[PathLike] | None,
+    options: EvaluationOptions,
+) -> dict[int, dict[str, dict[Metric, float]]]:
+    """Return the means of each model that has other seeds, and of these, by name; each model is evaluated once."""
+    means: dict[str, dict[Metric, float]] = {}
+    for ranking, evaluation in zip(rankings, evaluations, strict=True):
+        if isinstance(ranking.source, Model):
+            means[ranking.source.sha256] = _means(evaluation)
+    groups: dict[int, dict[str, dict[Metric, float]]] = {}
+    for i, ranking in enumerate(rankings):
+        for name, model in {ranking.name: ranking.source, **ranking.seeds}.items() if ranking.seeds else ():
             if isinstance(model, Model):
-                if model.sha256 not in self._means:
-                    self.evaluate(model)
-                means[name] = self._means[model.sha256]
-        return means
+                if model.sha256 not in means:
+                    means[model.sha256] = _means(_evaluate(model, on, options))
+                groups.setdefault(i, {})[name] = means[model.sha256]
+    return groups
+
+
+def _means(evaluation: Evaluation) -> dict[Metric, float]:
+    return {metric: mean_of(values[evaluation.can_differ[metric]]) for metric, values in evaluation.values.items()}
 
 
 def _differences(

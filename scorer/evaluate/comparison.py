@@ -6,14 +6,14 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from rankmill.foundation.notebook_html import HtmlTable, card
 from rankmill.foundation.records import as_json, left_out
 from rankmill.foundation.terminal import labelled, text_table
-from rankmill.scorer.evaluate.evaluation import IDEAL_WORDS, Evaluation, EvaluationCounts, Figure
+from rankmill.scorer.evaluate.evaluation import IDEAL_WORDS, Evaluation
 from rankmill.scorer.evaluate.train_test_overlap import Scope
-from rankmill.scorer.metrics import Metric, Policy
-from rankmill.scorer.metrics.conventions import Convention
+from rankmill.scorer.metrics import Metric
 from rankmill.scorer.metrics.per_query import TIED
 from rankmill.scorer.metrics.significance import EXACT_UP_TO, FLIP_SEED, REPLICATES, Bootstrap, Paired
 
@@ -45,50 +45,6 @@ class MetricDifference(Paired):
     p: float
     p_holm: float
     seed_noise: SeedNoise | None = left_out()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SignFlips:
-    """How p was computed: number of random sign flips and their seed; all are enumerated if few queries differ."""
-
-    drawn: int
-    seed: int = FLIP_SEED
-    counted_out_up_to: int = EXACT_UP_TO
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankingRecord:
-    """The JSON form of a ranking."""
-
-    name: str
-    metrics: Mapping[Metric, Figure]
-    ideal: str
-    counts: EvaluationCounts
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DifferencesRecord:
-    """The JSON form of a ranking's differences from the baseline."""
-
-    name: str
-    against: str
-    metrics: Mapping[Metric, MetricDifference | None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ComparisonRecord:
-    """The JSON form of a `Comparison`; NaN is None."""
-
-    rankings: tuple[RankingRecord, ...]
-    baseline: str
-    convention: Convention
-    policy: Policy
-    bootstrap: Bootstrap
-    sign_flips: SignFlips
-    tied_within: float
-    comparisons: tuple[DifferencesRecord, ...]
-    notes: tuple[str, ...]
-    scope: Scope | None = left_out()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -126,31 +82,33 @@ class Comparison:
         """The metrics, the same for every ranking."""
         return self.evaluations[0].metrics
 
-    def record(self) -> ComparisonRecord:
-        """Return the JSON form."""
+    def record(self) -> dict[str, Any]:
+        """Return the JSON form; NaN is None."""
         first, baseline = self.evaluations[self.baseline], self.names[self.baseline]
-        return ComparisonRecord(
-            rankings=tuple(
-                RankingRecord(name=name, metrics=each.figures, ideal=each.ideal, counts=each.counts)
-                for name, each in zip(self.names, self.evaluations, strict=True)
-            ),
-            baseline=baseline,
-            convention=first.convention,
-            policy=first.policy,
-            bootstrap=Bootstrap(),
-            sign_flips=SignFlips(drawn=self.flips),
-            tied_within=TIED,
-            comparisons=tuple(
-                DifferencesRecord(name=self.names[i], against=baseline, metrics=by_metric)
+        rankings = [
+            {"name": name, "metrics": each.figures, "ideal": each.ideal, "counts": each.counts}
+            for name, each in zip(self.names, self.evaluations, strict=True)
+        ]
+        facts = {
+            "rankings": rankings,
+            "baseline": baseline,
+            "convention": first.convention,
+            "policy": first.policy,
+            "bootstrap": Bootstrap(),
+            "sign_flips": {"drawn": self.flips, "seed": FLIP_SEED, "counted_out_up_to": EXACT_UP_TO},
+            "tied_within": TIED,
+            "comparisons": [
+                {"name": self.names[i], "against": baseline, "metrics": by_metric}
                 for i, by_metric in self.differences.items()
-            ),
-            notes=self.notes,
-            scope=self.scope,
-        )
+            ],
+            "notes": self.notes,
+            **({} if self.scope is None else {"scope": self.scope}),
+        }
+        return dict(as_json(facts))
 
     def to_json(self) -> str:
         """Return `record` as one JSON object in one line; numbers keep all their digits."""
-        return json.dumps(as_json(self.record()), ensure_ascii=False, allow_nan=False)
+        return json.dumps(self.record(), ensure_ascii=False, allow_nan=False)
 
     def render(self) -> str:
         """Return the report as text."""

@@ -6,12 +6,13 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from rankmill.foundation.notebook_html import HtmlTable, card
-from rankmill.foundation.records import as_json, left_out
+from rankmill.foundation.records import as_json
 from rankmill.foundation.terminal import labelled, text_table
 from rankmill.pipeline.read.grades import note_on_gains
 from rankmill.scorer.evaluate.train_test_overlap import Scope
@@ -114,25 +115,6 @@ class Slices:
         ]
         return [self.by, "queries", "documents", *map(str, metrics)], rows
 
-    def table(self) -> str:
-        """Return the table as text."""
-        return text_table(*self.cells())
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EvaluationRecord:
-    """The JSON form of an `Evaluation`; NaN is None."""
-
-    metrics: Mapping[Metric, Figure]
-    convention: Convention
-    policy: Policy
-    goal_scales: Mapping[str, int] | None = left_out()
-    ideal: str
-    counts: EvaluationCounts
-    scope: Scope | None = left_out()
-    slices: tuple[Slices, ...] | None = left_out()
-    per_query: tuple[Mapping[str, str | float | None], ...] | None = left_out()
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Evaluation:
@@ -191,19 +173,20 @@ class Evaluation:
         kept = self.counts.fewest_kept
         return kept is not None and metric.name not in _OF_THE_TOP and (metric.k is None or metric.k > kept)
 
-    def record(self, *, per_query: bool = False) -> EvaluationRecord:
-        """Return the JSON form, with the values of each query if ``per_query``."""
-        return EvaluationRecord(
-            metrics=self.figures,
-            convention=self.convention,
-            policy=self.policy,
-            goal_scales=self.goal_scales or None,
-            ideal=self.ideal,
-            counts=self.counts,
-            scope=self.scope,
-            slices=self.slices or None,
-            per_query=self._values_per_query() if per_query else None,
-        )
+    def record(self, *, per_query: bool = False) -> dict[str, Any]:
+        """Return the JSON form, with the values of each query if ``per_query``; NaN is None, what is not known has no key."""
+        facts = {
+            "metrics": self.figures,
+            "convention": self.convention,
+            "policy": self.policy,
+            "goal_scales": self.goal_scales or None,
+            "ideal": self.ideal,
+            "counts": self.counts,
+            "scope": self.scope,
+            "slices": self.slices or None,
+            "per_query": self._values_per_query() if per_query else None,
+        }
+        return {name: as_json(value) for name, value in facts.items() if value is not None}
 
     def _values_per_query(self) -> tuple[Mapping[str, str | float | None], ...]:
         columns = [(str(metric), self.values[metric].tolist()) for metric in self.metrics]
@@ -213,14 +196,14 @@ class Evaluation:
 
     def to_json(self, *, per_query: bool = False) -> str:
         """Return `record` as one JSON object in one line; numbers keep all their digits."""
-        return json.dumps(as_json(self.record(per_query=per_query)), ensure_ascii=False, allow_nan=False)
+        return json.dumps(self.record(per_query=per_query), ensure_ascii=False, allow_nan=False)
 
     def render(self, *, per_query: bool = False) -> str:
         """Return the report as text: a table of means, the conventions, and counts of unusual queries."""
         parts = [self._table_of_queries(), ""] if per_query else []
-        parts += [self._table_of_means(), ""]
+        parts += [text_table(*self._cells_of_means()), ""]
         for each in self.slices:
-            parts += [each.table(), labelled("slices", f"{each.by}: {each.how}"), ""]
+            parts += [text_table(*each.cells()), labelled("slices", f"{each.by}: {each.how}"), ""]
         parts += self._notes()
         return "\n".join(parts) + "\n"
 
@@ -238,9 +221,6 @@ class Evaluation:
         ]
         scope = [] if self.scope is None else [f"splits: {self.scope.words()}"]
         return card("Evaluation", facts, tables, [*scope, f"conventions: {self.convention.describe()}"])
-
-    def _table_of_means(self) -> str:
-        return text_table(*self._cells_of_means())
 
     def _cells_of_means(self) -> tuple[list[str], list[list[str]]]:
         rows = []
