@@ -167,19 +167,13 @@ def evaluate_as(
         trained = trained or TrainedModel.of(model)
         opened = _score_candidates(subject, model, trained, options)
     rules, qrels = options.convention, options.qrels
-    if any(metric.name == "err" and not metric.goal for metric in options.metrics):
-        rules = with_scale(rules, opened.scored, qrels, opened.known_grade, opened.counts)
-    evaluation = evaluate_scored(
-        opened.scored,
-        options.metrics,
-        rules,
-        qrels=qrels,
-        grade_counts=opened.counts,
-        complete=judged.complete,
-        goal_scales={**opened.goal_scales, **options.goal_scales},
-        same_documents=model is not None,
-        where=opened.where,
+    by_goal, table = _read_by_goal(
+        opened.scored, options.metrics, qrels, opened.counts, complete=judged.complete, where=opened.where
     )
+    if any(metric.name == "err" and not metric.goal for metric in options.metrics):
+        rules = with_scale(rules, table, qrels, opened.known_grade, opened.counts)
+    scales = _goal_scales(by_goal, options.metrics, {**opened.goal_scales, **options.goal_scales})
+    evaluation = evaluate_lists(by_goal, options.metrics, rules, scales, same_documents=model is not None)
     scope = opened.scope
     if scope is None and trained is not None:
         scope = scope_of_candidates([trained], evaluation.qids)
@@ -288,8 +282,6 @@ def evaluate_scored(
     complete: bool = False,
     goal_scales: Mapping[str, int] = _NO_SCALES,
     replicates: int = REPLICATES,
-    same_documents: bool = False,
-    where: str = "",
 ) -> Evaluation:
     """Evaluate scored lists; the rows of a query may be anywhere in the file, queries are reported by ascending qid.
 
@@ -313,10 +305,6 @@ def evaluate_scored(
         The highest grade of each goal, for ERR; default: the highest in the lists.
     replicates
         For the bootstrap intervals; 0: no intervals.
-    same_documents
-        Other rankings, with which this one may be compared, have the same documents, as those of two models do.
-    where
-        What a table is called in messages: the files of its rows.
 
     Raises
     ------
@@ -326,18 +314,36 @@ def evaluate_scored(
         A score is not a number, a column is missing, a line is malformed, or a document occurs twice in a query.
     """
     metrics = tuple(dict.fromkeys(metrics))
+    by_goal, _ = _read_by_goal(scored, metrics, QrelsFile.of(qrels), grade_counts, complete=complete)
+    scales = _goal_scales(by_goal, metrics, goal_scales)
+    return evaluate_lists(by_goal, metrics, as_convention(policy), scales, replicates)
+
+
+def _read_by_goal(
+    scored: Path | str | pa.Table,
+    metrics: Sequence[Metric],
+    qrels: QrelsFile | None,
+    grade_counts: Path | str | pa.Table | None,
+    *,
+    complete: bool,
+    where: str = "",
+) -> tuple[dict[str, ScoredLists], pa.Table]:
+    """Read lists with the grades of each goal that ``metrics`` name, in ascending order, and the table of the first of them."""
     if not metrics:
         raise InputError("no metric given; name one, for example ndcg@10")
-    by_goal = {
-        goal: read_lists(scored, qrels=qrels, grade_counts=grade_counts, complete=complete, goal=goal, where=where)[0]
+    found = {
+        goal: read_lists(scored, qrels=qrels, grade_counts=grade_counts, complete=complete, goal=goal, where=where)
         for goal in sorted({metric.goal for metric in metrics})
     }
-    scales = {
-        metric.goal: goal_scales.get(metric.goal) or highest_grade(by_goal[metric.goal])
-        for metric in metrics
-        if metric.name == "err" and metric.goal
-    }
-    return evaluate_lists(by_goal, metrics, as_convention(policy), scales, replicates, same_documents=same_documents)
+    return {goal: lists for goal, (lists, _) in found.items()}, next(iter(found.values()))[1]
+
+
+def _goal_scales(
+    by_goal: Mapping[str, ScoredLists], metrics: Sequence[Metric], known: Mapping[str, int]
+) -> dict[str, int]:
+    """Return the highest grade of each goal by which ERR is computed: the ``known`` one, else that of the lists."""
+    goals = [metric.goal for metric in metrics if metric.name == "err" and metric.goal]
+    return {goal: known.get(goal) or highest_grade(by_goal[goal]) for goal in goals}
 
 
 def evaluate_lists(
@@ -345,14 +351,15 @@ def evaluate_lists(
     metrics: tuple[Metric, ...],
     convention: Convention,
     goal_scales: Mapping[str, int],
-    replicates: int,
+    replicates: int = REPLICATES,
     *,
     same_documents: bool = False,
 ) -> Evaluation:
     """Evaluate lists, each metric under the policy that the convention has for it.
 
     ``by_goal`` has the same lists with the grades of each goal in ascending order, the main ones with an empty name; the first
-    of them are counted.
+    of them are counted.  ``same_documents``: other rankings, with which this one may be compared, have the same documents, as
+    those of two models do.
     """
     by_policy: dict[tuple[str, Policy], list[Metric]] = {}
     for metric in metrics:
@@ -369,11 +376,7 @@ def evaluate_lists(
         known = lists if same_documents else lists.with_all_known()
         can_differ |= (queries if known is lists else prepared(known, policy)).can_differ(some)
     lists = next(iter(by_goal.values()))
-    queries = prepared(lists, convention.policy)
-    sizes = np.diff(lists.starts)
     facts = _facts(lists, convention.policy)
-    cut = facts.n_documents > sizes
-    n_documents, n_tied = int(sizes.sum()), int(count_tied(lists.scores, lists.starts))
     return Evaluation(
         metrics=metrics,
         convention=convention,
@@ -384,29 +387,34 @@ def evaluate_lists(
         can_differ=can_differ,
         facts=facts,
         intervals={
-            metric: percentile_interval(
-                values[metric], weights=weights[metric], replicates=replicates, seed=BOOTSTRAP_SEED
-            )
+            metric: percentile_interval(of_metric, weights=weights[metric], replicates=replicates, seed=BOOTSTRAP_SEED)
             if replicates
             else None
-            for metric in metrics
+            for metric, of_metric in values.items()
         },
-        counts=EvaluationCounts(
-            n_queries=len(lists.qids),
-            n_documents=n_documents,
-            n_nothing_relevant=int(queries.nothing_relevant(Metric("err")).sum()),
-            n_below_relevant_from=int(queries.nothing_relevant(Metric("map")).sum()),
-            n_single_document=int(np.count_nonzero(sizes == 1)),
-            n_one_grade=int(np.count_nonzero((sizes > 1) & ~queries_that_differ(lists.grades, lists.starts))),
-            n_tied_documents=n_tied,
-            tied_share=n_tied / n_documents if n_documents else 0.0,
-            n_unjudged_documents=lists.n_unjudged_documents,
-            n_unjudged_queries=lists.n_unjudged_queries,
-            n_missing_queries=lists.n_missing_queries,
-            n_cut_queries=int(np.count_nonzero(cut)),
-            fewest_kept=int(sizes[cut].min()) if cut.any() else None,
-        ),
+        counts=_counts(lists, facts, convention.policy),
         goal_scales=goal_scales,
+    )
+
+
+def _counts(lists: ScoredLists, facts: JudgedQueries, policy: Policy) -> EvaluationCounts:
+    queries, sizes = prepared(lists, policy), np.diff(lists.starts)
+    n_documents, n_tied = int(sizes.sum()), int(count_tied(lists.scores, lists.starts))
+    cut = facts.n_documents > sizes
+    return EvaluationCounts(
+        n_queries=len(lists.qids),
+        n_documents=n_documents,
+        n_nothing_relevant=int(queries.nothing_relevant(Metric("err")).sum()),
+        n_below_relevant_from=int(queries.nothing_relevant(Metric("map")).sum()),
+        n_single_document=int(np.count_nonzero(sizes == 1)),
+        n_one_grade=int(np.count_nonzero((sizes > 1) & ~queries_that_differ(lists.grades, lists.starts))),
+        n_tied_documents=n_tied,
+        tied_share=n_tied / n_documents if n_documents else 0.0,
+        n_unjudged_documents=lists.n_unjudged_documents,
+        n_unjudged_queries=lists.n_unjudged_queries,
+        n_missing_queries=lists.n_missing_queries,
+        n_cut_queries=int(np.count_nonzero(cut)),
+        fewest_kept=int(sizes[cut].min()) if cut.any() else None,
     )
 
 

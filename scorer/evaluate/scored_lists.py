@@ -6,7 +6,6 @@ What `rerank` recorded about a list is read here, too: the highest grade of the 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -150,18 +149,21 @@ def recorded_facts(scored: Path, *, with_counts: bool) -> tuple[Path | None, int
 
 def with_scale(
     rules: Convention,
-    scored: Path | pa.Table,
-    qrels: str | os.PathLike[str] | QrelsFile | None,
+    table: pa.Table,
+    qrels: QrelsFile | None,
     known_grade: int | None,
-    counts: Path | None = None,
+    counts: pa.Table | Path | None = None,
 ) -> Convention:
     """Complete ``rules`` without a highest grade: with ``known_grade``, else the highest grade in the data.
 
-    ``counts`` has the other grades of lists that were cut to the top k.
+    ``table`` has the scored rows with their grades, ``counts`` the other grades of lists that were cut to the top k.
     """
     if rules.policy.max_grade is not None:
         return rules
-    highest = known_grade or _highest_grade(scored, QrelsFile.of(qrels), counts)
+    highest = known_grade
+    if not highest:
+        tables = [table if qrels is None else qrels.table] + ([] if counts is None else [read_grade_counts(counts)])
+        highest = max(1, *(pc.max(each["grade"]).as_py() or 1 for each in tables if "grade" in each.column_names))
     return rules.but(max_grade=_checked_scale(highest))
 
 
@@ -397,14 +399,3 @@ def _has_grades(path: Path) -> bool:
     """Return whether any row of a Parquet list has a grade; otherwise it has no grade counts either."""
     scored = read_scored(path)
     return "grade" in scored.column_names and scored["grade"].null_count < scored.num_rows
-
-
-def _highest_grade(scored: Path | pa.Table, qrels: QrelsFile | None, counts: Path | None) -> int:
-    if qrels is not None:
-        table = qrels.table
-    else:
-        table = as_scored(scored, "scored table") if isinstance(scored, pa.Table) else read_scored(scored)
-    if "grade" not in table.column_names:
-        return 1  # nothing to evaluate: evaluate_scored reports it
-    tables = [table] if counts is None else [table, read_grade_counts(counts)]
-    return max(1, *(pc.max(each["grade"]).as_py() or 1 for each in tables))

@@ -192,7 +192,7 @@ def _read(
     if metric.name == "err" and metric.goal:
         rules = rules.but(max_grade=highest_grade(lists))
     elif metric.name == "err":
-        rules = with_scale(rules, scored, judged, known_grade, counts)
+        rules = with_scale(rules, table, judged, known_grade, counts)
     return lists, table, rules
 
 
