@@ -101,7 +101,7 @@ def _settle(child, node, crew, bins, rules, nodes, search):
         if key > best_key or (key == best_key and splits[child, worker, 0] < splits[child, best, 0]):
             best = worker
     gain, split = search.gains[child, best], splits[child, best]
-    if not (may_split(table, node, rules) and gain > 0.0):
+    if not (may_split(table, node, rules.min_rows, rules.max_depth) and gain > 0.0):
         release_slot(nodes, node)
         return
     table[node, FEATURE] = split[0]
@@ -120,62 +120,52 @@ def _settle(child, node, crew, bins, rules, nodes, search):
 
 
 @kernel(inline="always")
-def _search_refused(crew, node, bins, rows, derivatives, rules, nodes, histograms, search, extras):
-    """Search a node again after its split left a side too small, now counting rows of each side.  False: stop."""
-    state = nodes.state
-    first_feature, last_feature = counted_features(crew, bins.n_bins.shape[0])
-    child = np.int64(0)
-    if state[COUNT_BOTH] and not _count(crew, node, bins, rows, nodes.table, histograms):
-        return False
-    if state[SEARCH_ANEW]:
-        search_node(crew, child, node, first_feature, last_feature, bins, rules, nodes, histograms, search, extras)
-    search_counted(
-        crew, node, state[SUM_HESSIANS] != 0, first_feature, last_feature, bins, rows.rows, derivatives.hessians,
-        rules, nodes, histograms, search, extras,
-    )  # fmt: skip
-    if not meet(crew):
-        return False
-    if crew.worker == 0:
-        tick(crew, SEARCHING)
-        _settle(child, node, crew, bins, rules, nodes, search)
-    return True
+def _search_waiting(crew, bins, rows, derivatives, rules, nodes, histograms, search, pairs, extras):
+    """Count and search the children of the last split, or again the node whose split left a side too small.  False: stop.
 
-
-@kernel(inline="always")
-def _search_children(crew, bins, rows, rules, nodes, histograms, pairs, search, extras):
-    """Count the smaller child, subtract it from its parent, and search both.  False: stop."""
+    Of children only the smaller one is counted, and the larger one is the rest of their parent.  A node is searched again with the
+    rows of each side counted.  Each kernel is called at one place, as every call takes long to compile.
+    """
     table, pool, state = nodes.table, histograms.pool, nodes.state
-    small, large, both = state[SMALL], state[LARGE], state[COUNT_BOTH]
-    first_feature, last_feature = own_features(crew, bins.n_bins.shape[0])
-    one, other = np.int64(0), np.int64(1)  # index of each child; variables instead of literals, see NO and YES
-    if large >= 0 and both:
-        if not (_count(crew, large, bins, rows, table, histograms) and meet(crew)):
-            return False
-    if not state[COUNTED] and not _count(crew, small, bins, rows, table, histograms):
-        return False
+    again, both = state[REFUSED] >= 0, state[COUNT_BOTH] != 0
+    one, other = state[REFUSED] if again else state[SMALL], np.int64(-1) if again else state[LARGE]
+    for step in range(2):
+        node = one if step == 1 else other
+        if node >= 0 and (both if again or step == 0 else state[COUNTED] == 0):
+            if not _count(crew, node, bins, rows, table, histograms):
+                return False
+            if step == 0 and not meet(crew):  # the next count uses the same buffers for edges
+                return False
     tick(crew, COUNTING)
-    search_small = may_split(table, small, rules)
-    search_large = large >= 0 and may_split(table, large, rules)
-    if search_small:
-        search_node(crew, one, small, first_feature, last_feature, bins, rules, nodes, histograms, search, extras)
-    if search_large:
-        if not both:
-            subtract(pool[table[large, SLOT]], pool[table[small, SLOT]], bins.n_bins, first_feature, last_feature)
-        search_node(crew, other, large, first_feature, last_feature, bins, rules, nodes, histograms, search, extras)
+    first_feature, last_feature = own_features(crew, bins.n_bins.shape[0])
+    if again:
+        first_feature, last_feature = counted_features(crew, bins.n_bins.shape[0])
+    for child in range(2):
+        node = one if child == 0 else other
+        if node >= 0 and may_split(table, node, rules.min_rows, rules.max_depth) and (not again or state[SEARCH_ANEW]):
+            if child == 1 and not both:
+                subtract(pool[table[node, SLOT]], pool[table[one, SLOT]], bins.n_bins, first_feature, last_feature)
+            search_node(crew, child, node, first_feature, last_feature, bins, rules, nodes, histograms, search, extras)
+    if again:
+        search_counted(
+            crew, one, state[SUM_HESSIANS] != 0, first_feature, last_feature, bins, rows.rows, derivatives.hessians,
+            rules, nodes, histograms, search, extras,
+        )  # fmt: skip
     if not meet(crew):
         return False
     if pairs is not None:
-        if search_small:
-            search_node_by_pairs(crew, one, small, bins, rows, rules, nodes, histograms, pairs, search)
-        if search_large:
-            search_node_by_pairs(crew, other, large, bins, rows, rules, nodes, histograms, pairs, search)
+        for child in range(2):
+            node = one if child == 0 else other
+            if node >= 0 and may_split(table, node, rules.min_rows, rules.max_depth):
+                search_node_by_pairs(crew, child, node, bins, rows, rules, nodes, histograms, pairs, search)
         if not meet(crew):
             return False
     if crew.worker == 0:
         tick(crew, SEARCHING)
-        _settle(one, small, crew, bins, rules, nodes, search)
-        if large >= 0:
-            _settle(other, large, crew, bins, rules, nodes, search)
+        for child in range(2):
+            node = one if child == 0 else other
+            if node >= 0:
+                _settle(child, node, crew, bins, rules, nodes, search)
     return True
 
 
@@ -222,7 +212,9 @@ def _split(node, own_left, n_left, bins, rules, nodes, extras):
     if extras is not None:
         for child in range(left, left + 2):
             narrow_groups(node, child, table[node, FEATURE], bins, nodes)
-    if state[N_LEAVES] == rules.max_leaves or not (may_split(table, left, rules) or may_split(table, left + 1, rules)):
+    splits_on = may_split(table, left, rules.min_rows, rules.max_depth)
+    splits_on |= may_split(table, left + 1, rules.min_rows, rules.max_depth)
+    if state[N_LEAVES] == rules.max_leaves or not splits_on:
         release_slot(nodes, node)
         release_next_slot(nodes, node)
         return
@@ -272,11 +264,8 @@ def judge(crew, node, own_left, n_left, bins, rows, derivatives, rules, nodes, p
 def take_node(crew, bins, rows, derivatives, rules, nodes, histograms, search, pairs, extras):
     """Search the nodes that wait for it, and take the best one that may be split; False: there is none, or stop."""
     state = nodes.state
-    if state[REFUSED] >= 0:
-        if not _search_refused(crew, state[REFUSED], bins, rows, derivatives, rules, nodes, histograms, search, extras):
-            return False
-    elif state[SMALL] >= 0:
-        if not _search_children(crew, bins, rows, rules, nodes, histograms, pairs, search, extras):
+    if state[REFUSED] >= 0 or state[SMALL] >= 0:
+        if not _search_waiting(crew, bins, rows, derivatives, rules, nodes, histograms, search, pairs, extras):
             return False
     if crew.worker == 0:
         state[NODE] = -1

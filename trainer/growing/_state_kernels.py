@@ -335,10 +335,10 @@ def add_up_histograms(crew, first_slot, n_slots):
 
 
 @inner_kernel
-def may_split(table, node, rules):
+def may_split(table, node, min_rows, max_depth):
     """Return whether a node has enough rows for two leaves and is above the maximum depth."""
-    enough = table[node, ROWS] >= 2 * rules.min_rows
-    return enough and (rules.max_depth == 0 or table[node, DEPTH] < rules.max_depth)
+    enough = table[node, ROWS] >= 2 * min_rows
+    return enough and (max_depth == 0 or table[node, DEPTH] < max_depth)
 
 
 @inner_kernel
