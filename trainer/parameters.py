@@ -41,7 +41,6 @@ STEP_SEARCHES = ("none", "line")
 L2_SCALES = (NONE, "mean_hessian")
 BOOTSTRAPS = _, BAYESIAN, MVS, GOSS = (NONE, "bayesian", "mvs", "goss")
 BOOSTINGS = GBDT, DART, RF = ("gbdt", "dart", "rf")
-BY_GRADIENT = (MVS, GOSS)  # draw by gradients, which no one knows before the step
 BOOTSTRAP_UNITS = QUERY, DOCUMENT = ("query", "document")
 LEAF_ROWS = ("sample", ALL)
 COMPARE_BY = VALID, FOLDS = ("valid", "folds")

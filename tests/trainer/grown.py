@@ -8,7 +8,8 @@ import numpy as np
 
 from rankmill.trainer.data.layout import BlockedBins
 from rankmill.trainer.growing.controls import Controls
-from rankmill.trainer.growing.grower import Grower, LeafRules
+from rankmill.trainer.growing.grower import Grower
+from rankmill.trainer.growing.leaves import LeafRules
 from rankmill.trainer.objectives.registry import criterion_of, objective_of, takes_exact_steps
 from rankmill.trainer.workers import Team
 from tests.trainer.fixed import fixed

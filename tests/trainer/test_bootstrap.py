@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from rankmill.trainer.growing.grower import LeafRules
+from rankmill.trainer.growing.leaves import LeafRules
 from rankmill.trainer.rounds.sampling import BootstrapWeights, RoundSample, Sampler, chances_of
 from rankmill.trainer.workers import Team
 from tests.naive_growth import nodes_of

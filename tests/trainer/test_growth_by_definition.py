@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rankmill.trainer.growing.grower import LeafRules, SplitNoise
+from rankmill.trainer.growing.grower import SplitNoise
+from rankmill.trainer.growing.leaves import LeafRules
 from rankmill.trainer.objectives.protocol import PairHessians
 from tests.naive_growth import Growth
 from tests.trainer.grown import TOP, grown, names_of, rules_of, small_case

@@ -49,6 +49,7 @@ from rankmill.trainer.candidates.version_facts import (
 from rankmill.trainer.clicks.naive_beside import click_facts, naive_of
 from rankmill.trainer.cluster.train_on_cluster import train_on_cluster
 from rankmill.trainer.data.measured_queries import check_decides
+from rankmill.trainer.data.rows import RankedRows
 from rankmill.trainer.data.training_rows import read_columns
 from rankmill.trainer.options import SeedOptions
 from rankmill.trainer.parameters import NONE, TrainParameters
@@ -217,7 +218,9 @@ def train_candidate(
     trainings = []
     for i, number in enumerate(numbers, 1):
         which = f"seed {number}, {i} of {len(numbers)}" if len(numbers) > 1 else None
-        trainings.append(_trained(dataset, replace(parameters, seed=number), options, seeds.splits, which))
+        trainings.append(
+            _trained(dataset, replace(parameters, seed=number), options, seeds.splits, which, plan.columns)
+        )
     several = len(numbers) > 1
     chosen: int | None = None
     if seeds.choose == "average" and several:
@@ -243,12 +246,17 @@ def train_candidate(
         choose=seeds.choose,
         chosen=chosen,
         noise_floor=noise,
-        plan=plan,
+        plan=replace(plan, columns=None),
     )
 
 
 def _trained(
-    dataset: Dataset, parameters: TrainParameters, options: TrainingOptions, splits: Sequence[str], which: str | None
+    dataset: Dataset,
+    parameters: TrainParameters,
+    options: TrainingOptions,
+    splits: Sequence[str],
+    which: str | None,
+    columns: RankedRows | None = None,
 ) -> SeedTraining:
     """Train with one seed, or return the kept training; ``which``: a line for people if there are several trainings."""
     base, say = options.base_model, options.on_message
@@ -263,7 +271,7 @@ def _trained(
             checkpoints = Checkpoints(options.checkpoint, key, options.checkpoint_every, say)
         options = replace(options, on_round=_listener(options))
         if options.cluster is None:
-            found = training.train(dataset, parameters, options, checkpoints)
+            found = training.train(dataset, parameters, options, checkpoints, columns)
         else:
             found = train_on_cluster(dataset, parameters, options, checkpoints, options.cluster, key)
         found = replace(found, intervals=intervals_of(found.by_query))

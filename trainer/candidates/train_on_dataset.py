@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import ceil, prod
 
 from rankmill.foundation.errors import TrainingDataRejected
 from rankmill.foundation.records import JSON, as_json, left_out
 from rankmill.pipeline.bins.layout import BLOCK_WIDTH, blocks_shape, lanes_of, n_lanes
-from rankmill.pipeline.bins.spec import BinSpec
 from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.dataset.goals import check_goal
 from rankmill.scorer.metrics import Metric, parse_metric
 from rankmill.trainer.candidates.combined_forests import BaseModel, after_base
-from rankmill.trainer.data.rows import TrainingData, watched
+from rankmill.trainer.data.rows import RankedRows, TrainingData, watched
 from rankmill.trainer.data.shard import span_of
 from rankmill.trainer.data.target_encoding import features_to_encode
 from rankmill.trainer.data.training_rows import (
@@ -34,9 +33,10 @@ from rankmill.trainer.objectives.protocol import ROWS, Objective, array_bytes
 from rankmill.trainer.objectives.registry import criterion_of, objective_of, takes_exact_steps
 from rankmill.trainer.parameters import BOTH, GBDT, NONE, TrainParameters
 from rankmill.trainer.presets import choices_line, shape_of_dataset, with_preset
-from rankmill.trainer.rounds.boosting import FEWEST_DRAWN_PAIRS, directions_of
+from rankmill.trainer.rounds.boosting import directions_of
 from rankmill.trainer.rounds.checkpoints import Checkpoints
 from rankmill.trainer.rounds.early_stopping import DEVIANCE, measures_of
+from rankmill.trainer.rounds.members import FEWEST_DRAWN_PAIRS
 from rankmill.trainer.rounds.resuming import check_resumable
 from rankmill.trainer.rounds.train_on_rows import NOTHING_MORE, cross_validate_rows, fit, with_first_eval_set
 from rankmill.trainer.rounds.training_result import CrossValidation, TrainingResult
@@ -80,6 +80,7 @@ class TrainingPlan:
     bins: str  # which binned copy of the dataset is used
     choices: str = ""  # what the preset chose, in words
     n_encoded: int = 0  # columns of encoded categories
+    columns: RankedRows | None = field(default=None, repr=False, compare=False)  # of the train split, without bins
 
     @property
     def bin_bytes(self) -> int:
@@ -215,6 +216,7 @@ def plan_of(dataset: Dataset, parameters: TrainParameters, options: TrainingOpti
         bins=f"{bins.max_bin} bins ({bins.binspec[:12]})",
         choices=choices_line(given, parameters),
         n_encoded=len(encoded),
+        columns=whole,
     )
 
 
@@ -235,6 +237,7 @@ def train(
     parameters: TrainParameters | None = None,
     options: TrainingOptions = DEFAULT_OPTIONS,
     checkpoints: Checkpoints | None = None,
+    columns: RankedRows | None = None,
 ) -> TrainingResult:
     """Train on the train split of a binned dataset; measure its valid split if it has one.
 
@@ -252,6 +255,8 @@ def train(
     checkpoints
         Where to write checkpoints, and where a killed training resumes.  The caller clears them after saving the result;
         :func:`rankmill.trainer.rounds.checkpoints.training_key` makes the key.
+    columns
+        Those of the plan, so that they are not read again.
 
     Raises
     ------
@@ -267,7 +272,7 @@ def train(
     base, resume = _base_of(dataset, parameters, options), options.resume
     if resume is not None:
         options = replace(options, resume=replace(resume, forest=after_base(resume.forest, base)))
-    data = data_of(dataset, parameters, options)
+    data = data_of(dataset, parameters, options, columns)
     if base is not None:
         train_rows, *others = (
             replace(rows, offsets=base.offsets(rows.offsets, dataset.feature_batches(split, base.needed)))
@@ -278,13 +283,25 @@ def train(
     return result if base is None else replace(result, forest=base.joined(result.forest))
 
 
-def data_of(dataset: Dataset, parameters: TrainParameters, options: TrainingOptions) -> TrainingData:
+def data_of(
+    dataset: Dataset, parameters: TrainParameters, options: TrainingOptions, columns: RankedRows | None = None
+) -> TrainingData:
     """Return the train split and, as eval set, the valid split if there is one; errors as :func:`train`."""
     binspec = dataset.binspec()
-    data = _training_data(dataset, binspec, parameters)
-    valid = read_rows(dataset, "valid", binspec, parameters)
-    return replace(
-        data, eval_sets=[("valid", watched(valid, span_of(valid.starts, options.shard)))] if valid.n_rows else []
+    rows, valid = (
+        read_rows(dataset, split, binspec, parameters, known) for split, known in (("train", columns), ("valid", None))
+    )
+    if rows.n_rows == 0:
+        raise TrainingDataRejected(f"{dataset.path}: the train split is empty; ingest data for it")
+    return TrainingData(
+        train=rows,
+        eval_sets=[("valid", watched(valid, span_of(valid.starts, options.shard)))] if valid.n_rows else [],
+        edges=[feature.edges for feature in binspec.features],
+        categories=categories_of(dataset, binspec),
+        feature_names=dataset.feature_names,
+        max_grade=dataset.max_grade,
+        goal_max_grades=dataset.goals,
+        info=facts_of_data(dataset, binspec.digest),
     )
 
 
@@ -315,22 +332,6 @@ def _base_of(dataset: Dataset, parameters: TrainParameters, options: TrainingOpt
         return None
     categorical = dataset.binspec().categories
     return BaseModel(options.base_model.forest, dataset.feature_names, parameters.monotone, categorical)
-
-
-def _training_data(dataset: Dataset, binspec: BinSpec, parameters: TrainParameters) -> TrainingData:
-    """Return the train split without eval sets."""
-    rows = read_rows(dataset, "train", binspec, parameters)
-    if rows.n_rows == 0:
-        raise TrainingDataRejected(f"{dataset.path}: the train split is empty; ingest data for it")
-    return TrainingData(
-        train=rows,
-        edges=[feature.edges for feature in binspec.features],
-        categories=categories_of(dataset, binspec),
-        feature_names=dataset.feature_names,
-        max_grade=dataset.max_grade,
-        goal_max_grades=dataset.goals,
-        info=facts_of_data(dataset, binspec.digest),
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -103,39 +103,42 @@ class RankedRows:
         return np.arange(self.n_queries, dtype=np.int64) if self.names is None else self.names
 
     def of_queries(self, chosen: npt.NDArray[np.bool_], *, row_major: bool = False) -> RankedRows:
-        """Return the rows of the ``chosen`` queries (n_queries,); bins, if there are any, must be in the trainer's own layout.
+        """Return the rows of the ``chosen`` queries (n_queries,): see :meth:`in_order`."""
+        return self.in_order(np.flatnonzero(chosen), row_major=row_major)
+
+    def in_order(self, queries: npt.NDArray[np.intp], *, row_major: bool = False) -> RankedRows:
+        """Return the rows of these ``queries``, one after another; bins, if there are any, must be in the trainer's own layout.
 
         The bins of the result are in the same layout, or in batches if ``row_major``, as eval sets need them.
         """
         if not isinstance(self.bins, BlockedBins) and self.bins != ():
             raise TypeError("rows are chosen from blocks of bins")
-        sizes = np.diff(self.starts)
-        of_row = np.repeat(chosen, sizes)
-        at = np.flatnonzero(of_row)
-
+        at, starts = places_of(self.starts, queries)
         bins: Iterable[Bins] | BlockedBins = ()
         if isinstance(self.bins, BlockedBins):
             bins = self.bins.batches(at) if row_major else self.bins.of_rows(at)
         pairs = self.pairs
         if pairs is not None:
-            place, in_pairs = np.cumsum(of_row, dtype=np.int32) - np.int32(1), np.repeat(chosen, np.diff(pairs.starts))
+            row_now = np.zeros(self.n_rows, dtype=np.int32)
+            row_now[at] = np.arange(len(at), dtype=np.int32)
+            which, pair_starts = places_of(pairs.starts, queries)
             pairs = PreferencePairs(
-                better=place[pairs.better[in_pairs]],
-                worse=place[pairs.worse[in_pairs]],
-                weight=pairs.weight[in_pairs],
-                probability=pairs.probability[in_pairs],
-                starts=_starts_of(np.diff(pairs.starts)[chosen]),
+                better=row_now[pairs.better[which]],
+                worse=row_now[pairs.worse[which]],
+                weight=pairs.weight[which],
+                probability=pairs.probability[which],
+                starts=pair_starts,
             )
         columns = {name: getattr(self, name) for name in COLUMNS} | {"names": self.query_names}
         return RankedRows(
             grades=self.grades[at],
-            starts=_starts_of(sizes[chosen]),
+            starts=starts,
             bins=bins,
             pairs=pairs,
             codes={name: values[at] for name, values in self.codes.items()},
             goals={name: values[at] for name, values in self.goals.items()},
             **{
-                name: None if values is None else values[chosen if COLUMNS[name].of_queries else at]
+                name: None if values is None else values[queries if COLUMNS[name].of_queries else at]
                 for name, values in columns.items()
             },
         )
@@ -288,6 +291,19 @@ def watched(rows: RankedRows, span: Span | None = None) -> RankedRows:
         return rows
     first, last = (0, rows.n_rows) if span is None else (span.first, span.last)
     return replace(rows, bins=rows.bins.batches(np.arange(first, last)))
+
+
+def places_of(
+    starts: npt.NDArray[np.int64], parts: npt.NDArray[np.intp]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return the places of these ``parts``, one after another, of those that begin at ``starts``, and where each begins then.
+
+    >>> places_of(np.array([0, 2, 5]), np.array([1, 0]))
+    (array([2, 3, 4, 0, 1]), array([0, 3, 5]))
+    """
+    sizes = np.diff(starts)[parts]
+    begins = _starts_of(sizes)
+    return np.repeat(starts[:-1][parts] - begins[:-1], sizes) + np.arange(begins[-1]), begins
 
 
 def has_two_grades(grades: npt.NDArray[np.int32], starts: npt.NDArray[np.int64]) -> bool:

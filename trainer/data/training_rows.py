@@ -25,12 +25,16 @@ from rankmill.trainer.parameters import BOTH, GRADES, PAIRS, TrainParameters
 _NAMES_SALT = 0x2545F4914F6CDD1D  # says nothing about buckets and splits, which are hashes of the same ids
 
 
-def read_rows(dataset: Dataset, split: str, binspec: BinSpec, parameters: TrainParameters) -> RankedRows:
-    """Return the rows of ``split`` with all columns that the objective can use; bins are mapped from the dataset."""
+def read_rows(
+    dataset: Dataset, split: str, binspec: BinSpec, parameters: TrainParameters, columns: RankedRows | None = None
+) -> RankedRows:
+    """Return the rows of ``split`` with all columns that the objective can use; bins are mapped from the dataset.
+
+    ``columns`` is the result of :func:`read_columns` if they have been read already.
+    """
     encoded = features_to_encode(binspec, parameters.encode_above)
-    columns = read_columns(dataset, split, parameters)
     return replace(
-        columns,
+        read_columns(dataset, split, parameters) if columns is None else columns,
         bins=BlockedBins(dataset.bin_words(split, binspec.digest), binspec.n_bins),
         codes={name: _column(dataset, split, name) for name in encoded},
     )

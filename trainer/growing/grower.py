@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from ctypes import CFUNCTYPE, c_int64, c_void_p, cast
 from dataclasses import dataclass
 from math import sqrt
@@ -22,6 +21,7 @@ from rankmill.trainer.growing._histogram_kernels import total_and_least
 from rankmill.trainer.growing._pair_search_kernels import KEYS, PAIR_STEPS, pack_pairs
 from rankmill.trainer.growing.controls import Controls
 from rankmill.trainer.growing.histogram import DEFAULT_POOL_BYTES, HistogramPool, PackingScale, scales_of, total_of
+from rankmill.trainer.growing.leaves import GrownNodes, LeafRules, shrunk, values_of
 from rankmill.trainer.growing.tree import Tree, add_tree
 from rankmill.trainer.objectives.protocol import PairHessians
 from rankmill.trainer.parameters import NONE, TrainParameters
@@ -40,34 +40,6 @@ _POLICIES = {
 }
 
 PHASES = ("histograms", "split search", "choice of nodes", "partition")  # in the order of the ticks of the kernels
-
-
-LeafSteps = Callable[
-    [npt.NDArray[np.int32], npt.NDArray[np.int64], Team], npt.NDArray[np.float64] | None
-]  # rows in the order of leaves, the start of each leaf in them, the team
-
-InsideLeaves = Callable[[npt.NDArray[np.int32], int], npt.NDArray[np.float64]]  # leaf of every row, number of leaves
-
-
-@dataclass(frozen=True, slots=True)
-class LeafRules:
-    """How leaf values differ from a Newton step over the rows that the tree was grown from.
-
-    Attributes
-    ----------
-    inside
-        For exact steps, -G / (H - 2 C + lambda): called with the leaf of every row (n_rows,) int32, -1 for none, and how
-        many leaves there are; returns C of each, the hessian of all pairs inside it.
-    steps
-        Called with rows, the starts of leaves in them, and the team; returns the step of each leaf, or None for Newton's.
-    of_all
-        (g, h), both (n_rows,), from which leaf values are computed, over all rows; None: those that the tree was grown
-        from, over its rows.
-    """
-
-    inside: InsideLeaves | None = None
-    steps: LeafSteps | None = None
-    of_all: tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,7 +319,7 @@ class Grower:
         """
         p, total = self._parameters, int(self._nodes.table[0, table.TOTAL])
         g, h = (total >> 32) / scale.gradient, (total & 0xFFFFFFFF) / scale.hessian + self._lambdas[0]
-        step = float(self._shrunk(np.array(g)) / -h) if h > 0.0 else 0.0
+        step = float(shrunk(np.array(g), p.lambda_l1) / -h) if h > 0.0 else 0.0
         most = p.max_delta_step if by_h and p.max_delta_step else np.inf
         self._nodes.ranges[0, 2] = min(max(step, -most), most)  # the root has none above it
         least_h = max(1.0, p.min_hessian_in_leaf * scale.hessian) if by_h else 1.0
@@ -475,31 +447,13 @@ class Grower:
         sums[leaves] = self._leaf_sums(gradients, hessians, scale, order, starts)
         self._span.add_up(sums.reshape(-1))  # in the order of nodes, which all processes share
         row_kernels.add_children(left, sums)
-        hessian = sums[:, 1] / scale.hessian + self._lambdas[1]
-        # may be false in a tree of one leaf, or in oblivious trees
-        enough = sums[:, 1] >= p.min_hessian_in_leaf * scale.hessian
-        values = np.zeros(len(nodes), dtype=SCORE)
-        slopes = self._shrunk(sums[:, 0] / scale.gradient)
-        np.divide(-slopes, hessian, out=values, where=enough & (hessian > 0.0))
-        if rules.inside is not None:
-            inside = rules.inside(self._leaf_of_row(order, starts), len(leaves))
-            values[leaves] = self._exact_steps(sums[leaves], scale, inside)
-            _average_over_children(nodes, values)
+        inside = None if rules.inside is None else rules.inside(self._leaf_of_row(order, starts), len(leaves))
         own = None if rules.steps is None else rules.steps(order[: starts[-1]], starts, self._team)
-        if own is not None:
-            values[leaves] = own
-            _average_over_children(nodes, values)
-        if p.max_delta_step > 0.0:
-            np.clip(values, -p.max_delta_step, p.max_delta_step, out=values)
-        if p.path_smooth > 0.0:
-            self._smooth(nodes, values, bounded=by_h and not self._oblivious)
-        if self._oblivious:
-            self._keep_parents_value(nodes, enough & (sums[:, 1] > 0), values)
-        if by_h and not self._oblivious:
-            np.clip(values, *self._nodes.ranges[: len(nodes), :2].T, out=values)
-        elif self._monotone.any():
-            self._keep_directions(nodes, values)
-        values *= p.learning_rate
+        low, high = self._nodes.ranges[: len(nodes), :2].T
+        grown = GrownNodes(left, nodes[:, table.FEATURE], nodes[:, table.ROWS], low, high)
+        values = values_of(
+            grown, leaves, sums, scale, self._lambdas[1], p, self._monotone, by_h=by_h, inside=inside, own=own
+        )
         leaf_values = values[leaves]
         self._team.share(
             int(starts[-1]),
@@ -564,64 +518,11 @@ class Grower:
         sums: npt.NDArray[np.int64] = shares.sum(axis=0)
         return sums
 
-    def _exact_steps(
-        self, sums: npt.NDArray[np.int64], scale: PackingScale, inside: npt.NDArray[np.float64]
-    ) -> npt.NDArray[np.float64]:
-        """Return -G / (H - 2 C + lambda) of leaves, with ``sums`` (n_leaves, 2) of G and H, and C ``inside``; 0 if H - 2 C is too small."""
-        p = self._parameters
-        exact = sums[:, 1] / scale.hessian - 2.0 * inside
-        # both are 0 in a leaf of whole queries, except for the rounding of rows and pairs
-        sound = (exact > 1e-9 * sums[:, 1] / scale.hessian) & (exact >= p.min_hessian_in_leaf)
-        steps = np.zeros(len(sums), dtype=SCORE)
-        np.divide(-self._shrunk(sums[:, 0] / scale.gradient), exact + self._lambdas[1], out=steps, where=sound)
-        return steps
-
     def _leaf_of_row(self, order: npt.NDArray[np.int32], starts: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
         """Return the leaf of every row (n_rows,), -1 for rows that are not in ``order``."""
         leaf_of_row = np.full(self._bins.n_rows, -1, dtype=np.int32)
         leaf_of_row[order[: starts[-1]]] = np.repeat(np.arange(len(starts) - 1, dtype=np.int32), np.diff(starts))
         return leaf_of_row
-
-    def _keep_parents_value(
-        self, nodes: npt.NDArray[np.int64], enough: npt.NDArray[np.bool_], values: npt.NDArray[np.float64]
-    ) -> None:
-        """Give empty nodes, and those too small for a value of their own, the value of their parent."""
-        rows = nodes[:, table.ROWS]
-        small = (rows < self._parameters.min_rows_in_leaf) | ~enough
-        for node in np.flatnonzero(small[1:]) + 1:  # a parent comes before its children
-            values[node] = values[(node - 1) // 2]
-
-    def _shrunk(self, slopes: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        """Return sums of gradients drawn towards 0 by lambda_l1."""
-        least = self._parameters.lambda_l1
-        return slopes if least == 0.0 else np.sign(slopes) * np.maximum(np.abs(slopes) - least, 0.0)
-
-    def _smooth(self, nodes: npt.NDArray[np.int64], values: npt.NDArray[np.float64], *, bounded: bool) -> None:
-        """Average the value of each node with that of its parent, as if that had ``path_smooth`` rows."""
-        rows, left = nodes[:, table.ROWS], nodes[:, table.LEFT]
-        smooth = self._parameters.path_smooth
-        for node in np.flatnonzero(left >= 0).tolist():  # a parent comes before its children
-            for child in (left[node], left[node] + 1):
-                values[child] = (values[child] * rows[child] + values[node] * smooth) / (rows[child] + smooth)
-                if bounded:
-                    values[child] = np.clip(values[child], *self._nodes.ranges[child, :2])
-
-    def _keep_directions(self, nodes: npt.NDArray[np.int64], values: npt.NDArray[np.float64]) -> None:
-        """Enforce monotone constraints in oblivious trees, and if splits were searched by weights, whose steps have another scale.
-
-        As in the kernels, the midpoint of the two values bounds the children of a constrained split.
-        """
-        low, high = np.full(len(nodes), -np.inf), np.full(len(nodes), np.inf)
-        for node in np.flatnonzero(nodes[:, table.LEFT] >= 0).tolist():  # a parent comes before its children
-            both = [int(nodes[node, table.LEFT]), int(nodes[node, table.LEFT]) + 1]
-            low[both], high[both] = low[node], high[node]
-            direction = self._monotone[nodes[node, table.FEATURE]]
-            if direction == 0:
-                continue
-            left, right = np.clip(values[both], low[node], high[node])
-            lower, upper = both if direction > 0 else both[::-1]
-            high[lower] = low[upper] = 0.5 * (left + right)
-        np.clip(values, low, high, out=values)
 
     def _add_to_others(self, tree: Tree, rows: npt.NDArray[np.int32], scores: npt.NDArray[np.float64]) -> None:
         """Add the tree to the scores of all rows that are here except ``rows``."""
@@ -645,11 +546,3 @@ def _nodes_for(leaves: int, n_slots: int, controls: Controls) -> table.Nodes:
         groups=np.zeros((most, controls.groups.shape[1]), dtype=np.uint64),
         batch=np.zeros(most, dtype=np.int64),
     )
-
-
-def _average_over_children(nodes: npt.NDArray[np.int64], values: npt.NDArray[np.float64]) -> None:
-    """Set the value of every split node to the mean over its rows."""
-    rows, left = nodes[:, table.ROWS], nodes[:, table.LEFT]
-    for node in np.flatnonzero(left >= 0)[::-1].tolist():  # children come after their parent
-        a, b = left[node], left[node] + 1
-        values[node] = (rows[a] * values[a] + rows[b] * values[b]) / rows[node] if rows[node] else 0.0

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from rankmill.foundation.kernels.randoms import random_keys
-from rankmill.pipeline.pairs.stored_pairs import PreferencePairs
-from rankmill.trainer.data.rows import RankedRows
+from rankmill.trainer.data.rows import RankedRows, places_of
 
 _SHUFFLE = 0x73687566  # stream of random numbers
 
@@ -32,39 +30,7 @@ class Epoch:
     @classmethod
     def in_order(cls, rows: RankedRows, order: npt.NDArray[np.intp]) -> Epoch:
         """Return the queries in this order (n_queries,)."""
-        places, starts = _gathered(rows.starts, order)
-
-        def part(values: npt.NDArray[Any] | None, which: npt.NDArray[Any] = places) -> Any:
-            return None if values is None else values[which]
-
-        pairs = rows.pairs
-        if pairs is not None:
-            row_now = np.empty(rows.n_rows, dtype=np.int32)
-            row_now[places] = np.arange(rows.n_rows, dtype=np.int32)
-            which, pair_starts = _gathered(pairs.starts, order)
-            pairs = PreferencePairs(
-                better=row_now[pairs.better[which]],
-                worse=row_now[pairs.worse[which]],
-                weight=pairs.weight[which],
-                probability=pairs.probability[which],
-                starts=pair_starts,
-            )
-        ordered = replace(
-            rows,
-            grades=rows.grades[places],
-            starts=starts,
-            bins=(),
-            weights=part(rows.weights),
-            labels=part(rows.labels),
-            events=part(rows.events),
-            offsets=part(rows.offsets),
-            query_weights=part(rows.query_weights, order),
-            pairs=pairs,
-            names=rows.query_names[order],
-            codes={},
-            goals={name: values[places] for name, values in rows.goals.items()},
-        )
-        return cls(ordered, places)
+        return cls(replace(rows, bins=(), codes={}).in_order(order), places_of(rows.starts, order)[0])
 
     def batches(self, documents: int) -> Iterator[tuple[int, int]]:
         """Yield the first and last + 1 query of each batch: as few queries as hold ``documents``.
@@ -84,12 +50,3 @@ def most_rows(rows: RankedRows, documents: int) -> int:
     """Return a bound on the rows of a batch of ``documents``."""
     longest = int(np.diff(rows.starts).max(initial=0))
     return max(1, min(rows.n_rows, documents + documents // 2 + longest))
-
-
-def _gathered(
-    starts: npt.NDArray[np.int64], order: npt.NDArray[np.intp]
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return the places of the parts that begin at ``starts``, part after part in this ``order``, and where each begins then."""
-    sizes = np.diff(starts)[order]
-    begins = np.concatenate(([0], np.cumsum(sizes))).astype(np.int64)
-    return np.repeat(starts[:-1][order] - begins[:-1], sizes) + np.arange(begins[-1]), begins
