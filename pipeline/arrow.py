@@ -10,7 +10,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rankmill.foundation.errors import DataRejected
-from rankmill.foundation.storage.arriving import readable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -77,7 +76,7 @@ def parquet_metadata(path: Path) -> pq.FileMetaData:
     OSError, pa.ArrowException
         It cannot be read.
     """
-    metadata = pq.read_metadata(readable(path))
+    metadata = pq.read_metadata(str(path))
     rows = sum(metadata.row_group(number).num_rows for number in range(metadata.num_row_groups))
     if rows != metadata.num_rows:
         raise DataRejected(
@@ -92,7 +91,7 @@ def open_parquet(path: Path) -> pq.ParquetFile:
 
     Arrow's default prefetches all row groups, which may be many gigabytes.
     """
-    return pq.ParquetFile(readable(path), pre_buffer=False, buffer_size=1 << 16)
+    return pq.ParquetFile(str(path), pre_buffer=False, buffer_size=1 << 16)
 
 
 def schema_of(fields: Iterable[tuple[str, pa.DataType, bool]]) -> pa.Schema:

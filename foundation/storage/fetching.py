@@ -6,6 +6,7 @@ import errno
 import hashlib
 import threading
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
@@ -106,112 +107,28 @@ def fetch(client: Clients, wanted: Iterable[tuple[ObjectFacts, Path]]) -> None:
     StoreError
         A request failed.
     """
-    fetching = Fetching(client, wanted)
+    files = [_Partial(facts, path) for facts, path in wanted if not _is_here(facts, path)]
+    if not files:
+        return
+    return_large_arrays()  # the parts, which are not needed afterwards
+    parts = [(file, start) for file in files for start in range(0, max(1, file.facts.size), PART)]
+    pool = ThreadPoolExecutor(AT_A_TIME, thread_name_prefix="fetching")
     try:
-        fetching.wait()
+        done = pool.map(lambda part: part[0].fetch(client(part[0].facts.url), part[1]), parts)
+        for (file, start), _ in zip(parts, done, strict=True):
+            if start + PART >= file.facts.size:  # its last part, and all before it are there
+                file.publish()
     finally:
-        fetching.close()
+        pool.shutdown(cancel_futures=True)
+        for file in files:
+            file.staged.unlink(missing_ok=True)
 
 
-class Fetching:
-    """Objects that are fetched by some threads, in order; parts that somebody waits for come first.
-
-    Parameters
-    ----------
-    client
-        Opens the bucket of a URL.
-    wanted
-        Objects, and the files for them; what is there already is left out.
-    at_a_time
-        Number of parts; memory is that of so many.
-    """
-
-    def __init__(self, client: Clients, wanted: Iterable[tuple[ObjectFacts, Path]], at_a_time: int = AT_A_TIME) -> None:
-        self._client = client
-        self._changed = threading.Condition()
-        self._ended = False
-        self._failure: Exception | None = None
-        self.files = {facts: Partial(self, facts, path) for facts, path in wanted if not _is_here(facts, path)}
-        """The files that are not there yet, by their objects."""
-        self._left = len(self.files)
-        self._waiting = dict.fromkeys(
-            (file, start) for file in self.files.values() for start in range(0, max(1, file.size), PART)
-        )
-        if self._waiting:
-            return_large_arrays()  # the parts, which are not needed afterwards
-        self._threads = [
-            threading.Thread(target=self._work, name="fetching", daemon=True)
-            for _ in range(min(at_a_time, len(self._waiting)))
-        ]
-        for thread in self._threads:
-            thread.start()
-
-    def wait(self) -> None:
-        """Wait until all files are complete; raises what went wrong."""
-        self._until(lambda: self._left == 0)
-
-    def close(self) -> None:
-        """Stop, and remove what is incomplete."""
-        with self._changed:
-            self._ended = True
-            self._waiting.clear()
-        for thread in self._threads:
-            thread.join()
-        for file in self.files.values():
-            file.abandon()
-
-    def wait_for(self, file: Partial, parts: Iterable[int]) -> None:
-        """Wait until ``parts`` of ``file``, by their starts, are there; they are fetched next."""
-        missing = set(parts) - file.present
-        if not missing:
-            return
-        with self._changed:
-            first = {(file, start): None for start in sorted(missing) if (file, start) in self._waiting}
-            if first:
-                self._waiting = first | self._waiting
-        self._until(lambda: missing <= file.present)
-
-    def _until(self, done: Callable[[], bool]) -> None:
-        with self._changed:
-            while not done():
-                if self._failure is not None:
-                    raise self._failure
-                if self._ended:
-                    raise InterruptedError(errno.EINTR, "fetching was stopped")
-                self._changed.wait()
-
-    def _work(self) -> None:
-        while True:
-            with self._changed:
-                if self._failure is not None or not self._waiting:
-                    return
-                file, start = next(iter(self._waiting))
-                del self._waiting[file, start]
-            try:
-                complete = file.fetch(self._client(file.facts.url), start)
-            except Exception as error:  # for whoever waits
-                with self._changed:
-                    self._failure = self._failure or error
-                    self._changed.notify_all()
-                return
-            with self._changed:
-                file.present.add(start)
-                self._left -= complete
-                self._changed.notify_all()
-
-
-class Partial:
+class _Partial:
     """An object of which some parts are on the disk."""
 
-    def __init__(self, fetching: Fetching, facts: ObjectFacts, path: Path) -> None:
+    def __init__(self, facts: ObjectFacts, path: Path) -> None:
         self.facts, self.path = facts, path
-        self.present: set[int] = set()
-        """The parts that are on the disk, by their starts."""
-        self.size, self.complete = facts.size, False
-        self._name: Callable[[ObjectFacts, Path], None] | None = None
-        self._fetching = fetching
-        self._missing = max(1, -(-facts.size // PART))
-        self._lock = threading.Lock()
         path.parent.mkdir(parents=True, exist_ok=True)
         path.unlink(missing_ok=True)  # it has another length
         for left in path.parent.glob(f".*{STAGED}"):
@@ -220,21 +137,11 @@ class Partial:
         self.staged = new_staged_path(path)
         with self.staged.open("xb") as file:
             self.staged.chmod(0o600)
-            file.truncate(self.size)
+            file.truncate(facts.size)
 
-    def wait_for(self, start: int, stop: int) -> None:
-        """Wait until the bytes from ``start`` to ``stop`` are there; raises what went wrong with fetching."""
-        self._fetching.wait_for(self, range(start // PART * PART, stop, PART))
-
-    def named(self, name: Callable[[ObjectFacts, Path], None]) -> None:
-        """Call ``name`` with the object and where its bytes are: now, and again when it is complete."""
-        with self._lock:
-            self._name = name
-            name(self.facts, self.path if self.complete else self.staged)
-
-    def fetch(self, client: PatientClient, start: int) -> bool:
-        """Fetch the part from ``start``; after the last one the file is published.  Return whether this was the last one."""
-        size = min(PART, self.size - start)
+    def fetch(self, client: PatientClient, start: int) -> None:
+        """Fetch the part from ``start``."""
+        size = min(PART, self.facts.size - start)
         data, tag = _part(client, self.facts.url, start, size) if size else (b"", self.facts.tag)
         if tag != self.facts.tag:
             raise _replaced(self.facts.url)
@@ -243,28 +150,14 @@ class Partial:
             written = 0
             while written < size:
                 written += file.write(data[written:])
-        with self._lock:
-            self._missing -= 1
-            last = self._missing == 0
-        if last:
-            self._publish()
-        return last
 
-    def abandon(self) -> None:
-        """Remove what is incomplete."""
-        self.staged.unlink(missing_ok=True)
-
-    def _publish(self) -> None:
-        if self.staged.stat().st_size != self.size:
+    def publish(self) -> None:
+        """Give the file its name; if it is there, somebody else has fetched the same bytes."""
+        if self.staged.stat().st_size != self.facts.size:
             raise OSError(errno.EIO, "the copy in the cache has another length than its object", str(self.facts.url))
         fsync_file(self.staged)
-        self.staged.replace(self.path)  # if it is there, somebody else has fetched the same bytes
+        self.staged.replace(self.path)
         fsync_folder(self.path.parent)
-        with self._lock:
-            self.complete = True
-            if self._name is not None:
-                self._name(self.facts, self.path)
-        self.staged.unlink(missing_ok=True)
 
 
 def _is_here(facts: ObjectFacts, path: Path) -> bool:

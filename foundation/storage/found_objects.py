@@ -104,11 +104,6 @@ def _refuse_table_formats(listed: Iterable[ObjectFacts], keys: Iterable[str], ab
     )
 
 
-def may_have_rows(url: ObjectUrl) -> bool:
-    """Whether the name is that of a file of rows: not of a companion, and not hidden."""
-    return not _COMPANION.search(url.name) and not url.name.startswith(("_", "."))
-
-
 def is_unfinished(listed: Iterable[ObjectUrl], url: ObjectUrl) -> bool:
     """Whether a folder was not put as a whole yet, or not again."""
     known = set(listed)

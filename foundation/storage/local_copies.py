@@ -12,26 +12,24 @@ import hashlib
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 from rankmill.foundation.errors import ConflictError, InputError
 from rankmill.foundation.process_memory import hold_beside
-from rankmill.foundation.storage.arriving import announce
 from rankmill.foundation.storage.bucket import PART, ObjectFacts, StoreError, open_bucket
-from rankmill.foundation.storage.fetching import Fetching, PatientClient, fetch, file_in
-from rankmill.foundation.storage.found_objects import LAST, find, is_unfinished, may_have_rows, one
+from rankmill.foundation.storage.fetching import PatientClient, fetch, file_in
+from rankmill.foundation.storage.found_objects import LAST, find, is_unfinished, one
 from rankmill.foundation.storage.location import ObjectUrl
 from rankmill.foundation.storage.locks import LOCK_NAME, try_lock
 from rankmill.foundation.storage.publish import STAGED, new_staged_path
 from rankmill.foundation.storage.staging import scratch_folder
 from rankmill.foundation.storage.uploads import Upload, objects_at
 
-LATER_AT_A_TIME = 4  # parts, while the first ones are read
-MEMORY = 16_000_000 + LATER_AT_A_TIME * PART
-"""Bytes of the client, and of parts that are fetched while others are read."""
+MEMORY = 16_000_000 + 4 * PART
+"""Bytes of the client, and of parts of what is put while a command works."""
 _behind: dict[Path, ObjectFacts] = {}
 
 
@@ -71,19 +69,13 @@ class LocalCopies:
         self._clients: dict[tuple[str, str], PatientClient] = {}
         self._outputs: list[_Output] = []
         self._names: set[Path] = set()
-        self._fetching: list[Fetching] = []
-        self._at_end: list[Callable[[], None]] = [hold_beside(MEMORY)]
+        self._release = hold_beside(MEMORY)
 
     def close(self) -> None:
-        """Stop fetching, and remove what is not in the cache folder."""
+        """Remove what is not in the cache folder."""
         for client in self._clients.values():
             client.give_up()
-        for fetching in self._fetching:
-            fetching.close()
-        for undo in self._at_end:
-            undo()
-        self._fetching.clear()
-        self._at_end.clear()
+        self._release()
         for output in self._outputs:
             if not output.kept:
                 _clear(output.place.parent)
@@ -113,15 +105,9 @@ class LocalCopies:
         """Whether something is to be put."""
         return bool(self._outputs)
 
-    def read(self, url: ObjectUrl, *, later: bool = False) -> Path:
-        """Fetch the objects that ``url`` names (see `rankmill.foundation.storage.found_objects.find`) and return its local name.
-
-        With ``later`` files of rows are fetched while they are read, by `rankmill.foundation.storage.arriving.readable`.
-        """
-        found = find(url, self.client(url))
-        rows = [facts for facts in found if later and may_have_rows(facts.url)]
-        self.fetch([facts for facts in found if facts not in rows])
-        self._fetch_later(rows)
+    def read(self, url: ObjectUrl) -> Path:
+        """Fetch the objects that ``url`` names (see `rankmill.foundation.storage.found_objects.find`) and return its local name."""
+        self.fetch(find(url, self.client(url)))
         return self.place(url)
 
     def place(self, url: ObjectUrl) -> Path:
@@ -139,20 +125,6 @@ class LocalCopies:
         fetch(self.client, contents.items())
         for facts, content in contents.items():
             self._name(facts, content)
-
-    def _fetch_later(self, found: Iterable[ObjectFacts]) -> None:
-        """Begin to fetch ``found``, and give all of them their local names."""
-        contents = {facts: file_in(self._kept, facts) for facts in found}
-        for facts in contents:
-            self.place(facts.url)
-        fetching = Fetching(self.client, contents.items(), LATER_AT_A_TIME)
-        self._fetching.append(fetching)
-        for facts, content in contents.items():
-            if (partial := fetching.files.get(facts)) is None:
-                self._name(facts, content)
-            else:
-                self._at_end.append(announce(self.place(facts.url), partial))
-                partial.named(self._name)
 
     def _name(self, facts: ObjectFacts, content: Path) -> None:
         place = self.place(facts.url)

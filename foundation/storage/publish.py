@@ -14,7 +14,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rankmill.foundation.storage.arriving import open_to_read
 from rankmill.foundation.storage.disk import Disk, flush_path
 from rankmill.foundation.storage.special_files import refuse_special
 
@@ -56,7 +55,7 @@ def digest_of(data: bytes) -> str:
 
 def file_digest(path: Path) -> str:
     """Return the sha256 of the bytes of ``path``, in hexadecimal."""
-    with open_to_read(path) as handle:
+    with path.open("rb", buffering=0) as handle:
         return hashlib.file_digest(handle, "sha256").hexdigest()
 
 

@@ -28,9 +28,6 @@ LOCAL = frozenset({"config", "work", "of", "checkpoint", "cache"})
 TEXTS = frozenset({"reason", "registry", "to"})
 """The parameters that may have the form of a URL, and name no file."""
 
-ROWS = frozenset({"candidates", "sources"})
-"""The parameters that name files of rows, which are read by `rankmill.foundation.storage.arriving.readable` alone."""
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -81,7 +78,7 @@ def local_paths(
         if name in OUTPUTS or name == updated:
             place = copies.write(url, overwrite=given.get("overwrite"), update=name == updated)
         else:
-            place = copies.read(url, later=name in ROWS)
+            place = copies.read(url)
         return str(place) if isinstance(value, str) else place
 
     try:

@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Self
 
 from rankmill.foundation.errors import InputError
-from rankmill.foundation.storage.arriving import open_to_read
 from rankmill.foundation.storage.local_copies import object_behind
 
 if TYPE_CHECKING:
@@ -52,7 +51,7 @@ class SourceDigests:
 
     def _digest(self, path: Path) -> str:
         digest = hashlib.sha256()
-        with open_to_read(path) as file:
+        with path.open("rb", buffering=0) as file:
             while not self._stop.is_set() and (chunk := file.read(_CHUNK)):
                 digest.update(chunk)
         return digest.hexdigest()

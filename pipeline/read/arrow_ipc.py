@@ -12,7 +12,6 @@ import pyarrow as pa
 from pyarrow import ipc
 
 from rankmill.foundation.errors import DataRejected
-from rankmill.foundation.storage.arriving import open_to_read, readable
 from rankmill.pipeline.arrow import refused_by_arrow
 from rankmill.pipeline.read.blocks import compression_of, refuse_foreign_content
 from rankmill.pipeline.read.columnar import ColumnarSource, check_text
@@ -71,7 +70,7 @@ class ArrowSource(ColumnarSource):
         """Open the file; DataRejected if it is not an Arrow file or damaged, also for errors while it is read."""
         compression = compression_of(self.path)
         try:
-            with pa.input_stream(readable(self.path), compression=cast("Any", compression)) as stream:
+            with pa.input_stream(str(self.path), compression=cast("Any", compression)) as stream:
                 mark = stream.read(len(_FILE_MARK))
             is_file = mark == _FILE_MARK
             if is_file and compression is not None:
@@ -82,13 +81,13 @@ class ArrowSource(ColumnarSource):
                 self._check_end()
             if is_file:
                 with (
-                    pa.input_stream(readable(self.path), compression=cast("Any", None)) as file,
+                    pa.input_stream(str(self.path), compression=cast("Any", None)) as file,
                     ipc.open_file(file, options=options) as reader,
                 ):
                     yield reader
             else:
                 with (
-                    pa.input_stream(readable(self.path), compression=cast("Any", compression)) as stream,
+                    pa.input_stream(str(self.path), compression=cast("Any", compression)) as stream,
                     ipc.open_stream(stream, options=options) as reader,
                 ):
                     yield reader
@@ -100,7 +99,7 @@ class ArrowSource(ColumnarSource):
 
     def _check_end(self) -> None:
         """Reject a truncated stream: Arrow does not notice one that is cut between two record batches."""
-        with open_to_read(self.path) as file:
+        with self.path.open("rb", buffering=0) as file:
             size = file.seek(0, 2)
             file.seek(max(0, size - len(_STREAM_ENDS[0])))
             if not file.read().endswith(_STREAM_ENDS):

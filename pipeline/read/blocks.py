@@ -14,7 +14,6 @@ import pyarrow as pa
 
 from rankmill.foundation.errors import DataRejected
 from rankmill.foundation.options import spelled
-from rankmill.foundation.storage.arriving import open_to_read, readable
 from rankmill.pipeline.arrow import strings_from
 from rankmill.pipeline.read import _text_kernels as _kernels
 
@@ -180,7 +179,7 @@ _MARKS = {
 
 def foreign_content(path: Path) -> str:
     """Return what ``path`` is by its first bytes, and the way out, if its name says something else; empty if it is not known."""
-    with open_to_read(path) as file:
+    with path.open("rb", buffering=0) as file:
         begin = file.read(8) or b""
     for mark, (kind, suffix) in _MARKS.items():
         if begin.startswith(mark) and kind != compression_of(path):
@@ -225,7 +224,7 @@ def unchecked_blocks(
     if compression is None:  # no buffer larger than a small file; what is no file has no size
         block_bytes = min(block_bytes, path.stat().st_size or block_bytes)
     numbers = LineNumbers()
-    with pa.input_stream(readable(path), compression=cast("Any", compression)) as stream:
+    with pa.input_stream(str(path), compression=cast("Any", compression)) as stream:
         carried = bytearray()
         number, position, start = 0, 0, None
         step = block_bytes

@@ -20,7 +20,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rankmill.foundation.errors import DataRejected, MalformedLine
-from rankmill.foundation.storage.arriving import readable
 from rankmill.pipeline.arrow import as_array, as_numbers, parts_of, strings_from
 from rankmill.pipeline.options import DEFAULT_BLOCK_BYTES, USUAL_DELIMITERS
 from rankmill.pipeline.read.batch import Quarantine, shorten
@@ -267,7 +266,7 @@ class DelimitedText:
         return with_quoted(pc.utf8_trim(cells, characters=_BLANKS + "\r\n"), self.delimiter)
 
     def _text(self) -> io.TextIOWrapper:
-        stream = pa.input_stream(readable(self.path), compression=cast("Any", compression_of(self.path)))
+        stream = pa.input_stream(str(self.path), compression=cast("Any", compression_of(self.path)))
         return io.TextIOWrapper(cast("Any", stream), encoding="utf-8-sig", newline="")
 
     def _read_header(self) -> list[str]:

@@ -8,7 +8,6 @@ import pyarrow as pa
 from pyarrow import ipc
 
 from rankmill.foundation.errors import DataRejected, RankmillError
-from rankmill.foundation.storage.arriving import readable
 from rankmill.pipeline.arrow import parquet_metadata
 from rankmill.pipeline.read.blocks import compression_of, unchecked_blocks
 from rankmill.pipeline.read.files import check_file, format_of
@@ -74,7 +73,7 @@ def _arrow_is_empty(path: Path) -> bool:
     compression = compression_of(path)
     if path.stat().st_size > _MOST_ARROW_BYTES:
         return False
-    with pa.input_stream(readable(path), compression=cast("Any", compression)) as stream:
+    with pa.input_stream(str(path), compression=cast("Any", compression)) as stream:
         data = stream.read(_MOST_ARROW_BYTES + 1)
     opened = ipc.open_file(data) if data.startswith(b"ARROW1") else ipc.open_stream(data)
     with opened as reader:

@@ -11,7 +11,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rankmill.foundation.errors import DataRejected
-from rankmill.foundation.storage.arriving import readable
 from rankmill.pipeline.arrow import open_parquet, parquet_metadata, refused_by_arrow
 from rankmill.pipeline.read.batch import ColumnBatch, ColumnTask
 from rankmill.pipeline.read.blocks import refuse_foreign_content
@@ -121,7 +120,7 @@ class ParquetSource(ColumnarSource):
         Each thread opens the file itself and reads a column of a row group at a time.
         """
         n = sum(metadata.row_group(group).num_rows for group in groups) - skipped
-        file = pq.ParquetFile(readable(self.path), metadata=metadata, pre_buffer=False)
+        file = pq.ParquetFile(str(self.path), metadata=metadata, pre_buffer=False)
 
         def read(columns: list[str]) -> pa.Table:
             with _refusing_damaged(self.path):

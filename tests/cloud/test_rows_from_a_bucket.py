@@ -1,17 +1,14 @@
-"""Files of rows in every format, read while their parts arrive from a bucket in memory: the same bytes as from a disk."""
+"""Files of rows from a bucket in memory, whose parts come in any order: the same bytes as from a disk."""
 
 from __future__ import annotations
 
-import bz2
 import gzip
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import polars as pl
-import pyarrow as pa
 import pytest
-from pyarrow import ipc
 
 from rankmill.cli import execute
 from rankmill.foundation.storage import fetching, local_copies
@@ -23,28 +20,9 @@ from tests.written import files_in
 __all__ = ["inputs", "model"]
 
 
-def _stream(table: pl.DataFrame, path: Path) -> None:
-    with pa.OSFile(str(path), "wb") as file, ipc.new_stream(file, table.to_arrow().schema) as writer:
-        writer.write_table(table.to_arrow(), max_chunksize=100)
-
-
-def _packed(pack: Callable[[bytes], bytes], plain: str) -> Callable[[pl.DataFrame, Path], None]:
-    def write(table: pl.DataFrame, path: Path) -> None:
-        FORMATS[plain](table, path.with_suffix(""))
-        path.write_bytes(pack(path.with_suffix("").read_bytes()))
-        path.with_suffix("").unlink()
-
-    return write
-
-
 FORMATS: dict[str, Callable[[pl.DataFrame, Path], None]] = {
     "parquet": lambda table, path: table.write_parquet(path, row_group_size=100),
-    "csv": lambda table, path: table.write_csv(path),
-    "jsonl": lambda table, path: table.write_ndjson(path),
-    "arrow": lambda table, path: table.write_ipc(path),
-    "arrows": _stream,
-    "csv.gz": _packed(gzip.compress, "csv"),
-    "jsonl.bz2": _packed(bz2.compress, "jsonl"),
+    "csv.gz": lambda table, path: path.write_bytes(gzip.compress(table.write_csv().encode())) and None,
 }
 
 
@@ -59,20 +37,13 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Bucket:
     return made
 
 
-@pytest.mark.parametrize("form", ["parquet", "csv", "csv.gz", "jsonl.bz2", "arrow", "arrows", "txt.gz"])
-def test_rows_in_every_format_are_the_same(
-    form: str, bucket: Bucket, inputs: Path, model: Path, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("form", ["parquet", "csv.gz"])
+def test_rows_are_the_same(form: str, bucket: Bucket, inputs: Path, model: Path, tmp_path: Path) -> None:
     table = pl.read_parquet(inputs / "candidates" / "c.parquet")
     (tmp_path / "in").mkdir()
     for number, rows in enumerate((table[:300], table[300:])):
         path = tmp_path / "in" / f"{number}.{form}"
-        if form in FORMATS:
-            FORMATS[form](rows, path)
-        else:
-            lines = (inputs / "days" / "1.txt").read_bytes().splitlines(keepends=True)
-            text = b"".join(lines[300 * number : 300 * (number + 1)])
-            path.write_bytes(gzip.compress(text) if form.endswith("gz") else text)
+        FORMATS[form](rows, path)
         bucket.put(ROOT / "in" / path.name, path.read_bytes())
     for source, out in ((tmp_path / "in", "disk"), (str(ROOT / "in"), "bucket")):
         call("rerank", source, "-m", model, "-o", tmp_path / out / "lists")
@@ -80,7 +51,7 @@ def test_rows_in_every_format_are_the_same(
     assert files_in(tmp_path / "bucket") == files_in(tmp_path / "disk")
 
 
-@pytest.mark.parametrize("form", ["parquet", "csv.gz", "jsonl", "arrow"])
+@pytest.mark.parametrize("form", ["parquet"])
 def test_a_store_that_fails_is_no_damaged_file(
     form: str, bucket: Bucket, inputs: Path, model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
