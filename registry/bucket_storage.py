@@ -24,7 +24,7 @@ from collections.abc import Iterable
 
 from rankmill.foundation.storage.bucket import BucketClient, ObjectFacts, StoreError, StoreRefusal, open_bucket
 from rankmill.foundation.storage.location import ObjectUrl
-from rankmill.registry.storage import NOBODY_KNOWS, Kind, Storage, Stored
+from rankmill.registry.storage import NOBODY_KNOWS, Kind, Storage, StoredFile
 
 ATTEMPTS = 4  # of a conditional put whose answer was lost; each is several tries of the client
 PAUSE = 0.5  # seconds before the second attempt
@@ -63,7 +63,7 @@ class BucketStorage(Storage[ObjectUrl]):
             return [stored.url.name for stored in self._bucket.below(folder, after)]
         return self._bucket.names(folder)
 
-    def files(self, folder: ObjectUrl) -> list[Stored[ObjectUrl]]:
+    def files(self, folder: ObjectUrl) -> list[StoredFile[ObjectUrl]]:
         """List the objects below ``folder``."""
         return _stored(self._bucket.below(folder))
 
@@ -111,5 +111,5 @@ class BucketStorage(Storage[ObjectUrl]):
         return [stored.path for stored in _stored(self._bucket.below(folder, prefix=f"{sha256}."))]
 
 
-def _stored(found: Iterable[ObjectFacts]) -> list[Stored[ObjectUrl]]:
-    return [Stored(stored.url, stored.size, stored.modified) for stored in found]
+def _stored(found: Iterable[ObjectFacts]) -> list[StoredFile[ObjectUrl]]:
+    return [StoredFile(stored.url, stored.size, stored.modified) for stored in found]

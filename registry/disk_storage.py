@@ -20,7 +20,7 @@ from typing import TypeVar
 from rankmill.foundation.errors import IntegrityError
 from rankmill.foundation.storage.disk import Disk
 from rankmill.foundation.storage.publish import NOTHING_CHANGED, explain_errors, write_new
-from rankmill.registry.storage import NOBODY_KNOWS, Kind, Storage, Stored
+from rankmill.registry.storage import NOBODY_KNOWS, Kind, Storage, StoredFile
 
 T = TypeVar("T")
 
@@ -65,12 +65,12 @@ class DiskStorage(Storage[Path]):
         self._walk(folder)
         return _again(lambda: self.disk.names(folder))
 
-    def files(self, folder: Path) -> list[Stored[Path]]:
+    def files(self, folder: Path) -> list[StoredFile[Path]]:
         """List the files in ``folder``."""
         found = []
         for path in (folder / name for name in sorted(self.names(folder))):
             with contextlib.suppress(FileNotFoundError):  # deleted by a collector
-                found.append(Stored(path, self.disk.size(path), self.disk.modified(path)))
+                found.append(StoredFile(path, self.disk.size(path), self.disk.modified(path)))
         return found
 
     def put_new(self, target: Path, data: bytes, otherwise: str = NOBODY_KNOWS) -> bool:

@@ -27,7 +27,7 @@ NOBODY_KNOWS = "it is unknown whether the change was written: see rankmill model
 OLD = 24 * 3600.0  # seconds after which something in tmp/ belongs to a killed process
 
 
-class Stored(NamedTuple, Generic[P]):
+class StoredFile(NamedTuple, Generic[P]):
     """A file."""
 
     path: P
@@ -57,7 +57,7 @@ class Storage(ABC, Generic[P]):
         """List the names in ``folder``, in any order; those up to ``after`` may be left out."""
 
     @abstractmethod
-    def files(self, folder: P) -> list[Stored[P]]:
+    def files(self, folder: P) -> list[StoredFile[P]]:
         """List the files in ``folder``, in any order."""
 
     @abstractmethod
