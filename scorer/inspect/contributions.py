@@ -167,40 +167,29 @@ def chosen_two(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explained:
-    """A summary of the contributions of all documents; arrays by output and slot of `Paths.features`."""
+    """A summary of the contributions of all documents, or of their SHAP interaction values.
 
-    features: tuple[str, ...]
-    centred: bool
-    """Whether the mean of each query was subtracted."""
-    n_documents: int
-    n_queries: int
-    mean_size: npt.NDArray[np.float64]
-    """(n_outputs, n_slots) mean of the contributions' absolute values."""
-    greatest: npt.NDArray[np.float64]
-    """(n_outputs, n_slots) greatest absolute value."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExplainedPairs:
-    """A summary of the SHAP interaction values of all documents; arrays by output and slots of `Paths.features`.
-
-    Off the diagonal they are of whole interactions: the values of both orders of a pair.
+    ``mean_size`` and ``greatest`` are the mean and the greatest of the absolute values: (n_outputs, n_slots), by slot of
+    `Paths.features`; of interactions (n_outputs, n_slots, n_slots), off the diagonal the values of both orders of a pair together.
+    ``centred``: the mean of each query was subtracted.
     """
 
     features: tuple[str, ...]
     centred: bool
-    """Whether the mean of each query was subtracted."""
     n_documents: int
     n_queries: int
     mean_size: npt.NDArray[np.float64]
-    """(n_outputs, n_slots, n_slots) mean of the absolute values."""
     greatest: npt.NDArray[np.float64]
-    """(n_outputs, n_slots, n_slots) greatest absolute value."""
+
+    @property
+    def facts(self) -> dict[str, object]:
+        """What was explained, for a report."""
+        return {"n_documents": self.n_documents, "n_queries": self.n_queries, "centred": self.centred}
 
 
 def explain_pairs(
     explainer: Explainer, documents: Documents, *, by_query: bool = True, n_threads: int = 1
-) -> ExplainedPairs:
+) -> Explained:
     """Explain every document by features and pairs of features; ``by_query`` subtracts the mean of its query from each value."""
     n_outputs, n_slots = explainer.paths.forest.n_outputs, len(explainer.paths.features)
     sums, greatest = np.zeros((n_outputs, n_slots, n_slots)), np.zeros((n_outputs, n_slots, n_slots))
@@ -213,7 +202,7 @@ def explain_pairs(
         sums += sizes.sum(axis=0)
         np.maximum(greatest, sizes.max(axis=0, initial=0.0), out=greatest)
     n = len(documents.doc_ids)
-    return ExplainedPairs(
+    return Explained(
         features=explainer.paths.feature_names, centred=by_query, n_documents=n, n_queries=len(documents.qids),
         mean_size=sums / n, greatest=greatest,
     )  # fmt: skip

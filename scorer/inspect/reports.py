@@ -18,7 +18,7 @@ from rankmill.scorer.evaluate.train_test_overlap import Scope
 from rankmill.scorer.forest.forest import Forest, feature_importance
 from rankmill.scorer.inspect.any_model import PermutationLoss
 from rankmill.scorer.inspect.combine import Combination
-from rankmill.scorer.inspect.contributions import Explained, ExplainedPairs, Why
+from rankmill.scorer.inspect.contributions import Explained, Why
 from rankmill.scorer.inspect.dependence import Dependence, Interaction
 from rankmill.scorer.inspect.optimality import Optimality
 from rankmill.scorer.metrics import Metric
@@ -45,33 +45,6 @@ class InspectionReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FeatureInfluence:
-    """The share of a feature in the gains of all splits, and the number of its splits."""
-
-    feature: str
-    influence: float
-    splits: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FeatureSize:
-    """Mean and greatest absolute value of a feature's contributions."""
-
-    feature: str
-    mean_size: float
-    greatest: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PairSize:
-    """Mean and greatest absolute value of what a feature adds alone, or of the interaction of two."""
-
-    features: tuple[str, ...]
-    mean_size: float
-    greatest: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RankedDocument:
     """One of the two documents that are compared."""
 
@@ -88,15 +61,12 @@ def influence_report(forest: Forest, model: ModelIdentity, top: int) -> Inspecti
     """Report the features by importance, the ``top`` first ones (0: all that the model uses)."""
     shares = feature_importance(forest)
     splits = np.bincount(forest.node_feature[forest.node_feature >= 0], minlength=forest.n_features)
-    used = [
-        FeatureInfluence(feature=forest.feature_names[f], influence=float(shares[f]), splits=int(splits[f]))
-        for f in np.argsort(-shares, kind="stable")
-        if splits[f]
-    ]
-    shown = _first(used, top)
-    facts = {"model": model, "features": shown, "n_used": len(used), "n_features": forest.n_features}
-    bars = _bars([row.influence for row in shown])
-    rows = [[row.feature, f"{row.influence:.2%}", f"{row.splits:,}", bar] for row, bar in zip(shown, bars, strict=True)]
+    used = [f for f in np.argsort(-shares, kind="stable").tolist() if splits[f]]
+    shown = [(forest.feature_names[f], float(shares[f]), int(splits[f])) for f in _first(used, top)]
+    features = [{"feature": name, "influence": share, "splits": count} for name, share, count in shown]
+    facts = {"model": model, "features": features, "n_used": len(used), "n_features": forest.n_features}
+    bars = _bars([share for _, share, _ in shown])
+    rows = [[name, f"{share:.2%}", f"{n:,}", bar] for (name, share, n), bar in zip(shown, bars, strict=True)]
     return InspectionReport(
         facts,
         [
@@ -188,66 +158,60 @@ def interaction_report(
 
 def shap_report(result: Explained, model: ModelIdentity, *, top: int, out: str | None) -> InspectionReport:
     """Report the features by the mean size of their contributions."""
-    outputs, tables = [], []
+    outputs: list[Mapping[str, object]] = []
+    tables: list[str] = []
     for k, sizes in enumerate(result.mean_size):
-        order = np.argsort(-sizes, kind="stable").tolist()
-        shown = [
-            FeatureSize(feature=result.features[i], mean_size=float(sizes[i]), greatest=float(result.greatest[k, i]))
-            for i in _first(order, top)
-        ]
-        outputs.append({"output": k, "features": shown})
-        bars = _bars([row.mean_size for row in shown])
-        table = [
-            [row.feature, f"{row.mean_size:.6g}", f"{row.greatest:.6g}", bar]
-            for row, bar in zip(shown, bars, strict=True)
-        ]
         tables += [f"output {k}"] if len(result.mean_size) > 1 else []
-        tables.append(text_table(["feature", "mean |contribution|", "greatest", ""], table))
-        tables += _more(len(shown), len(order), "features")
-    facts = {
-        "model": model,
-        "n_documents": result.n_documents,
-        "n_queries": result.n_queries,
-        "centred": result.centred,
-        "outputs": outputs,
-        "out": out,
-    }
-    what = "contributions less the mean of their query" if result.centred else "contributions"
-    head = f"{model}: {what}, {result.n_documents:,} documents of {result.n_queries:,} queries"
-    return InspectionReport(facts, [head, *tables, *([] if out is None else [f"wrote {out}"])])
+        shown, table = _largest("feature", result, k, np.argsort(-sizes, kind="stable").tolist(), top, "features")
+        features = [{"feature": names[0], "mean_size": mean, "greatest": most} for names, mean, most in shown]
+        outputs.append({"output": k, "features": features})
+        tables += table
+    facts = {"model": model, **result.facts, "outputs": outputs, "out": out}
+    lines = [_head("contributions", result, model), *tables, *([] if out is None else [f"wrote {out}"])]
+    return InspectionReport(facts, lines)
 
 
-def pairs_report(result: ExplainedPairs, model: ModelIdentity, *, top: int) -> InspectionReport:
+def pairs_report(result: Explained, model: ModelIdentity, *, top: int) -> InspectionReport:
     """Report the features alone, and the pairs of features, by the mean size of their SHAP interaction values."""
-    outputs, tables = [], []
-    names = result.features
+    outputs: list[Mapping[str, object]] = []
+    tables: list[str] = []
+    n = len(result.features)
+    singles, pairs = [(i, i) for i in range(n)], [(j, i) for i in range(n) for j in range(i)]
     for k, sizes in enumerate(result.mean_size):
         tables += [f"output {k}"] if len(result.mean_size) > 1 else []
-        singles = [(i, i) for i in range(len(names))]
-        pairs = [(j, i) for i in range(len(names)) for j in range(i)]
-        facts = {}
+        facts: dict[str, object] = {"output": k}
         for kind, title, cells in (("features", "feature alone", singles), ("pairs", "pair", pairs)):
             order = sorted(cells, key=lambda cell: -sizes[cell])
-            shown = [
-                PairSize(
-                    features=tuple(dict.fromkeys((names[i], names[j]))),
-                    mean_size=float(sizes[i, j]),
-                    greatest=float(result.greatest[k, i, j]),
-                )
-                for i, j in _first(order, top)
-            ]
-            facts[kind] = shown
-            table = [
-                [" x ".join(row.features), f"{row.mean_size:.6g}", f"{row.greatest:.6g}", bar]
-                for row, bar in zip(shown, _bars([row.mean_size for row in shown]), strict=True)
-            ]
-            header = [title, "mean |contribution|", "greatest", ""]
-            tables += ["", text_table(header, table), *_more(len(shown), len(order), "rows")] if shown else []
-        outputs.append({"output": k, **facts})
-    facts_of = {"n_documents": result.n_documents, "n_queries": result.n_queries, "centred": result.centred}
-    what = "SHAP interactions less the mean of their query" if result.centred else "SHAP interactions"
-    head = f"{model}: {what}, {result.n_documents:,} documents of {result.n_queries:,} queries"
-    return InspectionReport({"model": model, **facts_of, "outputs": outputs}, [head, *tables])
+            shown, table = _largest(title, result, k, order, top, "rows")
+            facts[kind] = [{"features": names, "mean_size": mean, "greatest": most} for names, mean, most in shown]
+            tables += ["", *table] if shown else []
+        outputs.append(facts)
+    facts_of = {"model": model, **result.facts, "outputs": outputs}
+    return InspectionReport(facts_of, [_head("SHAP interactions", result, model), *tables])
+
+
+def _head(what: str, result: Explained, model: ModelIdentity) -> str:
+    less = " less the mean of their query" if result.centred else ""
+    return f"{model}: {what}{less}, {result.n_documents:,} documents of {result.n_queries:,} queries"
+
+
+def _largest(
+    title: str, result: Explained, output: int, order: Sequence[int | tuple[int, ...]], top: int, what: str
+) -> tuple[list[tuple[tuple[str, ...], float, float]], list[str]]:
+    """Return the names, mean and greatest size of the ``top`` first slots in ``order``, or pairs of slots, and a table of them."""
+    mean, greatest = result.mean_size[output], result.greatest[output]
+    shown = []
+    for at in _first(order, top):
+        slots = at if isinstance(at, tuple) else (at,)
+        names = tuple(dict.fromkeys(result.features[slot] for slot in slots))
+        shown.append((names, float(mean[at]), float(greatest[at])))
+    bars = _bars([size for _, size, _ in shown])
+    rows = [
+        [" x ".join(names), f"{size:.6g}", f"{most:.6g}", bar]
+        for (names, size, most), bar in zip(shown, bars, strict=True)
+    ]
+    header = [title, "mean |contribution|", "greatest", ""]
+    return shown, [text_table(header, rows), *_more(len(shown), len(order), what)]
 
 
 def leaves_report(forest: Forest, model: ModelIdentity, *, n_documents: int, out: str) -> InspectionReport:
