@@ -133,10 +133,12 @@ _NO_OFFSETS = ("mcrank", "ordinal")
 
 def command_lines() -> Iterator[str]:
     """Yield the commands; ``{folder}`` is their working directory."""
-    from rankmill.scorer.metrics.metric import METRIC_NAMES, NEED_CUTOFF
+    from rankmill.scorer.metrics.metric import MEASURES
 
-    spelled = {name: f"{name}@5" for name in NEED_CUTOFF} | {"rbp": "rbp(p=0.8)"}
-    metrics = " ".join(f"--metric {spelled.get(name, name)}" for name in METRIC_NAMES)
+    spelled = {name: f"{name}@5" for name, measure in MEASURES.items() if measure.cutoff == "needed"} | {
+        "rbp": "rbp(p=0.8)"
+    }
+    metrics = " ".join(f"--metric {spelled.get(name, name)}" for name in MEASURES)
     for line in COMMANDS.strip().splitlines():
         if line == "TRAININGS":
             yield from _trainings()

@@ -25,7 +25,6 @@ IDEAL_WORDS = {
     "qrels": "all judged documents of the query, retrieved or not",
     "grade counts": "the whole candidate list of the query, of which the top was kept",
 }
-_OF_THE_TOP = frozenset({"wta", "balanced_error"})  # metrics that need no documents below the cutoff
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,13 +164,13 @@ class Evaluation:
     @property
     def note_on_gains(self) -> str:
         """Remark on grades that count next to nothing by the gains of these metrics; empty if none does."""
-        by_gain = any(metric.name in {"ndcg", "dcg"} and not metric.goal for metric in self.metrics)
+        by_gain = any(metric.measure.counts == "gain" and not metric.goal for metric in self.metrics)
         return note_on_gains(self.facts.grades.tolist(), self.policy.gain) if by_gain else ""
 
     def _needs_cut_ranks(self, metric: Metric) -> bool:
         """Whether the metric needs ranks that were cut off."""
         kept = self.counts.fewest_kept
-        return kept is not None and metric.name not in _OF_THE_TOP and (metric.k is None or metric.k > kept)
+        return kept is not None and not metric.measure.of_top and (metric.k is None or metric.k > kept)
 
     def record(self, *, per_query: bool = False) -> dict[str, Any]:
         """Return the JSON form, with the values of each query if ``per_query``; NaN is None, what is not known has no key."""

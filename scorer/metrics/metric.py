@@ -4,22 +4,70 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rankmill.foundation.errors import InputError
 from rankmill.pipeline.dataset.goals import is_goal_name
 
-METRIC_NAMES = (
-    "ndcg", "dcg", "err", "map", "mrr", "precision", "recall", "wta", "rbp", "concordance", "concordance_micro",
-    "balanced_error",
-)  # fmt: skip
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """How a metric is computed: the one declaration of it, beside its loop in ``_kernels.py``.
+
+    Attributes
+    ----------
+    loop
+        The name of the kernel's constant: which sum over the ranks.
+    counts
+        What a query must have to count: a document with a ``gain``, a ``relevant`` one, one of a grade above 0 (``positive``),
+        two different grades (``pairs``), or, all queries together, relevant documents and others (``both``).
+    divisor
+        What the sum is divided by: 1 (``one``), the sum of the ``ideal`` order, ``R`` relevant documents, the cutoff ``k``, what
+        the policy says of ``map``, the ``pairs`` of the query, or the ``mean pairs`` of all.
+    values
+        What a document contributes to a ``SHARE``: its ``gain``, whether it has the ``best`` grade, whether it is ``relevant``.
+    cutoff
+        Whether it may have one (``any``), must (``needed``) or cannot (``none``).
+    parameter, default
+        The name of the number in brackets, and its default; None: there is none, or it must be given.
+    pooled
+        Whether it is over all queries together: a query's value is its share, times the number of queries that count.
+    of_top
+        Whether documents below those that are kept do not matter, though it has no cutoff.
+    """
+
+    loop: str
+    counts: str = "positive"
+    divisor: str = "one"
+    values: str = "gain"
+    cutoff: str = "any"
+    parameter: str | None = None
+    default: float | None = None
+    pooled: bool = False
+    of_top: bool = False
+    higher_is_better: bool = True
+
+
+MEASURES: Mapping[str, Measure] = {
+    "ndcg": Measure("SHARE", "gain", "ideal"),
+    "dcg": Measure("SUM", "gain"),
+    "err": Measure("ERR"),
+    "map": Measure("PRECISIONS", "relevant", "map"),
+    "mrr": Measure("FIRST", "relevant"),
+    "precision": Measure("HITS", "relevant", "k", cutoff="needed"),
+    "recall": Measure("HITS", "relevant", "R", cutoff="needed"),
+    "wta": Measure("SHARE", values="best", cutoff="none", of_top=True),
+    "rbp": Measure("SHARE", "relevant", values="relevant", parameter="p"),
+    "concordance": Measure("PAIRS", "pairs", "pairs", cutoff="none"),
+    "concordance_micro": Measure("PAIRS", "pairs", "mean pairs", cutoff="none", pooled=True),
+    "balanced_error": Measure(
+        "ERRORS", "both", cutoff="none", parameter="threshold", default=0.0, pooled=True, of_top=True, higher_is_better=False
+    ),
+}  # fmt: skip
+METRIC_NAMES = tuple(MEASURES)
 DEFAULT_METRICS = ("ndcg@1", "ndcg@5", "ndcg@10", "err@10", "map", "mrr", "precision@10")
-NEED_CUTOFF = frozenset({"precision", "recall"})
-WITHOUT_CUTOFF = frozenset({"wta", "concordance", "concordance_micro", "balanced_error"})
-LOWER_IS_BETTER = frozenset({"balanced_error"})
 _LARGEST_CUTOFF = 2**31 - 1
-_PARAMETER_NAMES = {"rbp": "p", "balanced_error": "threshold"}
-_PARAMETER_DEFAULTS = {"balanced_error": 0.0}
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -58,9 +106,9 @@ class Metric:
             raise InputError.unknown("metric", self.name, METRIC_NAMES)
         self._check_parameter()
         if self.k is None:
-            if self.name in NEED_CUTOFF:
+            if self.measure.cutoff == "needed":
                 raise InputError(f"metric {self.name!r} needs a cutoff, for example {self.name}@10")
-        elif self.name in WITHOUT_CUTOFF:
+        elif self.measure.cutoff == "none":
             raise InputError(f"metric {self!s}: {self.name} has no cutoff; leave out '@{self.k}'")
         elif not 1 <= self.k <= _LARGEST_CUTOFF:
             raise InputError(f"metric {self!s}: the cutoff must be at least 1 and below 2**31")
@@ -71,9 +119,9 @@ class Metric:
         if self.parameter is None:
             if self.name == "rbp":
                 raise InputError("metric 'rbp' needs its persistence p, for example rbp(0.8)")
-            object.__setattr__(self, "parameter", _PARAMETER_DEFAULTS.get(self.name))
+            object.__setattr__(self, "parameter", self.measure.default)
             return
-        if self.name not in _PARAMETER_NAMES:
+        if self.measure.parameter is None:
             raise InputError(f"metric {self.name}: it takes nothing in brackets, found {_number(self.parameter)}")
         object.__setattr__(self, "parameter", float(self.parameter) + 0.0)  # -0.0 is 0.0
         if not math.isfinite(self.parameter):
@@ -82,7 +130,7 @@ class Metric:
             raise InputError(f"metric {self!s}: the persistence p must be between 0 and 1, both excluded")
 
     def __str__(self) -> str:
-        shown = self.parameter is not None and self.parameter != _PARAMETER_DEFAULTS.get(self.name)
+        shown = self.parameter is not None and self.parameter != self.measure.default
         brackets = f"({_number(self.parameter)})" if shown and self.parameter is not None else ""
         cutoff = "" if self.k is None else f"@{self.k}"
         return self.name + brackets + cutoff + (f":{self.goal}" if self.goal else "")
@@ -90,7 +138,12 @@ class Metric:
     @property
     def higher_is_better(self) -> bool:
         """Whether a larger value means a better ranking: false for the error rate only."""
-        return self.name not in LOWER_IS_BETTER
+        return self.measure.higher_is_better
+
+    @property
+    def measure(self) -> Measure:
+        """How it is computed."""
+        return MEASURES[self.name]
 
 
 def parse_metric(text: str) -> Metric:
@@ -130,7 +183,7 @@ def parse_metric(text: str) -> Metric:
 
 
 def _parameter(text: str, name: str, inside: str) -> float:
-    known = _PARAMETER_NAMES.get(name)
+    known = MEASURES[name].parameter
     if known is None:
         raise InputError(f"metric {text!r}: {name} takes nothing in brackets")
     found = re.fullmatch(rf"\s*(?:{known}\s*=)?\s*([^\s=]+)\s*\)", inside)

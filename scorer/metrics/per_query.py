@@ -26,28 +26,10 @@ from rankmill.scorer.metrics.discount import discounts, gains, persistence, stop
 from rankmill.scorer.metrics.metric import Metric
 from rankmill.scorer.metrics.metric_options import Policy
 
-_KINDS = {
-    "ndcg": _kernels.SHARE,
-    "dcg": _kernels.SUM,
-    "err": _kernels.ERR,
-    "precision": _kernels.HITS,
-    "recall": _kernels.HITS,
-    "map": _kernels.PRECISIONS,
-    "mrr": _kernels.FIRST,
-    "wta": _kernels.SHARE,
-    "rbp": _kernels.SHARE,
-    "concordance": _kernels.PAIRS,
-    "concordance_micro": _kernels.PAIRS,
-    "balanced_error": _kernels.ERRORS,
-}
 _OF_RELEVANT = {
     _kernels.HITS, _kernels.PRECISIONS, _kernels.FIRST, _kernels.PRECISIONS_OVER_HITS, _kernels.ERRORS,
 }  # fmt: skip
 _WHOLE_LIST = 2**62
-_BINARY = frozenset({"precision", "recall", "map", "mrr", "rbp"})
-POOLED = frozenset({"concordance_micro", "balanced_error"})
-"""Metrics over all queries together: a query's value is its share of the metric, times the number of queries that count."""
-
 TIED = 1e-9  # differences up to this are rounding
 
 Scores = npt.NDArray[np.float64]
@@ -192,17 +174,13 @@ class PreparedQueries:
 
         For ``concordance`` these are the queries without two grades; for ``balanced_error`` it is all or none of them.
         """
-        if metric.name in {"concordance", "concordance_micro"}:
+        if metric.measure.counts == "pairs":
             return np.equal(count_pairs(self._grade_levels(), self.starts), 0)
-        if metric.name == "balanced_error":
+        if metric.measure.counts == "both":
             lacking = self._relevant.all() or not self._relevant.any()
             return np.full(self.n_queries, lacking, dtype=np.bool_)
-        found: npt.NDArray[np.int64] = self._n_positive
-        if metric.name in _BINARY:
-            found = self._n_relevant
-        elif metric.name in {"ndcg", "dcg"}:
-            found = self._n_gaining
-        return np.equal(found, 0)
+        found = {"positive": self._n_positive, "relevant": self._n_relevant, "gain": self._n_gaining}
+        return np.equal(found[metric.measure.counts], 0)
 
     def can_differ(self, metrics: Sequence[Metric]) -> dict[Metric, npt.NDArray[np.bool_]]:
         """Return for each metric a mask (q,) of the queries that two rankings of these documents may tell apart.
@@ -210,14 +188,14 @@ class PreparedQueries:
         These are the queries whose best and worst order have different values.  So they have two documents of different
         grades, and the metric under the policy tells these apart: not ``map`` of two grades on one side of ``relevant_from``,
         ``precision@10`` of ten documents, a gain that two grades share, or a query to which the policy gives 0 or 1 because
-        nothing is relevant.  The metrics over all queries together (`POOLED`) keep all queries that are part of them.
+        nothing is relevant.  The metrics over all queries together (`Measure.pooled`) keep all queries that are part of them.
         """
         grades = np.empty(self.n_rows)
         grades[self._rows] = self._grades
         best, worst = self.evaluate(metrics, grades), self.evaluate(metrics, -grades)
         return {
             metric: ~self.nothing_relevant(metric)
-            if metric.name in POOLED
+            if metric.measure.pooled
             else np.abs(best[metric] - worst[metric]) > TIED
             for metric in best
         }
@@ -266,25 +244,27 @@ class PreparedQueries:
         """
         sizes = np.diff(self.starts)
         k = _cut(metric)
-        if metric.name == "ndcg":
+        by = metric.measure.divisor
+        by = self.policy.map_normalisation if by == "map" else by
+        if by == "ideal":
             out = np.empty(self.n_queries)
             _kernels.ideal_dcg(self._pool_gain, self._pool_starts, self._discount, k, out)
             if self.policy.short_lists == "zero" and metric.k is not None:
                 out[(sizes < k) & (out > 0.0)] = math.inf
             return out
-        if metric.name == "recall" or (metric.name == "map" and self.policy.map_normalisation == "R"):
+        if by == "R":
             return self._n_relevant.astype(np.float64)
-        if metric.name == "map" and self.policy.map_normalisation == "min(R,k)":
+        if by == "min(R,k)":
             return np.minimum(self._n_relevant, k).astype(np.float64)
-        if metric.name == "concordance":
+        if by == "pairs":
             return count_pairs(self._grade_levels(), self.starts).astype(np.float64)
         nothing = self.nothing_relevant(metric)
         divisor = np.ones(self.n_queries)
-        if metric.name == "precision":
+        if by == "k":
             divisor[:] = k
             if self.policy.precision_normalisation == "min(k,n)":
                 divisor = np.maximum(np.minimum(sizes, k), 1).astype(np.float64)
-        elif metric.name == "concordance_micro":
+        elif by == "mean pairs":
             pairs = count_pairs(self._grade_levels(), self.starts)
             divisor[:] = int(pairs.sum()) / max(1, int(np.count_nonzero(pairs)))
         return np.where(nothing, 0.0, divisor)
@@ -294,7 +274,7 @@ class PreparedQueries:
 
         They differ only in ``concordance_micro``, by the number of pairs; an interval of its mean must resample them too.
         """
-        if metric.name != "concordance_micro":
+        if metric.measure.divisor != "mean pairs":
             return None
         pairs = count_pairs(self._grade_levels(), self.starts).astype(np.float64)
         divisor = self.divisor(metric)
@@ -334,7 +314,7 @@ class _Plan:
         value_rows: list[str] = ["gain"]
         persistences: list[float | None] = [None]
         self.metrics = metrics
-        self.kinds = np.array([_KINDS[metric.name] for metric in metrics], np.int64)
+        self.kinds = np.array([getattr(_kernels, metric.measure.loop) for metric in metrics], np.int64)
         self.cuts = np.array([_cut(metric) for metric in metrics], np.int64)
         self.fills = np.array([_fill(metric, fill) for metric in metrics], np.float64)
         self.parameters = np.zeros((len(metrics), 5))
@@ -342,15 +322,12 @@ class _Plan:
         self.sources = np.zeros((len(metrics), 2), np.int64)
         for i, metric in enumerate(metrics):
             self.divisors[i] = queries.divisor(metric)
-            if metric.name == "map" and over_hits:
+            if metric.measure.divisor == "map" and over_hits:
                 self.kinds[i] = _kernels.PRECISIONS_OVER_HITS
-            elif metric.name == "wta":
-                self.cuts[i] = 1
-                self.sources[i] = _place("best", value_rows), _place(0.0, persistences)
-            elif metric.name == "rbp":
-                self.sources[i] = _place("relevant", value_rows), _place(metric.parameter, persistences)
-            elif metric.name == "balanced_error":
-                self.cuts[i] = 1  # needs no order at all
+            elif metric.measure.values != "gain":
+                discount = _place(metric.parameter or 0.0, persistences)
+                self.sources[i] = _place(metric.measure.values, value_rows), discount
+            elif metric.measure.counts == "both":
                 self.parameters[i] = queries.error_costs(metric)
         self.gains = queries.gain_rows(value_rows)
         self.discounts = queries.discount_rows(persistences)
@@ -381,11 +358,13 @@ def mean_of(values: npt.NDArray[np.float64]) -> float:
 
 
 def _cut(metric: Metric) -> int:
+    if metric.measure.of_top:
+        return 1  # the rest needs no order
     return _WHOLE_LIST if metric.k is None else metric.k
 
 
 def _fill(metric: Metric, fill: float) -> float:
-    if metric.name in POOLED:
+    if metric.measure.pooled:
         return math.nan
     return 0.0 if metric.name == "dcg" and fill == 1.0 else fill
 

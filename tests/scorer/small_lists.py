@@ -7,8 +7,7 @@ import math
 import numpy as np
 
 from rankmill.scorer.metrics import Metric
-from rankmill.scorer.metrics.metric import METRIC_NAMES, NEED_CUTOFF, WITHOUT_CUTOFF
-from rankmill.scorer.metrics.per_query import POOLED
+from rankmill.scorer.metrics.metric import MEASURES, METRIC_NAMES
 from tests import naive, naive_metrics
 
 CUTS = (None, 1, 2, 3, 2**31 - 1)
@@ -16,7 +15,7 @@ METRICS = [
     Metric(name, k, 0.8 if name == "rbp" else None)
     for name in METRIC_NAMES
     for k in CUTS
-    if name not in POOLED and name not in (NEED_CUTOFF if k is None else WITHOUT_CUTOFF)
+    if not MEASURES[name].pooled and MEASURES[name].cutoff != ("needed" if k is None else "none")
 ] + [Metric("rbp", 2, 0.3)]
 
 

@@ -318,8 +318,9 @@ def test_any_damage_is_a_typed_error_or_a_sound_forest(seed, data):
 
 
 def test_several_outputs_and_names_that_lightgbm_cannot_hold_are_refused_with_a_cure():
-    with refused(ConversionRefused, "2 outputs", "--to"):
+    with refused(ConversionRefused, "2 outputs", "--to") as refusal:
         exchange.write(random_forest(0, n_outputs=2, link="softmax_grade"), "web")
+    assert set(re.findall(r"--to (\w+)(?: or (\w+))?", str(refusal.value))) == {("onnx", "")}  # a format that exists
     with refused(ConversionRefused, "'a b'", "features"):
         exchange.write(random_forest(0, names=["a b", *"cdef"]), "web")
 

@@ -12,7 +12,7 @@ import pytest
 from rankmill.foundation.errors import InputError
 from rankmill.scorer.metrics import TIES, Metric, Policy, parse_metric
 from rankmill.scorer.metrics.arrangement import queries_that_differ
-from rankmill.scorer.metrics.metric import NEED_CUTOFF, WITHOUT_CUTOFF
+from rankmill.scorer.metrics.metric import MEASURES
 from rankmill.scorer.metrics.per_query import PreparedQueries, evaluate_queries
 from rankmill.scorer.metrics.swaps import BY_PLACE, SWAPPABLE, TABLE, swap_deltas
 from tests import naive_metrics, naive_pairs
@@ -212,11 +212,11 @@ def measured(metric, longest):
 
 
 def metrics_of(name, *cuts):
-    if name in WITHOUT_CUTOFF:
+    if MEASURES[name].cutoff == "none":
         return [Metric(name)]
     if name == "rbp":
         return [Metric(name, k, 0.7) for k in cuts]
-    return [Metric(name, k) for k in cuts if k is not None or name not in NEED_CUTOFF]
+    return [Metric(name, k) for k in cuts if k is not None or MEASURES[name].cutoff != "needed"]
 
 
 def matrices(metric, every):

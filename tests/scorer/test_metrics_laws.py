@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from rankmill.foundation.errors import CandidatesRejected, InputError
 from rankmill.scorer.metrics import TIES, Metric, Policy, _kernels, arrangement
-from rankmill.scorer.metrics.metric import METRIC_NAMES, NEED_CUTOFF, WITHOUT_CUTOFF
+from rankmill.scorer.metrics.metric import MEASURES, METRIC_NAMES
 from rankmill.scorer.metrics.per_query import PreparedQueries, evaluate_queries, mean_of
 from rankmill.scorer.metrics.significance import percentile_interval
 from tests.refusals import refused
@@ -21,7 +21,7 @@ ALL = [
     Metric(name, k, 0.8 if name == "rbp" else None)
     for name in METRIC_NAMES
     for k in (None, 1, 4, 10)
-    if name not in (NEED_CUTOFF if k is None else WITHOUT_CUTOFF)
+    if MEASURES[name].cutoff != ("needed" if k is None else "none")
 ]
 RANKED = [metric for metric in ALL if metric.name != "balanced_error"]  # it looks at the scores themselves
 LAW = settings(deadline=None, max_examples=30)  # the first call compiles

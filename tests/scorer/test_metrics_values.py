@@ -12,7 +12,7 @@ from rankmill.foundation.errors import InputError
 from rankmill.foundation.options import values_of
 from rankmill.scorer.metrics import METRIC_NAMES, Metric, Policy, parse_metric
 from rankmill.scorer.metrics.discount import gains, stable_log2, stop_probabilities
-from rankmill.scorer.metrics.metric import WITHOUT_CUTOFF
+from rankmill.scorer.metrics.metric import MEASURES
 from tests.refusals import refused
 
 SPELLINGS = [
@@ -38,7 +38,9 @@ def test_a_metric_prints_as_it_was_written(text):
     st.floats(allow_nan=False, allow_infinity=False),
 )
 def test_every_name_cutoff_and_parameter_makes_the_round_trip(name, k, p, threshold):
-    metric = Metric(name, None if name in WITHOUT_CUTOFF else k, {"rbp": p, "balanced_error": threshold}.get(name))
+    metric = Metric(
+        name, None if MEASURES[name].cutoff == "none" else k, {"rbp": p, "balanced_error": threshold}.get(name)
+    )
     assert parse_metric(str(metric)) == metric
 
 
