@@ -24,6 +24,7 @@ from rankmill.pipeline.ingest_report import IngestReport
 from rankmill.pipeline.options import IngestOptions
 from rankmill.pipeline.read.batch import Quarantine
 from rankmill.pipeline.read.columns import guesses_line, guesses_of, index_line
+from rankmill.pipeline.read.delimited import delimiter_lines
 from rankmill.pipeline.read.rejects import listing_rejects, write_rejects
 from rankmill.pipeline.statistics.feature_statistics import statistics_of
 
@@ -98,6 +99,9 @@ def ingest(
             say(what + guesses_line(guessed))
     if inputs.index and say is not None:
         say(index_line(inputs.index))
+    if say is not None:
+        for line in delimiter_lines(inputs.sources):
+            say(line)
     with (
         staging_folder(out) as staging,
         ExitStack() as stack,

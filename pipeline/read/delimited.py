@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from rankmill.foundation.cures import flagged, respelled
 from rankmill.foundation.errors import ColumnProblem
+from rankmill.foundation.options import spelled
 from rankmill.pipeline.arrow import as_array, parts_of
 from rankmill.pipeline.options import DEFAULT_BLOCK_BYTES, ReadOptions
 from rankmill.pipeline.read.batch import Quarantine, ReadTask, RowBatch, shorten
@@ -32,7 +33,7 @@ from rankmill.pipeline.read.table_rows import Problems, TableRows
 from rankmill.pipeline.read.times import are_dates, cure_of_dates
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
     from pathlib import Path
 
     from rankmill.pipeline.read.blocks import Block
@@ -59,6 +60,7 @@ class DelimitedSource(TableSource):
         super().__init__(path, quarantine)
         self._text = DelimitedText(path, delimiter, certain=options.delimiter is not None)
         self.delimiter = self._text.delimiter
+        self.delimiter_guessed = self._text.guessed
         self.header = self._text.header
         self._rules = GradeRules.of(options)
         self._decimal_comma = options.decimal_comma
@@ -219,6 +221,13 @@ class DelimitedSource(TableSource):
                     cure += f"; {word!r} is in {counts[word]:,} row{'s' * (counts[word] > 1)}: correct it if it means {right!r}"
             return cure, options
         return (self._rules.for_goals if of_goal else self._rules).expected(cells[0].as_py())[1], ()
+
+
+def delimiter_lines(sources: Iterable[object]) -> Iterator[str]:
+    """Yield a line about each delimiter that the first lines of files among ``sources`` show, with the first such file."""
+    guessed = [source for source in sources if isinstance(source, DelimitedSource) and source.delimiter_guessed]
+    for source in {source.delimiter: source for source in reversed(guessed)}.values():
+        yield f"{source.path}: cells end at {source.delimiter!r} (inferred; set with {spelled('delimiter')})"
 
 
 def _with_point(cells: pa.Array[Any]) -> pa.Array[Any]:

@@ -122,13 +122,15 @@ class DelimitedText:
         The character between cells.
     header
         Names of the columns.
+    guessed
+        Whether the first line shows another delimiter than was expected.
     """
 
     def __init__(self, path: Path, delimiter: str, *, certain: bool = True) -> None:
         """Open ``path``; unless the ``delimiter`` is ``certain``, a first line without it may show another one."""
         self.path = path
         self.delimiter = delimiter
-        self._certain = certain
+        self._certain, self.guessed = certain, False
         self.header = self._read_header()
         self._column_of = {name: column for column, name in reversed([*enumerate(self.header)])}
 
@@ -288,7 +290,7 @@ class DelimitedText:
         if len(cells) == 1 and not self._certain:
             usual = max(USUAL_DELIMITERS, key=line.count)
             if len(others := next(csv.reader([line], delimiter=usual))) > 1:
-                self.delimiter, cells = usual, others
+                self.delimiter, cells, self.guessed = usual, others, True
         if cells and cells[-1].endswith(("\n", "\r")):
             raise self._unclosed_quote(1, line)
         if not cells:

@@ -82,6 +82,7 @@ def open_sources(
     InputError
         There is no path, a path is repeated, or column names are given for a text format without columns; the pipeline's error if a path is no file.
     """
+    from rankmill.pipeline.read.delimited import delimiter_lines
     from rankmill.pipeline.read.letor import check_made_ids
     from rankmill.pipeline.read.open_source import open_source, share_features
 
@@ -107,6 +108,8 @@ def open_sources(
         )
     if announce and (guesses := guesses_of(source.table for source in sources)):
         say(guesses_line(guesses))
+    for line in delimiter_lines(sources) if announce else ():
+        say(line)
     return sources
 
 

@@ -21,6 +21,7 @@ from rankmill.scorer.evaluate.scored_file import read_qrels, read_scored
 from tests.refusals import refused
 
 ROWS = "qid,doc_id,grade,x\nq1,a,1,0.5\nq1,b,0,1.5\n"
+DELIMITER_OF = {"csv": ",", "tsv": "\t"}
 DELIMITERS = [",", ";", "\t", "|"]
 
 
@@ -37,7 +38,11 @@ def test_the_first_line_shows_the_delimiter_in_every_role(tmp_path, delimiter, s
     qrels = write("qrels", "qid,doc_id,grade\nq1,a,2\nq1,b,1\n")
     pairs = write("pairs", "qid,better,worse\nq1,a,b\n")
     scored = write("scored", "qid,doc_id,score\nq1,a,0.5\n")
-    ingest([rows], tmp_path / "d")
+    said: list[str] = []
+    ingest([rows], tmp_path / "d", say=said.append)
+    assert [f"{rows}: cells end at {delimiter!r}" in line for line in said] == [True] * (
+        delimiter != DELIMITER_OF[suffix]
+    )
     ingest([plain], tmp_path / "e")
     columns = ("qid", "doc_id", "grade", "x")
     assert (
