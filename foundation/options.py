@@ -33,9 +33,10 @@ from typing import Annotated, Any, TypeVar, dataclass_transform, get_args, get_o
 
 from rankmill.foundation.errors import InvalidParameter
 from rankmill.foundation.scalars import real_number, text, truth, whole_number
-from rankmill.foundation.training_facts import DEFAULTS
 from rankmill.foundation.units import parse_size
 
+DEFAULTS = "defaults-1"  # the oldest preset
+STORED_DEFAULTS = "defaults@1"  # how models, checkpoints and searches name it
 _METADATA, _GROUP = "option", "group of options"  # of fields
 _OPTIONS = "_is_group_of_options"
 _FLAGS = {"metrics": "--metric", "n_queries": "--queries"}  # of options whose flag is not their name with dashes
@@ -349,6 +350,16 @@ def check(instance: Any) -> None:
         if isinstance(value, int | float) and not _within(value, spec):
             shown = f"{value:,} bytes" if spec.size else value
             raise InvalidParameter(f"{spelled(each.name)} must be {_bounds(spec, value)}, got {shown}")
+
+
+def with_option_names(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return stored ``parameters`` with the preset as the option spells it.
+
+    >>> with_option_names({"preset": "defaults@1", "seed": 7})
+    {'preset': 'defaults-1', 'seed': 7}
+    """
+    preset = {"preset": DEFAULTS} if parameters.get("preset") == STORED_DEFAULTS else {}
+    return {**parameters, **preset}
 
 
 def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rankmill.foundation.options import with_option_names
 from rankmill.foundation.storage.location import Location
-from rankmill.foundation.training_facts import with_option_names
 from rankmill.registry import Registry
 from rankmill.registry.names import MODEL_SUFFIX
 

@@ -8,20 +8,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
 from rankmill.foundation.errors import InputError, RankmillError, UnknownModel
-from rankmill.foundation.records import as_json
+from rankmill.foundation.options import DEFAULTS, with_option_names
 from rankmill.foundation.shown import shown_in_line
-from rankmill.foundation.training_facts import (
-    CIRCUMSTANCES,
-    DEFAULTS,
-    Circumstances,
-    TrainingFacts,
-    with_option_names,
-)
 from rankmill.registry.archive import ORIGIN, Origin
 from rankmill.registry.names import check_alias
 from rankmill.registry.rendering import (
@@ -164,6 +158,7 @@ def _version(number: int | None) -> str:
 
 LATEST_MOVES = 20
 MOST_NAMES = 8
+CIRCUMSTANCES = "circumstances"  # the attachment with facts of a training that do not determine the bytes of the model
 
 Row = list[str]
 
@@ -194,7 +189,7 @@ class VersionDetails:
         ]
         self.fault = self._fault()
         self.attachments = {name: version.attachment(name) or b"" for name in sorted(version.row.attachments)}
-        self.circumstances = Circumstances.of(self.attachments.get(CIRCUMSTANCES))
+        self.circumstances = _json_object(self.attachments.get(CIRCUMSTANCES))
         self.origin = Origin.of(self.attachments.get(ORIGIN))
 
     def to_json(self) -> dict[str, object]:
@@ -214,7 +209,7 @@ class VersionDetails:
                 name: {"sha256": version.row.attachments[name], "size": len(data)}
                 for name, data in self.attachments.items()
             },
-            "circumstances": self.circumstances and json.loads(self.attachments[CIRCUMSTANCES]),
+            "circumstances": self.circumstances,
             "origin": self.origin and self.origin.model_dump(mode="json", exclude_unset=True),
             "bytes": {
                 "there": self.fault is None and version.swept_in is None,
@@ -246,11 +241,8 @@ class VersionDetails:
             "features": [shown_in_line(f"{len(names)}: {', '.join(few)}")],
             "parameters": self._parameter_lines(),
             "attachments": [", ".join(sizes)] if sizes else [],
-            CIRCUMSTANCES: [lines_of(as_json(self.circumstances))] if self.circumstances else [],
+            CIRCUMSTANCES: [lines_of(self.circumstances)] if self.circumstances else [],
         }
-        training = TrainingFacts.of(self.facts)
-        if training is not None and training.clicks is not None:
-            lines["clicks"] = list(map(shown_in_line, training.clicks.lines(training.metrics or {})))
         rows = [[name, "\n".join(text)] for name, text in lines.items() if text]
         return rows + [[shown_in_line(key), lines_of(value)] for key, value in self.facts.items() if key not in lines]
 
@@ -292,6 +284,14 @@ class VersionDetails:
         rest = len(parameters.keys() - shown.keys() - {"preset"})
         more = [f"and {rest} others with their defaults ({parameters.get('preset', DEFAULTS)})"] if rest else []
         return [*([lines_of(shown)] if shown else []), *more] or ["none"]
+
+
+def _json_object(data: bytes | None) -> dict[str, Any] | None:
+    """Read an attachment; None if it is missing or something else."""
+    with suppress(ValueError):
+        found = None if data is None else json.loads(data)
+        return found if isinstance(found, dict) else None
+    return None
 
 
 def _gate_lines(alias: str, entry: Entry, report: Mapping[str, Any]) -> Iterator[str]:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from rankmill.foundation.training_facts import Circumstances, TrainingFacts
 from rankmill.pipeline.read import files
 from rankmill.scorer.metrics.conventions import CONVENTIONS
 from rankmill.scorer.metrics.metric import METRIC_NAMES
+from rankmill.trainer.training_facts import Circumstances, TrainingFacts
 from tests.trainer.small_dataset import small_dataset
 
 DOCS = Path(__file__).parents[1] / "docs"

@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from rankmill.cli import app
-from rankmill.foundation.training_facts import with_option_names
+from rankmill.foundation.options import with_option_names
 from rankmill.scorer.forest.forest import Forest
 from rankmill.scorer.metrics import Policy, parse_metric
 from rankmill.trainer.data.rows import RankedRows

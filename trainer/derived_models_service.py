@@ -9,7 +9,6 @@ from typing import cast
 
 from rankmill.foundation.cores import available_cores
 from rankmill.foundation.records import JSON
-from rankmill.foundation.training_facts import MergedModel, TrainingFacts
 from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.group.sketch import TRAIN_QUERIES, QuerySketch
 from rankmill.registry import Registry
@@ -21,6 +20,7 @@ from rankmill.trainer.candidates.combined_forests import merged
 from rankmill.trainer.candidates.version_facts import shape_of, sketch_of_training
 from rankmill.trainer.options import BlendOptions, MergeOptions
 from rankmill.trainer.rounds.resuming import MERGED
+from rankmill.trainer.training_facts import MergedModel, TrainingFacts
 from rankmill.trainer.training_service import registered, starting_model
 
 

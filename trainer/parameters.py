@@ -10,9 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from rankmill.foundation.errors import InvalidParameter, name_hint
-from rankmill.foundation.options import declared_in, option, option_like, option_of, options, spelled
+from rankmill.foundation.options import (
+    DEFAULTS,
+    STORED_DEFAULTS,
+    declared_in,
+    option,
+    option_like,
+    option_of,
+    options,
+    spelled,
+    with_option_names,
+)
 from rankmill.foundation.toml_files import read_toml
-from rankmill.foundation.training_facts import DEFAULTS, STORED_DEFAULTS, with_option_names
 from rankmill.scorer.metrics.metric_options import Policy
 from rankmill.trainer.by_feature import (
     as_amounts,

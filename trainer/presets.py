@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rankmill.foundation.options import declared_in, option_of
-from rankmill.foundation.training_facts import DEFAULTS
+from rankmill.foundation.options import DEFAULTS, declared_in, option_of
 from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.trainer.data.rows import TrainingData, has_two_grades
 from rankmill.trainer.data.training_rows import given_pairs

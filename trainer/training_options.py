@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rankmill.foundation.training_facts import OtherModel
 from rankmill.trainer.options import CheckpointOptions
 from rankmill.trainer.rounds.training_result import RoundRecord
+from rankmill.trainer.training_facts import OtherModel
 
 if TYPE_CHECKING:
     from rankmill.foundation.cluster.workers import Cluster

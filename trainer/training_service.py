@@ -9,7 +9,6 @@ from typing import Generic, TypeVar
 from rankmill.foundation.kernels.compiling import compilation_announced
 from rankmill.foundation.records import JSON, as_json, left_out
 from rankmill.foundation.storage.location import Location
-from rankmill.foundation.training_facts import ClickFacts, NoiseFloor, RefitFacts, TrainingFacts
 from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.registry import Registry, Version
 from rankmill.registry.names import check_name
@@ -25,6 +24,7 @@ from rankmill.trainer.options import CheckpointOptions, SeedOptions
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.progress import TrainingProgress, say_of_gains, to_stderr, training_progress
 from rankmill.trainer.rounds.training_result import Curves, note_without_splits
+from rankmill.trainer.training_facts import ClickFacts, NoiseFloor, RefitFacts, TrainingFacts
 from rankmill.trainer.training_options import StartingModel, TrainingOptions
 
 CandidateT = TypeVar("CandidateT", Candidate, NetCandidate)

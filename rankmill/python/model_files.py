@@ -14,7 +14,6 @@ from typing import Any
 from rankmill.foundation.errors import InputError
 from rankmill.foundation.records import as_json
 from rankmill.foundation.storage.location import location
-from rankmill.foundation.training_facts import TrainingFacts
 from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.group.sketch import TRAIN_QUERIES
 from rankmill.registry.model_registry import Registry, Version
@@ -24,6 +23,7 @@ from rankmill.scorer.models.loading import load_model_file
 from rankmill.scorer.models.model import Model
 from rankmill.scorer.models.model_service import find_model
 from rankmill.trainer.candidates.version_facts import dataset_facts, shape_of, sketch_of_training
+from rankmill.trainer.training_facts import TrainingFacts
 
 
 def named_model(model: str | os.PathLike[str], registry: str | os.PathLike[str] | None = None) -> tuple[Model, str]:

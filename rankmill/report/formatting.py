@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from rankmill.foundation.training_facts import with_option_names
+from rankmill.foundation.options import with_option_names
 from rankmill.report import Facts
 
 if TYPE_CHECKING:

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from rankmill.foundation.options import values_of
 from rankmill.foundation.records import as_json
-from rankmill.foundation.training_facts import CIRCUMSTANCES, Circumstances
 from rankmill.pipeline.dataset.manifest import SPLITS
 from rankmill.pipeline.statistics.describe_dataset import split_summary
 from rankmill.pipeline.statistics.feature_statistics import statistics_of
 from rankmill.registry.names import PRODUCTION
 from rankmill.report import Facts
 from rankmill.trainer.parameters import options_for
+from rankmill.trainer.training_facts import CIRCUMSTANCES, Circumstances
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

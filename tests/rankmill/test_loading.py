@@ -13,7 +13,7 @@ import pytest
 import rankmill
 from rankmill import Ranker, Registry
 from rankmill.foundation.errors import InputError, InvalidName, InvalidParameter, UnknownModel
-from rankmill.foundation.training_facts import DEFAULTS
+from rankmill.foundation.options import DEFAULTS
 from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
 from rankmill.scorer.models.model_service import find_model

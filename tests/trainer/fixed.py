@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rankmill.foundation.training_facts import DEFAULTS
+from rankmill.foundation.options import DEFAULTS
 from rankmill.trainer.parameters import TrainParameters
 
 FIXED = {"preset": DEFAULTS}

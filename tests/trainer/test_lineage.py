@@ -11,7 +11,6 @@ import pytest
 
 from rankmill.foundation.code_digest import OF_TRAINING, code_digest, digest_of_folder
 from rankmill.foundation.records import as_json, to_line
-from rankmill.foundation.training_facts import CIRCUMSTANCES, OtherModel
 from rankmill.pipeline.bins.binning import bin_dataset
 from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.group.sketch import TRAIN_QUERIES, QuerySketch, overlap
@@ -25,6 +24,7 @@ from rankmill.trainer.candidates import version_facts
 from rankmill.trainer.candidates.train_on_dataset import train
 from rankmill.trainer.candidates.version_facts import attachments_of, facts_of
 from rankmill.trainer.rounds.training_result import TrainingResult
+from rankmill.trainer.training_facts import CIRCUMSTANCES, OtherModel
 from rankmill.trainer.training_options import StartingModel, TrainingOptions
 from tests.trainer.fixed import fixed
 

@@ -9,7 +9,7 @@ import pytest
 
 from rankmill import Ranker
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
-from rankmill.foundation.training_facts import DEFAULTS
+from rankmill.foundation.options import DEFAULTS
 from rankmill.trainer.parameters import AUTO, NAMES, TrainParameters, options_for
 from rankmill.trainer.presets import FEW_QUERIES, DataShape, with_preset
 from tests.refusals import refused

@@ -12,7 +12,6 @@ import pytest
 
 from rankmill.foundation.errors import InvalidParameter
 from rankmill.foundation.records import as_json, to_line
-from rankmill.foundation.training_facts import OtherModel, Spread
 from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.scorer.forest.forest import Forest
 from rankmill.scorer.forest.predict import ForestPredictor
@@ -24,6 +23,7 @@ from rankmill.trainer.candidates.version_facts import facts_of
 from rankmill.trainer.options import SeedOptions
 from rankmill.trainer.rounds.checkpoints import FinishedTrainings, training_key
 from rankmill.trainer.rounds.round_metrics import measure
+from rankmill.trainer.training_facts import OtherModel, Spread
 from rankmill.trainer.training_options import StartingModel, TrainingOptions
 from tests.refusals import refused
 from tests.trainer.small_dataset import SMALL, small_dataset

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from rankmill.cli import execute
-from rankmill.foundation.training_facts import Circumstances
 from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.options import SynthParameters
 from rankmill.pipeline.synth import write_synthetic
@@ -20,6 +19,7 @@ from rankmill.trainer.growing.histogram import DEFAULT_POOL_BYTES
 from rankmill.trainer.options import MachineOptions
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.rounds.training_result import PHASES
+from rankmill.trainer.training_facts import Circumstances
 from tests.refusals import unnamed
 
 MISTAKES = [

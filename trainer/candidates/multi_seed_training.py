@@ -22,14 +22,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from rankmill.foundation.errors import InvalidParameter
-from rankmill.foundation.training_facts import (
-    ClickFacts,
-    Metrics,
-    NoiseFloor,
-    SeedFacts,
-    SeedsFacts,
-    TrainingFacts,
-)
 from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.scorer.evaluate.train_test_overlap import splits_trained_on
 from rankmill.scorer.forest.forest import Forest
@@ -57,6 +49,7 @@ from rankmill.trainer.rounds.checkpoints import Checkpoints, FinishedTrainings, 
 from rankmill.trainer.rounds.early_stopping import stop_measure
 from rankmill.trainer.rounds.round_metrics import measure
 from rankmill.trainer.rounds.training_result import TRAIN, Curves, RoundRecord, TrainingResult
+from rankmill.trainer.training_facts import ClickFacts, Metrics, NoiseFloor, SeedFacts, SeedsFacts, TrainingFacts
 from rankmill.trainer.training_options import DEFAULT_OPTIONS, OnRound, TrainingOptions
 
 VALID = "valid"

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from rankmill.foundation.errors import InvalidParameter
 from rankmill.foundation.scalars import whole_number
-from rankmill.foundation.training_facts import Metrics, NoiseFloor, Spread
 from rankmill.trainer.options import CHOICES, SeedOptions
 from rankmill.trainer.rounds.training_result import TRAIN
+from rankmill.trainer.training_facts import Metrics, NoiseFloor, Spread
 
 MOST_SEEDS = 100
 

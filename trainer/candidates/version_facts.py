@@ -17,10 +17,17 @@ from math import isnan
 from typing import TYPE_CHECKING, Any
 
 from rankmill.foundation.code_digest import OF_TRAINING, code_digest
+from rankmill.foundation.options import STORED_DEFAULTS
 from rankmill.foundation.records import as_json, canonical_json, from_json
-from rankmill.foundation.training_facts import (
+from rankmill.pipeline.group.sketch import TRAIN_QUERIES, QuerySketch
+from rankmill.scorer.forest.forest import Forest
+from rankmill.scorer.metrics.significance import interval_of_mean
+from rankmill.scorer.models.model import Model
+from rankmill.trainer.data.training_rows import LEARNT_FROM
+from rankmill.trainer.parameters import OLDEST
+from rankmill.trainer.rounds.training_result import REFIT, TRAIN
+from rankmill.trainer.training_facts import (
     CIRCUMSTANCES,
-    STORED_DEFAULTS,
     Circumstances,
     DatasetFacts,
     FoldFacts,
@@ -32,13 +39,6 @@ from rankmill.foundation.training_facts import (
     SplitSize,
     TrainingFacts,
 )
-from rankmill.pipeline.group.sketch import TRAIN_QUERIES, QuerySketch
-from rankmill.scorer.forest.forest import Forest
-from rankmill.scorer.metrics.significance import interval_of_mean
-from rankmill.scorer.models.model import Model
-from rankmill.trainer.data.training_rows import LEARNT_FROM
-from rankmill.trainer.parameters import OLDEST
-from rankmill.trainer.rounds.training_result import REFIT, TRAIN
 
 if TYPE_CHECKING:
     from rankmill.pipeline.dataset.dataset import Dataset

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from rankmill.foundation.training_facts import CLICKS, JUDGMENTS, ClickFacts, OneOfSeveral
 from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.trainer.candidates.version_facts import metrics_of
 from rankmill.trainer.clicks.position_bias import POSITION_BIAS
 from rankmill.trainer.parameters import NONE, TrainParameters
 from rankmill.trainer.rounds.training_result import TrainingResult
+from rankmill.trainer.training_facts import CLICKS, JUDGMENTS, ClickFacts, OneOfSeveral
 
 
 def naive_of(parameters: TrainParameters) -> TrainParameters | None:

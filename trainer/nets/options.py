@@ -7,9 +7,8 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from rankmill.foundation.errors import InvalidParameter
-from rankmill.foundation.options import group, made_of, option, option_like, options, spelled, values_of
+from rankmill.foundation.options import DEFAULTS, group, made_of, option, option_like, options, spelled, values_of
 from rankmill.foundation.scalars import whole_number
-from rankmill.foundation.training_facts import DEFAULTS
 from rankmill.trainer.options import StartOptions
 from rankmill.trainer.parameters import TrainParameters, section_in
 

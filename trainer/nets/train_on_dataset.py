@@ -15,7 +15,6 @@ from rankmill.foundation.code_digest import OF_TRAINING, code_digest
 from rankmill.foundation.errors import RankmillError
 from rankmill.foundation.records import canonical_json
 from rankmill.foundation.storage.publish import write_atomically
-from rankmill.foundation.training_facts import TrainingFacts
 from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.scorer.metrics import Metric
 from rankmill.scorer.nets.net import Net
@@ -30,6 +29,7 @@ from rankmill.trainer.nets.training import NetData, NetResult, NetRows, train_ne
 from rankmill.trainer.options import CheckpointOptions, MachineOptions
 from rankmill.trainer.rounds.early_stopping import measures_of
 from rankmill.trainer.rounds.training_result import Curves, RoundRecord
+from rankmill.trainer.training_facts import TrainingFacts
 from rankmill.trainer.workers import workers_for
 
 SUFFIX = ".net-checkpoint"

@@ -13,7 +13,7 @@ import numpy as np
 
 from rankmill.foundation.records import JSON, as_json, to_line
 from rankmill.foundation.terminal import text_table
-from rankmill.foundation.training_facts import Spread
+from rankmill.trainer.training_facts import Spread
 from rankmill.trainer.tuning.gain import Gain, gain_of
 from rankmill.trainer.tuning.searched import Searched
 from rankmill.trainer.tuning.trials import DECIMALS, Outcome

@@ -15,21 +15,7 @@ from rankmill.foundation.errors import IntegrityError
 from rankmill.foundation.records import from_json, left_out
 
 CIRCUMSTANCES = "circumstances"  # the name of the attachment
-DEFAULTS = "defaults-1"  # the oldest preset
-STORED_DEFAULTS = "defaults@1"  # how models, checkpoints and searches name it
-
 Metrics = Mapping[str, Mapping[str, float]]  # by split and metric
-
-
-def with_option_names(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return stored ``parameters`` with the preset as the option spells it.
-
-    >>> with_option_names({"preset": "defaults@1", "seed": 7})
-    {'preset': 'defaults-1', 'seed': 7}
-    """
-    return {
-        name: DEFAULTS if (name, value) == ("preset", STORED_DEFAULTS) else value for name, value in parameters.items()
-    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
