@@ -13,7 +13,7 @@ from rankmill.foundation.storage.location import Location
 from rankmill.foundation.storage.publish import write_atomically
 from rankmill.scorer.exchange.conversion import CONVERTED_FROM, SOURCE_SHA256, ForeignForest
 from rankmill.scorer.exchange.formats import read_from, write_as
-from rankmill.scorer.models.model_service import ModelIdentity
+from rankmill.scorer.models.identity import ModelIdentity
 from rankmill.scorer.options import ConvertOptions
 
 SUFFIXES = {"xgboost": ".json"}  # required by tools that detect the format by name

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from rankmill.scorer.inspect.paths import Paths
     from rankmill.scorer.inspect.reports import InspectionReport
     from rankmill.scorer.metrics import Metric, Policy
+    from rankmill.scorer.models.identity import ModelIdentity
     from rankmill.scorer.models.model import Model
-    from rankmill.scorer.models.model_service import ModelIdentity
 
 app = typer.Typer(
     no_args_is_help=True, help="Explain a model: feature importance, dependence, contributions, mixtures, optimality."

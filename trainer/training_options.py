@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rankmill.foundation.cluster.workers import Cluster
     from rankmill.pipeline.group.sketch import QuerySketch
     from rankmill.scorer.forest.forest import Forest
-    from rankmill.scorer.models.model_service import ModelIdentity
+    from rankmill.scorer.models.identity import ModelIdentity
     from rankmill.trainer.data.shard import RowShard
 
 OnRound = Callable[[RoundRecord], bool | None]

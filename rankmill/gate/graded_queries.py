@@ -22,8 +22,7 @@ from rankmill.scorer.metrics import Metric, Policy
 from rankmill.scorer.metrics.conventions import Convention
 from rankmill.scorer.metrics.per_query import PreparedQueries
 from rankmill.scorer.models.loading import predictor_of
-from rankmill.scorer.models.model import Model, check_kinds
-from rankmill.scorer.models.predictor import Predictor
+from rankmill.scorer.models.model import Model, Predictor, check_kinds
 
 if TYPE_CHECKING:
     from rankmill.pipeline.dataset.manifest import SplitName

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rankmill.gate.gate_rules import NO_OPTION, option_words
-from rankmill.scorer.models.predictor import Predictor
+from rankmill.scorer.models.model import Predictor
 
 if TYPE_CHECKING:
     from rankmill.clicks.off_policy import OffPolicyDifference
@@ -112,7 +112,7 @@ def features(candidate: Sequence[str], baseline: Sequence[str] | None, *, allowe
 
 
 def cost(candidate: Predictor, baseline: Predictor | None, limit: float) -> Guardrail:
-    """Limit the comparisons per document (`rankmill.scorer.models.predictor.Predictor.comparisons`) as a ratio to the baseline's.
+    """Limit the comparisons per document (`rankmill.scorer.models.model.Predictor.comparisons`) as a ratio to the baseline's.
 
     This depends only on the models, not on the machine.  Time grows with it, but not in proportion: comparisons take longer
     in a forest that exceeds the cache.

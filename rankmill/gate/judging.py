@@ -34,8 +34,7 @@ from rankmill.scorer.metrics import Metric
 from rankmill.scorer.metrics.per_query import TIED, mean_of
 from rankmill.scorer.metrics.significance import FEW_QUERIES, Bootstrap, Paired, compare_paired, queries_for
 from rankmill.scorer.models.loading import predictor_of
-from rankmill.scorer.models.model import Model
-from rankmill.scorer.models.predictor import Predictor
+from rankmill.scorer.models.model import Model, Predictor
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -11,8 +11,7 @@ import numpy.typing as npt
 from rankmill.python.arrays import NUMBERS, are_numbered, library_of
 from rankmill.python.feature_table import unnamed_columns
 from rankmill.scorer.models.loading import predictor_of
-from rankmill.scorer.models.model import Model
-from rankmill.scorer.models.predictor import Predictor
+from rankmill.scorer.models.model import Model, Predictor
 
 _FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 _WHOLE = frozenset({"Int8", "Int16", "Int32", "UInt8", "UInt16", "UInt32"})  # float64 holds them all

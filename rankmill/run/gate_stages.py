@@ -25,7 +25,7 @@ from rankmill.scorer.rerank.candidate_sources import open_sources, read_options
 from rankmill.scorer.rerank.candidates import missing_error
 from rankmill.scorer.rerank.first_stage import FirstStage
 from rankmill.scorer.rerank.memory import MemoryPlan
-from rankmill.scorer.rerank.scoring import check_first_rows
+from rankmill.scorer.rerank.score import check_first_rows
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence

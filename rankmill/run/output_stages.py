@@ -22,7 +22,7 @@ from rankmill.run.stage import Inputs, Made, Say, Stage, as_options
 from rankmill.run.stage_facts import Artefact, RankedBy, ReportFacts, RerankFacts
 from rankmill.run.work import version_artefact
 from rankmill.scorer.metrics import DEFAULT_METRICS
-from rankmill.scorer.models.model_service import ModelIdentity
+from rankmill.scorer.models.identity import ModelIdentity
 from rankmill.scorer.rerank.rerank import rerank
 
 if TYPE_CHECKING:

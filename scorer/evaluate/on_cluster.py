@@ -18,12 +18,12 @@ from rankmill.pipeline.dataset.manifest import Shard
 from rankmill.pipeline.options import ReadOptions
 from rankmill.pipeline.read.batch import Source
 from rankmill.pipeline.read.file_ranges import FileRange, ranges_of
-from rankmill.scorer.models.predictor import Predictor
+from rankmill.scorer.models.model import Predictor
 from rankmill.scorer.options import JudgedOptions
 from rankmill.scorer.rerank.candidate_sources import say
 from rankmill.scorer.rerank.on_cluster import check_ranges, job_of, locate_all, refuse_buckets, scored_ranges
 from rankmill.scorer.rerank.ranked_file import scored_schema
-from rankmill.scorer.rerank.sorting import batches_of
+from rankmill.scorer.rerank.spill import batches_of
 from rankmill.scorer.rerank.tasks import ShardRange, numbered
 
 TASKS_A_WORKER = 4

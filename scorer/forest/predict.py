@@ -23,7 +23,7 @@ from rankmill.scorer import _kernels, _tree_kernels
 from rankmill.scorer.forest.forest import Forest, checked_rounds
 from rankmill.scorer.forest.layout import TreeLayout, choose_layout, search_of
 from rankmill.scorer.forest.links import class_values
-from rankmill.scorer.models.predictor import Predictor
+from rankmill.scorer.models.model import Predictor
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

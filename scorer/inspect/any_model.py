@@ -31,8 +31,7 @@ from rankmill.scorer.inspect.dependence import Dependence
 from rankmill.scorer.inspect.paths import OTHER
 from rankmill.scorer.metrics import Metric
 from rankmill.scorer.metrics.per_query import PreparedQueries
-from rankmill.scorer.models.model import Model
-from rankmill.scorer.models.predictor import Predictor
+from rankmill.scorer.models.model import Model, Predictor
 
 ALL_SETS = 10  # features: up to so many, all their sets are tried
 ORDERS = 400  # of features, half of them the reverse of the others

@@ -25,7 +25,7 @@ from rankmill.pipeline.read.grades import UNKNOWN_GRADE
 from rankmill.pipeline.read.made_ids import named_by_row
 from rankmill.scorer.evaluate.scored_file import read_scored
 from rankmill.scorer.evaluate.train_test_overlap import Scope, TrainedModel, chosen_queries, scope_of_candidates
-from rankmill.scorer.models.predictor import Predictor
+from rankmill.scorer.models.model import Predictor
 from rankmill.scorer.options import Selection
 from rankmill.scorer.rerank.candidate_sources import DatasetSource, files_of, open_sources, read_options
 from rankmill.scorer.rerank.candidates import locate_features

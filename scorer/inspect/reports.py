@@ -22,7 +22,7 @@ from rankmill.scorer.inspect.contributions import Explained, Why
 from rankmill.scorer.inspect.dependence import Dependence, Interaction
 from rankmill.scorer.inspect.optimality import Optimality
 from rankmill.scorer.metrics import Metric
-from rankmill.scorer.models.model_service import ModelIdentity
+from rankmill.scorer.models.identity import ModelIdentity
 
 BAR = 30  # characters of the longest bar
 MAX_PIECES = 500  # of a combination's curve in its JSON

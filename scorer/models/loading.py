@@ -31,8 +31,7 @@ from rankmill.foundation.records import JSON, canonical_json
 from rankmill.scorer.forest.forest import Forest
 from rankmill.scorer.forest.predict import ForestPredictor
 from rankmill.scorer.models import model_file
-from rankmill.scorer.models.model import Model, bytes_of_model, check_bound
-from rankmill.scorer.models.predictor import Predictor
+from rankmill.scorer.models.model import Model, Predictor, bytes_of_model, check_bound
 from rankmill.scorer.nets.net import Net
 from rankmill.scorer.nets.predict import NetPredictor
 

@@ -5,12 +5,12 @@ The only module of the scorer that uses the registry; every command that takes a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rankmill.foundation.errors import InputError
 from rankmill.foundation.options import spelled
+from rankmill.scorer.models.identity import ModelIdentity
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,18 +25,6 @@ if TYPE_CHECKING:
 MODEL_SUFFIX = ".rankmill"
 LIST_SUFFIXES = frozenset({".run", ".parquet", ".tsv", ".csv", ".txt"})
 MOST_SEEDS = 20
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelIdentity:
-    """The digest of a model, and its name and number if it is a version of a registry."""
-
-    sha256: str
-    name: str | None = None
-    number: int | None = None
-
-    def __str__(self) -> str:
-        return f"{self.name}@{self.number}" if self.name is not None else f"sha256 {self.sha256[:12]}"
 
 
 def find_model(reference: str, registry: Location) -> tuple[Model, ModelIdentity]:

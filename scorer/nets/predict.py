@@ -1,4 +1,4 @@
-"""A net laid out for prediction: see `rankmill.scorer.models.predictor.Predictor`."""
+"""A net laid out for prediction: see `rankmill.scorer.models.model.Predictor`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from rankmill.scorer.models.predictor import Predictor
+from rankmill.scorer.models.model import Predictor
 from rankmill.scorer.nets.net import Net
 
 PRODUCTS_AT_ONCE = 8  # of a vector instruction: so many cost about as much as a comparison

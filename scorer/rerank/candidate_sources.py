@@ -20,8 +20,7 @@ from rankmill.pipeline.read.batch import RowBatch, Source
 from rankmill.pipeline.read.columns import TableColumns, guesses_line, guesses_of
 from rankmill.pipeline.read.empty_files import with_rows
 from rankmill.pipeline.read.files import find_files
-from rankmill.scorer.models.model import Model, check_kinds
-from rankmill.scorer.models.predictor import Predictor
+from rankmill.scorer.models.model import Model, Predictor, check_kinds
 from rankmill.scorer.options import CandidateOptions
 
 PathLike = str | os.PathLike[str]

@@ -18,7 +18,7 @@ from rankmill.foundation.options import spelled
 from rankmill.pipeline.options import ReadOptions
 from rankmill.pipeline.read.batch import Source
 from rankmill.pipeline.read.trec_run import FEATURES, RunSource
-from rankmill.scorer.models.predictor import Predictor
+from rankmill.scorer.models.model import Predictor
 
 SHOWN = 5  # names in a message
 

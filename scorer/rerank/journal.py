@@ -17,8 +17,8 @@ from rankmill.foundation.records import canonical_json
 from rankmill.foundation.storage.local_copies import object_behind
 from rankmill.foundation.storage.publish import file_digest, write_atomically
 from rankmill.scorer.rerank.ranked_file import RankedPart
-from rankmill.scorer.rerank.scoring import InputPosition
-from rankmill.scorer.rerank.sorting import Spilled
+from rankmill.scorer.rerank.score import InputPosition
+from rankmill.scorer.rerank.spill import Spilled
 
 NAME = "journal.json"
 

@@ -28,19 +28,18 @@ from rankmill.pipeline.options import ReadOptions
 from rankmill.pipeline.read.batch import Source
 from rankmill.pipeline.read.file_ranges import FileRange, ranges_of
 from rankmill.pipeline.read.json_lines import JsonSource
-from rankmill.scorer.models.model import Model
-from rankmill.scorer.models.predictor import Predictor
+from rankmill.scorer.models.model import Model, Predictor
 from rankmill.scorer.options import CandidateOptions
-from rankmill.scorer.rerank import ranked_writer
+from rankmill.scorer.rerank import write as ranked_writer
 from rankmill.scorer.rerank.candidate_sources import say
 from rankmill.scorer.rerank.candidates import Columns, check_rows, locate_features
 from rankmill.scorer.rerank.journal import Journal
 from rankmill.scorer.rerank.memory import MemoryPlan
+from rankmill.scorer.rerank.plan import ModelToRank, RerankPlan
 from rankmill.scorer.rerank.query_counts import QueryRange, ranges_of_queries, total_counts
-from rankmill.scorer.rerank.ranked_writer import RankedFiles, describe_lists, metadata_of
-from rankmill.scorer.rerank.run import ModelToRank, RerankPlan, output_folder, write_parts
-from rankmill.scorer.rerank.scoring import DocumentBar, InputPosition
-from rankmill.scorer.rerank.sorting import MOST_PARTS, DealtPart, Spilled, batches_of, spill_file
+from rankmill.scorer.rerank.run import output_folder, write_parts
+from rankmill.scorer.rerank.score import DocumentBar, InputPosition
+from rankmill.scorer.rerank.spill import MOST_PARTS, DealtPart, Spilled, batches_of, spill_file
 from rankmill.scorer.rerank.tasks import (
     DealRange,
     DealtRange,
@@ -56,6 +55,7 @@ from rankmill.scorer.rerank.tasks import (
     score_range,
     write_queries,
 )
+from rankmill.scorer.rerank.write import RankedFiles, describe_lists, metadata_of
 
 
 class _Numbered(Protocol):

@@ -1,6 +1,6 @@
 """Count the candidates of queries, to know before the lists are written which queries each shard gets.
 
-A shard ends with the query that reaches a number of rows (`rankmill.scorer.rerank.ranked_writer`), so it depends on all queries before it.
+A shard ends with the query that reaches a number of rows (`rankmill.scorer.rerank.write`), so it depends on all queries before it.
 With the counts of all queries, shards can be written in any order.
 """
 
@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rankmill.scorer.rerank.ranked_file import SCORED_ROW
-from rankmill.scorer.rerank.sorting import BATCH_ROWS, batches_of, open_sorter
+from rankmill.scorer.rerank.spill import BATCH_ROWS, batches_of, open_sorter
 
 QUERY_COUNT = pa.schema([SCORED_ROW.field("qid"), pa.field("n", pa.int64(), nullable=False)])
 """The number of rows of a query in a part of the input."""

@@ -24,15 +24,16 @@ from rankmill.foundation.storage.url_arguments import takes_urls
 from rankmill.pipeline.dataset.digests import refuse_changed
 from rankmill.pipeline.read.columns import guesses_of
 from rankmill.scorer.arguments import RerankArguments
+from rankmill.scorer.models.identity import ModelIdentity
 from rankmill.scorer.models.loading import load_model_file
 from rankmill.scorer.models.model import Model
-from rankmill.scorer.models.model_service import ModelIdentity
 from rankmill.scorer.options import RerankOptions
 from rankmill.scorer.rerank import run
 from rankmill.scorer.rerank.candidate_sources import PathLike, say
 from rankmill.scorer.rerank.memory import MB
+from rankmill.scorer.rerank.plan import make_plan
 from rankmill.scorer.rerank.publish import check_unchanged
-from rankmill.scorer.rerank.run import make_plan, open_staging
+from rankmill.scorer.rerank.run import open_staging
 
 _LARGE = 64 << 20  # bytes of candidates; the division of memory matters little to fewer
 

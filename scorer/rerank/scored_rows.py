@@ -8,13 +8,13 @@ import pyarrow as pa
 
 from rankmill.pipeline.options import ReadOptions
 from rankmill.pipeline.read.batch import Source
-from rankmill.scorer.models.predictor import Predictor
+from rankmill.scorer.models.model import Predictor
 from rankmill.scorer.rerank.ranked_file import scored_schema
-from rankmill.scorer.rerank.scoring import InputPosition, Scored, ScoringLimits, score_in_order
+from rankmill.scorer.rerank.score import InputPosition, Scored, ScoringLimits, score_in_order
 
 
 def scored_rows(sources: Sequence[Source], predictor: Predictor, reading: ReadOptions, n_threads: int) -> pa.Table:
-    """Score all ``sources``; return a table of `scored_schema` in their order.  Errors: `rankmill.scorer.rerank.scoring.score_in_order`."""
+    """Score all ``sources``; return a table of `scored_schema` in their order.  Errors: `rankmill.scorer.rerank.score.score_in_order`."""
     rows: list[pa.RecordBatch] = []
 
     def take(results: list[list[Scored]], _: InputPosition) -> None:

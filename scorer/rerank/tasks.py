@@ -26,14 +26,13 @@ from rankmill.pipeline.read.file_ranges import FileRange
 from rankmill.pipeline.read.made_ids import named_by_row
 from rankmill.pipeline.read.open_source import share_features
 from rankmill.scorer.models.loading import laid_out
-from rankmill.scorer.models.predictor import Predictor
+from rankmill.scorer.models.model import Predictor
 from rankmill.scorer.rerank.candidate_sources import DatasetSource, open_sources
 from rankmill.scorer.rerank.memory import MemoryPlan
 from rankmill.scorer.rerank.query_counts import QUERY_COUNT, count_queries
 from rankmill.scorer.rerank.ranked_file import GRADE_COUNTS, RankedPart, scored_schema
-from rankmill.scorer.rerank.ranked_writer import ParquetWriter
-from rankmill.scorer.rerank.scoring import InputPosition, Scored, ScoringLimits, score_in_order
-from rankmill.scorer.rerank.sorting import (
+from rankmill.scorer.rerank.score import InputPosition, Scored, ScoringLimits, score_in_order
+from rankmill.scorer.rerank.spill import (
     SPILLED,
     DealtPart,
     ScoreSpill,
@@ -43,6 +42,7 @@ from rankmill.scorer.rerank.sorting import (
     sorted_parts,
     spill_file,
 )
+from rankmill.scorer.rerank.write import ParquetWriter
 
 SYNCED_AT_ONCE = 16
 """Files that are made durable at a time: the disk does it together."""

@@ -8,7 +8,7 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
 from rankmill.foundation.kernels.elementary import exp_precise
-from rankmill.scorer.rerank import scoring
+from rankmill.scorer.rerank import score as scoring
 from tests import naive_links
 
 

@@ -11,8 +11,9 @@ import pytest
 
 from rankmill.cli import execute
 from rankmill.foundation.errors import CandidatesRejected, InputError, MalformedLine
-from rankmill.scorer.rerank import first_stage, rerank, scoring
+from rankmill.scorer.rerank import first_stage, rerank
 from rankmill.scorer.rerank import run as rerank_run
+from rankmill.scorer.rerank import score as scoring
 from rankmill.scorer.rerank.first_stage import BYTES_OF_A_DOCUMENT, FirstStage
 from rankmill.scorer.rerank.journal import Journal
 from rankmill.scorer.rerank.memory import MemoryPlan

@@ -19,7 +19,7 @@ from rankmill.pipeline.ingest import ingest
 from rankmill.scorer.evaluate.compare import Ranking, compare
 from rankmill.scorer.evaluate.evaluate import evaluate
 from rankmill.scorer.evaluate.scored_file import read_scored
-from rankmill.scorer.rerank import sorting
+from rankmill.scorer.rerank import spill as sorting
 from rankmill.scorer.rerank.ranked_file import SCORED_ROW
 from rankmill.scorer.rerank.rerank import rerank
 from tests.refusals import refused

@@ -19,7 +19,8 @@ from rankmill.pipeline.options import ReadOptions
 from rankmill.pipeline.read import file_ranges
 from rankmill.scorer.evaluate.compare import Ranking, compare
 from rankmill.scorer.evaluate.evaluate import evaluate
-from rankmill.scorer.rerank import ranked_writer, sorting
+from rankmill.scorer.rerank import spill as sorting
+from rankmill.scorer.rerank import write as ranked_writer
 from rankmill.scorer.rerank.memory import MemoryPlan
 from rankmill.scorer.rerank.query_counts import QUERY_COUNT, count_queries, ranges_of_queries
 from rankmill.scorer.rerank.rerank import rerank, rerank_several
@@ -63,7 +64,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Path]]:
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cut small ranges, batches, parts and shards."""
     look_often(monkeypatch)
-    for module in ("tasks", "sorting", "ranked_writer"):  # hundreds of tiny files
+    for module in ("tasks", "spill", "write"):  # hundreds of tiny files
         monkeypatch.setattr(f"rankmill.scorer.rerank.{module}.fsync_file", lambda path: None)
     monkeypatch.setattr(file_ranges, "LEAST_BYTES", 6000)
     monkeypatch.setattr(ranked_writer, "SHARD_ROWS", 60)

@@ -11,8 +11,9 @@ import pytest
 
 from rankmill.foundation.errors import CandidatesRejected, InputError
 from rankmill.scorer.evaluate.evaluate import evaluate
-from rankmill.scorer.rerank import ranked_writer, sorting
 from rankmill.scorer.rerank import run as rerank_run
+from rankmill.scorer.rerank import spill as sorting
+from rankmill.scorer.rerank import write as ranked_writer
 from rankmill.scorer.rerank.rerank import rerank, rerank_several
 from tests.readers import READERS, rows_of
 from tests.refusals import refused

@@ -17,8 +17,11 @@ from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.options import IngestOptions
 from rankmill.scorer.evaluate.evaluate import evaluate
 from rankmill.scorer.evaluate.scored_file import read_scored
-from rankmill.scorer.models.model_service import ModelIdentity
-from rankmill.scorer.rerank import memory, ranked_file, ranked_writer, scoring, sorting
+from rankmill.scorer.models.identity import ModelIdentity
+from rankmill.scorer.rerank import memory, ranked_file
+from rankmill.scorer.rerank import score as scoring
+from rankmill.scorer.rerank import spill as sorting
+from rankmill.scorer.rerank import write as ranked_writer
 from rankmill.scorer.rerank.memory import MemoryPlan
 from rankmill.scorer.rerank.ranked_file import RANKED, SCORED_ROW
 from rankmill.scorer.rerank.rerank import rerank
@@ -265,7 +268,7 @@ def test_mistakes_leave_nothing_behind(tmp_path, forest, rows, monkeypatch):
     def full(*_arguments, **_options):
         raise OSError(28, "No space left on device")
 
-    for name in ("publish.publish_folder", "ranked_writer.file_digest"):
+    for name in ("publish.publish_folder", "write.file_digest"):
         with monkeypatch.context() as patch:
             patch.setattr(f"rankmill.scorer.rerank.{name}", full)
             with pytest.raises(OSError, match="No space"):
@@ -282,7 +285,7 @@ def test_what_exists_is_replaced_only_when_told_and_only_our_own(tmp_path, fores
             rerank(source, forest, tmp_path / name)
         assert tree_of(tmp_path / name) == before
         with monkeypatch.context() as patch:
-            patch.setattr("rankmill.scorer.rerank.ranked_writer.file_digest", lambda _path: 1 / 0)
+            patch.setattr("rankmill.scorer.rerank.write.file_digest", lambda _path: 1 / 0)
             with pytest.raises(ZeroDivisionError):
                 rerank(source, forest, tmp_path / name, overwrite=True)
         assert tree_of(tmp_path / name) == before

@@ -8,9 +8,13 @@ import sys
 import pyarrow.parquet as pq
 import pytest
 
-from rankmill.scorer.rerank import ranked_writer, rerank, scoring, sorting
+from rankmill.scorer.rerank import rerank
 from rankmill.scorer.rerank import run as rerank_run
+from rankmill.scorer.rerank import score as scoring
+from rankmill.scorer.rerank import spill as sorting
+from rankmill.scorer.rerank import write as ranked_writer
 from rankmill.scorer.rerank.journal import NAME, Journal
+from rankmill.scorer.rerank.memory import MemoryPlan
 from tests.scorer.candidate_files import as_table, random_candidates, tree_of, write_csv, write_letor
 from tests.scorer.forests import random_forest
 
@@ -41,7 +45,7 @@ def small_steps(monkeypatch):
     monkeypatch.setattr(sorting, "PARTS_OF_THE_LIMIT", 1 << 16)
     monkeypatch.setattr("rankmill.pipeline.read.columnar.ROWS", (1, 40))
     monkeypatch.setattr("rankmill.pipeline.read.parquet.PART_ROWS", 60)
-    monkeypatch.setattr(rerank_run.MemoryPlan, "of", lambda total: rerank_run.MemoryPlan(total, 4000, 64 << 20))
+    monkeypatch.setattr(MemoryPlan, "of", lambda total: MemoryPlan(total, 4000, 64 << 20))
 
 
 def killed_at(monkeypatch, number):

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from rankmill.foundation.errors import DataRejected, InputError
 from rankmill.registry import Registry
 from rankmill.scorer.cli import app
-from rankmill.scorer.rerank.scoring import DocumentBar
+from rankmill.scorer.rerank.score import DocumentBar
 from tests.refusals import refused
 from tests.scorer.candidate_files import random_candidates, ranked, read_ranked, write_letor
 from tests.scorer.forests import random_forest

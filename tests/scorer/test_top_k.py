@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from rankmill.foundation.errors import DataRejected, MalformedRow
 from rankmill.pipeline.options import ReadOptions
 from rankmill.pipeline.read.parquet import ParquetSource
-from rankmill.scorer.rerank import scoring
+from rankmill.scorer.rerank import score as scoring
 from rankmill.scorer.rerank.rerank import rerank
 from rankmill.scorer.rerank.top_k import BYTES_OF_A_QUERY, BestScores
 from tests.refusals import refused

@@ -19,7 +19,7 @@ from rankmill.pipeline.options import IngestOptions, SynthParameters
 from rankmill.pipeline.synth import write_synthetic
 from rankmill.scorer.evaluate.evaluate import evaluate
 from rankmill.scorer.metrics.significance import NORMAL_FROM, interval_of_mean, percentile_interval
-from rankmill.scorer.models.model_service import ModelIdentity
+from rankmill.scorer.models.identity import ModelIdentity
 from rankmill.trainer.candidates import version_facts
 from rankmill.trainer.candidates.train_on_dataset import train
 from rankmill.trainer.candidates.version_facts import attachments_of, facts_of

@@ -15,7 +15,8 @@ from rankmill.foundation.records import as_json, to_line
 from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.scorer.forest.forest import Forest
 from rankmill.scorer.forest.predict import ForestPredictor
-from rankmill.scorer.models.model_service import ModelIdentity, recipe_and_seed
+from rankmill.scorer.models.identity import ModelIdentity
+from rankmill.scorer.models.model_service import recipe_and_seed
 from rankmill.trainer.candidates import train_on_dataset as training
 from rankmill.trainer.candidates.combined_forests import average
 from rankmill.trainer.candidates.multi_seed_training import Candidate, plan_candidate, train_candidate

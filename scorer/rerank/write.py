@@ -23,7 +23,7 @@ from rankmill.foundation.records import as_json, canonical_json
 from rankmill.foundation.storage.publish import file_digest, fsync_file, fsync_folder
 from rankmill.foundation.threads import ahead
 from rankmill.pipeline.read.made_ids import are_made
-from rankmill.scorer.models.model_service import ModelIdentity
+from rankmill.scorer.models.identity import ModelIdentity
 from rankmill.scorer.rerank.journal import RankedShard
 from rankmill.scorer.rerank.ranked_file import (
     BELONGS,
@@ -37,7 +37,7 @@ from rankmill.scorer.rerank.ranked_file import (
     grades_path,
     ranked_schema,
 )
-from rankmill.scorer.rerank.sorting import NOTHING_KEPT, RankedBatch, SortedParts
+from rankmill.scorer.rerank.spill import NOTHING_KEPT, RankedBatch, SortedParts
 
 SHARD_ROWS = 1_000_000  # a shard ends with the query that reaches this length
 ROW_GROUP_ROWS = 131_072

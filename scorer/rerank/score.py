@@ -20,7 +20,7 @@ from rankmill.pipeline.read.batch import ColumnBatch, ColumnTask, ReadTask, RowB
 from rankmill.pipeline.read.columnar import ColumnarSource
 from rankmill.pipeline.read.grades import UNKNOWN_GRADE
 from rankmill.pipeline.read.made_ids import named_by_row
-from rankmill.scorer.models.predictor import Predictor
+from rankmill.scorer.models.model import Predictor
 from rankmill.scorer.rerank.candidates import Columns, check_finite, check_rows, locate_features
 from rankmill.scorer.rerank.first_stage import FirstStage, Listed, columns_of, rows_of
 from rankmill.scorer.rerank.ranked_file import SCORED_ROW
