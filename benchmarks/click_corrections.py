@@ -37,14 +37,12 @@ from benchmarks.intervals import Differences, paired_interval
 from benchmarks.report import render, surroundings, table
 from rankmill import Ranker
 from rankmill.clicks.judge import judge_documents
-from rankmill.clicks.judge_options import JudgeOptions
 from rankmill.clicks.models.click_model import NotIdentified
 from rankmill.clicks.models.fit_log import ClickModelComparison, compare_click_models
-from rankmill.clicks.models.options import ClickFitOptions
+from rankmill.clicks.options import ClickFitOptions, ClickSimulation, JudgeOptions
 from rankmill.clicks.preferences import block_pairs
 from rankmill.clicks.recommend import recommend
 from rankmill.clicks.simulate import QueriesToShow, SimulatedLog, simulate
-from rankmill.clicks.simulation_options import ClickSimulation
 from rankmill.pipeline.judgments.propensities import Propensities
 from rankmill.pipeline.options import SynthParameters
 from rankmill.pipeline.synth import generate

@@ -22,8 +22,8 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
+from rankmill.clicks.options import ClickSimulation
 from rankmill.clicks.simulate import ClickLogReport, generated_queries, write_click_log
-from rankmill.clicks.simulation_options import ClickSimulation
 from rankmill.pipeline.options import SynthParameters
 
 BASELINE = """

@@ -30,7 +30,6 @@ import rankmill.cli_convert
 import rankmill.cli_doctor
 import rankmill.cli_models
 import rankmill.clicks.cli
-import rankmill.clicks.cli_off_policy
 import rankmill.pipeline.cli
 import rankmill.registry.cli
 import rankmill.report.cli
@@ -40,7 +39,7 @@ import rankmill.scorer.cli
 import rankmill.scorer.cli_inspect
 import rankmill.trainer.cli
 import rankmill.trainer.cli_tune
-from rankmill.clicks.cli_synth import synth
+from rankmill.clicks.cli import synth
 from rankmill.foundation.command_line import WITHOUT_NUMBER, AsJson, TakesUrls
 from rankmill.foundation.cores import available_cores
 from rankmill.foundation.cures import shell_line, words_of
@@ -395,11 +394,7 @@ models.registered_commands += (
 )
 app.add_typer(models, name="models")
 app.add_typer(rankmill.scorer.cli_inspect.app, name="inspect")
-clicks = typer.Typer(no_args_is_help=True, help=rankmill.clicks.cli.app.info.help)
-clicks.registered_commands += (
-    rankmill.clicks.cli.app.registered_commands + rankmill.clicks.cli_off_policy.app.registered_commands
-)
-app.add_typer(clicks, name="clicks")
+app.add_typer(rankmill.clicks.cli.app, name="clicks")
 adopt(app)
 
 

@@ -15,9 +15,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
-from rankmill.clicks.judge_options import WITHOUT_PROPENSITIES, JudgeOptions
-from rankmill.clicks.log_options import ClickLogOptions
-from rankmill.clicks.models.options import ClickFitOptions, ClickModelName
+from rankmill.clicks.options import WITHOUT_PROPENSITIES, ClickFitOptions, ClickLogOptions, ClickModelName, JudgeOptions
 from rankmill.foundation.cluster.options import ClusterOptions, cluster_address
 from rankmill.foundation.errors import ConfigError, InvalidParameter
 from rankmill.foundation.options import ChangesOf, Without

@@ -222,9 +222,8 @@ def _fit_click_models() -> None:
     import numpy as np
 
     from rankmill.clicks.models.fit_log import compare_click_models
-    from rankmill.clicks.models.options import ClickFitOptions
+    from rankmill.clicks.options import ClickFitOptions, ClickSimulation
     from rankmill.clicks.simulate import QueriesToShow, simulate
-    from rankmill.clicks.simulation_options import ClickSimulation
 
     judged = QueriesToShow(np.arange(0, 41, 8), np.arange(40, dtype=np.int32) % 5)
     log = simulate(judged, [np.arange(40.0)], ClickSimulation(sessions=2000, randomised=0.5, list_length=4)).log

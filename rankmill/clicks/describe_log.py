@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from rankmill.clicks.models.click_model import NotIdentified
 from rankmill.clicks.models.fit_log import ClickModelComparison, compare_click_models
-from rankmill.clicks.models.options import DEEPEST, ClickFitOptions, ClickModelName
+from rankmill.clicks.options import DEEPEST, ClickFitOptions, ClickModelName
 from rankmill.clicks.recommend import ClickRecommendation, recommend
 from rankmill.clicks.result_lists import ClickLog, LogBlock
 from rankmill.clicks.spilled_log import LogTotals

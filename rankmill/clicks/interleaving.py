@@ -21,9 +21,9 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rankmill.clicks.off_policy_options import InterleavingOptions
+from rankmill.clicks.options import InterleavingOptions
 from rankmill.clicks.result_lists import ClickLog, LogBlock
-from rankmill.clicks.write_judgments import TableWriter, check_table_path
+from rankmill.clicks.table_files import TableWriter, check_new_file
 from rankmill.foundation.errors import DataRejected, InputError
 from rankmill.foundation.kernels.randoms import random_bits, random_bits_of
 from rankmill.foundation.records import as_json
@@ -134,7 +134,7 @@ def write_interleaved(
         No query is in both rankings, or a ranking has a document twice.
     """
     options = options or InterleavingOptions()
-    check_table_path(path, overwrite=overwrite)
+    check_new_file(path, overwrite=overwrite, suffixes=(".parquet",))
     ranked = [_ranked(name, table) for name, table in zip(TEAMS, (one, two), strict=True)]
     both = ranked[0].join(ranked[1], on="qid", suffix=" of B").sort("qid")
     if both.is_empty():

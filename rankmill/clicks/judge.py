@@ -28,7 +28,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rankmill.clicks.judge_options import (
+from rankmill.clicks.options import (
     DEFAULT_SHRINKAGE,
     WITHOUT_PROPENSITIES,
     ClickEstimate,

@@ -36,7 +36,7 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
-from rankmill.clicks.off_policy_options import OffPolicyOptions
+from rankmill.clicks.options import OffPolicyOptions
 from rankmill.clicks.result_lists import ClickLog, LogBlock
 from rankmill.clicks.weighted_clicks import (
     STEPS,

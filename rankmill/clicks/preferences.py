@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rankmill.clicks.judge_options import JudgeOptions
+from rankmill.clicks.options import JudgeOptions
 from rankmill.clicks.result_lists import LogBlock
 from rankmill.clicks.weighted_clicks import Counts, Floats, weighted_clicks
 from rankmill.pipeline.judgments.propensities import Propensities

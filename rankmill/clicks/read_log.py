@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rankmill.clicks.log_columns import FURTHER, ListRule, list_rule, log_columns
-from rankmill.clicks.log_options import ClickLogOptions
+from rankmill.clicks.options import ClickLogOptions
 from rankmill.clicks.read_ubi import is_ubi, ubi_rows
 from rankmill.clicks.spilled_log import RESIDENT, LogRows, LogSpill, LogTotals, SpilledLog, assemble
 from rankmill.foundation.cures import spelled_with

@@ -12,7 +12,7 @@ import numpy as np
 
 from rankmill.clicks.models.counts import ClickCounts, count_clicks, summed
 from rankmill.clicks.models.fit_log import ClickModelComparison
-from rankmill.clicks.models.options import ClickModelName
+from rankmill.clicks.options import ClickModelName
 from rankmill.clicks.result_lists import ClickLog
 from rankmill.pipeline.judgments.propensities import Propensities
 

@@ -31,8 +31,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rankmill.clicks import _simulation_kernels as kernels
+from rankmill.clicks.options import RUN_SUFFIX, ClickSimulation, UserModelName
 from rankmill.clicks.result_lists import LogBlock, LogInMemory, ResultLists
-from rankmill.clicks.simulation_options import RUN_SUFFIX, ClickSimulation, UserModelName
+from rankmill.clicks.table_files import check_new_file
 from rankmill.foundation.errors import InputError, InvalidParameter
 from rankmill.foundation.kernels.randoms import random_bits, random_bits_of
 from rankmill.foundation.options import spelled
@@ -45,7 +46,7 @@ from rankmill.pipeline.synth import generate, ideal_scores
 
 EXAMINATION = (0.68, 0.61, 0.48, 0.34, 0.28, 0.20, 0.11, 0.10, 0.08, 0.06)
 
-_SUFFIXES = (".parquet", ".csv")
+SUFFIXES = (".parquet", ".csv")
 _SESSIONS_AT_ONCE = 200_000  # of a file: 10 documents of each take 26 MB
 _OF_QUERIES, _OF_SESSIONS, _OF_IDS = 1, 2, 3  # streams of the seed
 
@@ -217,7 +218,7 @@ def write_click_log(
     InputError
         As :func:`simulate`; or ``path`` is neither .parquet nor .csv, or exists and may not be replaced.
     """
-    check_path(path, overwrite=overwrite)
+    check_new_file(path, overwrite=overwrite, suffixes=SUFFIXES)
     drawn, impressions, clicks = _Draws(judged, scores, options or ClickSimulation(), seed), 0, 0
     with staging_folder(path) as staging:
         staged = staging / path.name
@@ -228,16 +229,6 @@ def write_click_log(
                 writer.write_table(table)
         publish_file(staged, path)
     return ClickLogReport(path, drawn.options.sessions, impressions, clicks, drawn.options)
-
-
-def check_path(path: Path, *, overwrite: bool) -> None:
-    """Raise InputError if no log can be written to ``path``."""
-    if path.suffix not in _SUFFIXES:
-        raise InputError(f"{path}: cannot write {path.suffix!r}; name the file .parquet or .csv")
-    if path.is_dir():
-        raise InputError(f"{path}: is a folder; name a file")
-    if path.exists() and not overwrite:
-        raise InputError(f"{path}: already exists; choose another name, or replace it with {spelled('overwrite')}")
 
 
 def generated_queries(parameters: SynthParameters, logger: str) -> tuple[QueriesToShow, list[npt.NDArray[np.float64]]]:

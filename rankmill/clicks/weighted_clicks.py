@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from rankmill.clicks.judge_options import ClickWeighting
+from rankmill.clicks.options import ClickWeighting
 from rankmill.clicks.result_lists import ClickLog, LogBlock
 from rankmill.foundation.errors import DataRejected, InputError
 from rankmill.foundation.options import spelled

@@ -12,24 +12,21 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rankmill.clicks.judge import JudgedDocuments, estimate_of, judge_documents
-from rankmill.clicks.judge_options import ClickEstimate, JudgeOptions, JudgmentForm
+from rankmill.clicks.options import ClickEstimate, JudgeOptions, JudgmentForm
 from rankmill.clicks.preferences import block_pairs
 from rankmill.clicks.result_lists import ClickLog, LogBlock
+from rankmill.clicks.table_files import ROW_GROUP_ROWS, TableWriter, check_new_file
 from rankmill.clicks.weighted_clicks import Counts, log_totals
-from rankmill.foundation.errors import DataRejected, InputError
+from rankmill.foundation.errors import DataRejected
 from rankmill.foundation.options import spelled
 from rankmill.foundation.records import as_json, left_out, not_in_json
 from rankmill.foundation.storage.publish import publish_file
 from rankmill.foundation.storage.staging import staging_folder
 from rankmill.pipeline.arrow import as_array, schema_of
-from rankmill.pipeline.group.shard_writer import open_writer
 from rankmill.pipeline.judgments.propensities import Propensities
 
-BYTES_OF_LABELS, BYTES_OF_PAIRS = (
-    110,
-    400,
-)  # for an impression of a block; lists of 10 have 5 to 10 pairs for an impression at most
-_ROW_GROUP_ROWS = 1 << 18
+# for an impression of a block; lists of 10 have 5 to 10 pairs for an impression at most
+BYTES_OF_LABELS, BYTES_OF_PAIRS = 110, 400
 _QUANTILES = (0.5, 0.75, 0.9, 0.97)
 _LABELS = schema_of(
     [
@@ -147,7 +144,7 @@ def write_judgments(
         No click of the log counts, or nothing is left to write.
     """
     options = options or JudgeOptions()
-    check_table_path(out, overwrite=overwrite)
+    check_new_file(out, overwrite=overwrite, suffixes=(".parquet",))
     if options.form == "pairs":
         return _write_pairs(log, out, options, propensities)
     estimate = estimate_of(options, propensities)
@@ -266,7 +263,7 @@ def _grade(labels: Path, out: Path, options: JudgeOptions) -> dict[str, Any]:
     per_grade, uncertain = np.zeros(len(bounds) + 1, dtype=np.int64), LeftOut()
     schema = pa.schema([*list(_LABELS)[:2], pa.field("grade", pa.int32(), nullable=False), *list(_LABELS)[2:]])
     with TableWriter(out, schema) as writer, pq.ParquetFile(labels) as file:
-        for batch in file.iter_batches(_ROW_GROUP_ROWS):
+        for batch in file.iter_batches(ROW_GROUP_ROWS):
             label, variance, impressions, clicks = (
                 batch.column(name).to_numpy() for name in ("label", "variance", "impressions", "clicks")
             )
@@ -281,41 +278,3 @@ def _grade(labels: Path, out: Path, options: JudgeOptions) -> dict[str, Any]:
             table = table.add_column(2, schema.field(2), as_array(grade.astype(np.int32)))
             writer.write(table.take(as_array(np.flatnonzero(sure))).cast(schema))
     return {"thresholds": tuple(bounds.tolist()), "per_grade": tuple(per_grade.tolist()), "uncertain": uncertain}
-
-
-class TableWriter:
-    """Writes tables to a Parquet file in row groups of a fixed size, so that its bytes do not depend on how the rows arrive."""
-
-    def __init__(self, path: Path, schema: pa.Schema) -> None:
-        self._writer = open_writer(path, schema)
-        self._waiting: list[pa.Table] = []
-        self._rows = 0
-
-    def __enter__(self) -> TableWriter:
-        return self
-
-    def __exit__(self, kind: object, *rest: object) -> None:
-        if kind is None and self._rows:
-            self._writer.write_table(pa.concat_tables(self._waiting).combine_chunks())
-        self._writer.close()
-
-    def write(self, table: pa.Table) -> None:
-        """Add rows."""
-        self._waiting.append(table)
-        self._rows += len(table)
-        if self._rows >= _ROW_GROUP_ROWS:
-            whole = pa.concat_tables(self._waiting)
-            full = self._rows // _ROW_GROUP_ROWS * _ROW_GROUP_ROWS
-            for first in range(0, full, _ROW_GROUP_ROWS):
-                self._writer.write_table(whole.slice(first, _ROW_GROUP_ROWS).combine_chunks())
-            self._waiting, self._rows = [whole.slice(full).combine_chunks()], self._rows - full
-
-
-def check_table_path(path: Path, *, overwrite: bool) -> None:
-    """Raise InputError if no Parquet file can be written to ``path``."""
-    if path.suffix != ".parquet":
-        raise InputError(f"{path}: the file is Parquet; name it .parquet")
-    if path.is_dir():
-        raise InputError(f"{path}: is a folder; name a file")
-    if path.exists() and not overwrite:
-        raise InputError(f"{path}: already exists; choose another name, or replace it with {spelled('overwrite')}")

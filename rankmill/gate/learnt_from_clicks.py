@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from rankmill.clicks.log_options import ClickLogOptions
+    from rankmill.clicks.options import ClickLogOptions
     from rankmill.gate.judging import ByClicks
     from rankmill.pipeline.judgments.propensities import Propensities
     from rankmill.registry import Version

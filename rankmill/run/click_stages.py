@@ -20,7 +20,8 @@ from rankmill.clicks.describe_log import describe_clicks
 from rankmill.clicks.models.click_model import NotIdentified
 from rankmill.clicks.models.fit_log import fit_clicks
 from rankmill.clicks.read_log import open_click_log
-from rankmill.clicks.write_judgments import JudgeReport, TableWriter, write_judgments
+from rankmill.clicks.table_files import TableWriter
+from rankmill.clicks.write_judgments import JudgeReport, write_judgments
 from rankmill.foundation.code_digest import OF_TRAINING
 from rankmill.foundation.errors import InputError
 from rankmill.foundation.options import values_of
@@ -44,8 +45,7 @@ from rankmill.run.work import version_artefact
 
 if TYPE_CHECKING:
     from rankmill.clicks.describe_log import ClickLogDescription
-    from rankmill.clicks.judge_options import JudgeOptions
-    from rankmill.clicks.models.options import ClickFitOptions, ClickModelName
+    from rankmill.clicks.options import ClickFitOptions, ClickModelName, JudgeOptions
     from rankmill.clicks.spilled_log import SpilledLog
     from rankmill.config import ClicksSection
     from rankmill.run.stage import StageRecord

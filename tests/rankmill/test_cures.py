@@ -393,9 +393,18 @@ NOT_RUN = {
     ): "needs more categories than fit: tests/pipeline/test_categories.py",
     ("rankmill/clicks/interleaving.py", "clicks interleave"): "names a command",
     ("scorer/exchange/formats.py", "models merge"): "names a command",
-    ("rankmill/clicks/read_log.py", "times differ"): "needs a log of many sessions: tests/pipeline/test_click_logs.py",
-    ("rankmill/clicks/read_log.py", "policies"): "needs a log of many policies: tests/pipeline/test_click_logs.py",
-    ("rankmill/clicks/read_log.py", "all files of a log"): "needs several files: tests/pipeline/test_click_logs.py",
+    (
+        "rankmill/clicks/read_log.py",
+        "times differ",
+    ): "needs a log of many sessions: tests/rankmill/clicks/test_click_logs.py",
+    (
+        "rankmill/clicks/read_log.py",
+        "policies",
+    ): "needs a log of many policies: tests/rankmill/clicks/test_click_logs.py",
+    (
+        "rankmill/clicks/read_log.py",
+        "all files of a log",
+    ): "needs several files: tests/rankmill/clicks/test_click_logs.py",
     ("rankmill/clicks/spilled_log.py", "several lists of a query"): "needs contradictory lists: the same tests",
 }
 

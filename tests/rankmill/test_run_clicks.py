@@ -12,8 +12,8 @@ import pytest
 from rankmill import Ranker
 from rankmill.cli import execute
 from rankmill.clicks.off_policy import Estimated, OffPolicyDifference, RankingValue
+from rankmill.clicks.options import ClickSimulation
 from rankmill.clicks.simulate import generated_queries, write_click_log
-from rankmill.clicks.simulation_options import ClickSimulation
 from rankmill.gate.guardrails import Guardrail, clicks_of_log
 from rankmill.gate.learnt_from_clicks import CLICKS, LearntFromClicks, clicks_of
 from rankmill.gate.recording import naive_beside

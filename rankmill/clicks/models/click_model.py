@@ -36,7 +36,7 @@ import numpy.typing as npt
 
 from rankmill.clicks.models import _kernels as kernels
 from rankmill.clicks.models.counts import ClickCounts, summed
-from rankmill.clicks.models.options import ClickFitOptions, ClickModelName
+from rankmill.clicks.options import ClickFitOptions, ClickModelName
 from rankmill.foundation.errors import DataRejected
 from rankmill.foundation.options import spelled
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from rankmill.clicks.models import _kernels as kernels
 from rankmill.clicks.models.click_model import OFTEN, ClickModel, NotIdentified, fit_click_model
 from rankmill.clicks.models.counts import ClickCounts, Weighting, count_clicks, deepest_rank, equally, summed
-from rankmill.clicks.models.options import CLICK_MODELS, DEEPEST, ClickFitOptions, ClickModelName
+from rankmill.clicks.options import CLICK_MODELS, DEEPEST, ClickFitOptions, ClickModelName
 from rankmill.clicks.result_lists import ClickLog, ResultLists
 from rankmill.foundation.errors import InputError
 from rankmill.foundation.kernels.randoms import random_bits_of

@@ -15,8 +15,8 @@ import pyarrow as pa
 import pytest
 from pyarrow import feather
 
-from rankmill.clicks.log_options import ClickLogOptions
 from rankmill.clicks.models.counts import count_clicks
+from rankmill.clicks.options import ClickLogOptions
 from rankmill.clicks.read_log import open_click_log
 from rankmill.clicks.result_lists import LogBlock, LogInMemory
 from rankmill.clicks.spilled_log import BYTES_A_ROW, RESIDENT, LogRows, LogSpill, assemble

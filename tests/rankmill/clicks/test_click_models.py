@@ -12,11 +12,10 @@ import pytest
 from rankmill.clicks.models.click_model import NotIdentified, fit_click_model
 from rankmill.clicks.models.counts import ClickCounts, count_clicks, deepest_rank
 from rankmill.clicks.models.fit_log import compare_click_models, fit_clicks
-from rankmill.clicks.models.options import ClickFitOptions
+from rankmill.clicks.options import ClickFitOptions, ClickSimulation
 from rankmill.clicks.recommend import RANKED_WELL, order_by_relevance, recommend
 from rankmill.clicks.result_lists import LogBlock, LogInMemory
 from rankmill.clicks.simulate import EXAMINATION, QueriesToShow, SimulatedLog, simulate
-from rankmill.clicks.simulation_options import ClickSimulation
 from rankmill.foundation.errors import InputError, IntegrityError
 from rankmill.pipeline.judgments.propensities import Propensities, read_propensities, write_propensities
 from tests import naive_clicks as naive

@@ -13,16 +13,15 @@ import pytest
 
 from rankmill.cli import execute
 from rankmill.clicks.describe_log import ClickLogDescription, describe_clicks
-from rankmill.clicks.models.options import ClickFitOptions
 from rankmill.clicks.off_policy import BYTES_USED as EVALUATE
+from rankmill.clicks.options import ClickFitOptions, ClickSimulation
 from rankmill.clicks.result_lists import LogInMemory
 from rankmill.clicks.simulate import EXAMINATION, QueriesToShow, write_click_log
-from rankmill.clicks.simulation_options import ClickSimulation
 from rankmill.clicks.spilled_log import BYTES_A_ROW, RESIDENT
 from rankmill.clicks.write_judgments import BYTES_OF_LABELS, BYTES_OF_PAIRS
 from rankmill.foundation.exit_codes import DATA_REJECTED, USAGE
 from rankmill.pipeline.judgments.propensities import Propensities, read_propensities, write_propensities
-from tests.pipeline.test_click_models import in_two_blocks, log_of
+from tests.rankmill.clicks.test_click_models import in_two_blocks, log_of
 from tests.refusals import only_line, unnamed
 
 HEADER = "session,qid,doc_id,position,clicked\n"

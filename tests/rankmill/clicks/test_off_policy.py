@@ -12,17 +12,15 @@ import pytest
 from typer.testing import CliRunner
 
 from rankmill.cli import app, execute
-from rankmill.clicks.judge_options import ClickWeighting
 from rankmill.clicks.off_policy import ESTIMATORS, NotSupported, evaluate_off_policy, off_policy_difference
-from rankmill.clicks.off_policy_options import OffPolicyOptions
+from rankmill.clicks.options import ClickSimulation, ClickWeighting, OffPolicyOptions
 from rankmill.clicks.result_lists import LogBlock, LogInMemory
 from rankmill.clicks.simulate import EXAMINATION, QueriesToShow, SimulatedLog, simulate
-from rankmill.clicks.simulation_options import ClickSimulation
 from rankmill.foundation.errors import DataRejected, InputError
 from rankmill.pipeline.judgments.propensities import Propensities, write_propensities
 from tests import naive_clicks as naive
-from tests.pipeline.test_click_judgments import lists_of
-from tests.pipeline.test_click_models import in_two_blocks
+from tests.rankmill.clicks.test_click_judgments import lists_of
+from tests.rankmill.clicks.test_click_models import in_two_blocks
 from tests.refusals import refused
 from tests.scorer.forests import random_forest
 

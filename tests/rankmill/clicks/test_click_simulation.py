@@ -7,6 +7,7 @@ import polars as pl
 import pytest
 
 from rankmill.clicks import simulate as simulation
+from rankmill.clicks.options import ClickSimulation
 from rankmill.clicks.result_lists import LogBlock
 from rankmill.clicks.simulate import (
     EXAMINATION,
@@ -16,7 +17,6 @@ from rankmill.clicks.simulate import (
     simulate,
     write_click_log,
 )
-from rankmill.clicks.simulation_options import ClickSimulation
 from rankmill.foundation.errors import InputError
 from rankmill.pipeline.options import SynthParameters
 from rankmill.pipeline.synth import write_synthetic

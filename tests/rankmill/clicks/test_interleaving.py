@@ -23,10 +23,10 @@ from rankmill.clicks.interleaving import (
     team_draft,
     write_interleaved,
 )
-from rankmill.clicks.off_policy_options import InterleavingOptions
+from rankmill.clicks.options import InterleavingOptions
 from rankmill.foundation.errors import DataRejected, InputError
 from tests import naive_clicks as naive
-from tests.pipeline.test_click_models import log_of
+from tests.rankmill.clicks.test_click_models import log_of
 from tests.refusals import refused
 
 

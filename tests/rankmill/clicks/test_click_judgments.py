@@ -14,11 +14,10 @@ from typer.testing import CliRunner
 
 from rankmill.cli import app
 from rankmill.clicks.judge import judge_documents
-from rankmill.clicks.judge_options import ClickWeighting, JudgeOptions
+from rankmill.clicks.options import ClickSimulation, ClickWeighting, JudgeOptions
 from rankmill.clicks.preferences import block_pairs
 from rankmill.clicks.result_lists import LogBlock, LogInMemory
 from rankmill.clicks.simulate import EXAMINATION, QueriesToShow, simulate
-from rankmill.clicks.simulation_options import ClickSimulation
 from rankmill.clicks.write_judgments import write_judgments
 from rankmill.foundation.errors import DataRejected, InputError
 from rankmill.pipeline.dataset.dataset import Dataset
@@ -26,7 +25,7 @@ from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.judgments.propensities import Propensities, write_propensities
 from rankmill.pipeline.options import IngestOptions, ReadOptions
 from tests import naive_clicks as naive
-from tests.pipeline.test_click_models import in_two_blocks, log_of
+from tests.rankmill.clicks.test_click_models import in_two_blocks, log_of
 from tests.refusals import refused
 
 THETA = tuple((np.array(EXAMINATION) / EXAMINATION[0]).tolist())
