@@ -21,7 +21,6 @@ from rankmill.foundation.options import (
     spelled,
     with_option_names,
 )
-from rankmill.foundation.toml_files import read_toml
 from rankmill.scorer.metrics.metric_options import Policy
 from rankmill.trainer.by_feature import (
     as_amounts,
@@ -35,6 +34,7 @@ from rankmill.trainer.clicks.propensities_given import as_propensities
 from rankmill.trainer.goal_options import MIXES, ROUNDING, SUM, as_goals, parse_goals
 from rankmill.trainer.incompatible import check_given
 from rankmill.trainer.objectives.spelling import OBJECTIVES, canonical
+from rankmill.trainer.toml_files import read_toml
 
 AUTO = "auto-1"
 PRESETS = (DEFAULTS, AUTO)  # a new number whenever what it decides changes

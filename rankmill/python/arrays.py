@@ -12,11 +12,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
-from rankmill.foundation.query_ids import query_ids
 from rankmill.foundation.scalars import whole_number
 from rankmill.pipeline.read.column_roles import HABITS
 from rankmill.pipeline.read.columns import usual_name
 from rankmill.pipeline.read.pandas_marks import index_columns
+from rankmill.scorer.query_ids import query_ids
 
 NUMBERS = "biuf"  # NumPy's kinds of numeric types
 
@@ -297,7 +297,7 @@ def queries_of(qid: Any, group: Any, n_rows: int, where: str = "") -> npt.NDArra
     InvalidParameter
         Both or neither are given; the message begins with ``where``.
     TrainingDataRejected
-        The sizes do not add up to the number of rows; for ids as `rankmill.foundation.query_ids.query_ids`.
+        The sizes do not add up to the number of rows; for ids as `rankmill.scorer.query_ids.query_ids`.
     """
     if (qid is None) == (group is None):
         cure = (

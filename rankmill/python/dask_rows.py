@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from rankmill.foundation.cluster.duty import Duty
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
-from rankmill.foundation.query_ids import query_ids
 from rankmill.pipeline.read.column_roles import PARTS, RESERVED
 from rankmill.python.arrays import library_of, made_up_names, name_of_column, names_in, without_index
+from rankmill.scorer.query_ids import query_ids
 
 if TYPE_CHECKING:
     from rankmill.foundation.cluster.dask_engine import DaskEngine

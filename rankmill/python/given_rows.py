@@ -10,11 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
-from rankmill.foundation.query_ids import query_ids
 from rankmill.python.array_rows import ArrayRows, Extras, rows_of
 from rankmill.python.arrays import check_same_rows, queries_of, vector, with_goals, with_queries, without_index
 from rankmill.python.feature_table import FeatureTable, table_of
 from rankmill.python.spilled_values import SpilledValues
+from rankmill.scorer.query_ids import query_ids
 
 RowsAtOnce: TypeAlias = (
     "tuple[npt.ArrayLike, npt.ArrayLike] | tuple[npt.ArrayLike, npt.ArrayLike, npt.ArrayLike | Mapping[str, Any]]"

@@ -35,10 +35,10 @@ import numpy.typing as npt
 from rankmill.foundation.errors import InputError
 from rankmill.foundation.options import spelled
 from rankmill.foundation.records import left_out
-from rankmill.foundation.scaling import without_exponent
 from rankmill.scorer.forest.forest import Forest, feature_importance
 from rankmill.scorer.inspect import _kernels
 from rankmill.scorer.inspect.paths import Codes, Paths, in_spans, leaf_paths, require_rows
+from rankmill.scorer.scaling import without_exponent
 
 MOST_IMPORTANT = 10  # features to test for interactions if none are named
 MAX_CELLS = 1 << 22  # points of a grid

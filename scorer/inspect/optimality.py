@@ -23,7 +23,6 @@ import numpy as np
 import numpy.typing as npt
 
 from rankmill.foundation.errors import InputError
-from rankmill.foundation.scaling import without_exponent
 from rankmill.scorer.forest.forest import Forest
 from rankmill.scorer.forest.links import apply_link
 from rankmill.scorer.inspect import _kernels
@@ -33,6 +32,7 @@ from rankmill.scorer.metrics.per_query import PreparedQueries
 from rankmill.scorer.nets.net import Net
 from rankmill.scorer.nets.predict import NetPredictor
 from rankmill.scorer.options import MoveOptions
+from rankmill.scorer.scaling import without_exponent
 
 MAX_BYTES = 1 << 30  # of the table of leaves, four bytes a document and tree
 CURVE = tuple(round(-3.0 + 0.25 * i, 2) for i in range(25))

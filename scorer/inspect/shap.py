@@ -26,10 +26,10 @@ import numpy.typing as npt
 
 from rankmill.foundation.errors import InputError, InvalidParameter
 from rankmill.foundation.options import spelled
-from rankmill.foundation.query_ids import query_ids
 from rankmill.scorer.forest.forest import Forest
 from rankmill.scorer.inspect import _kernels
 from rankmill.scorer.inspect.paths import Codes, Paths, in_spans, leaf_paths, require_rows
+from rankmill.scorer.query_ids import query_ids
 
 MOST_ON_A_PATH = 512  # features; more would take minutes for the rules alone
 DIGITS = 50  # of a point of a quadrature rule, before it is rounded to a double
@@ -149,7 +149,7 @@ def shap_values(
     InputError
         ``n_rounds`` is more than the model has, or the model has no counts of training rows.
     TrainingDataRejected
-        An id is missing or ambiguous; see `rankmill.foundation.query_ids.query_ids`.
+        An id is missing or ambiguous; see `rankmill.scorer.query_ids.query_ids`.
     ValueError
         ``values`` or ``qid`` has another shape.
 

@@ -18,7 +18,6 @@ import numpy.typing as npt
 
 from rankmill.foundation.errors import CandidatesRejected, InputError, InvalidParameter
 from rankmill.foundation.options import spelled
-from rankmill.foundation.scaling import without_exponent
 from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.dataset.goals import check_goal
 from rankmill.scorer.evaluate.train_test_overlap import TrainedModel, scope_of
@@ -28,6 +27,7 @@ from rankmill.scorer.metrics.conventions import OURS, named_convention
 from rankmill.scorer.metrics.per_query import PreparedQueries
 from rankmill.scorer.models.loading import Blend, predictor_of
 from rankmill.scorer.models.model import Model, check_kinds
+from rankmill.scorer.scaling import without_exponent
 from rankmill.trainer.candidates.combined_forests import check_read_alike, facts_alike
 from rankmill.trainer.options import BlendOptions
 

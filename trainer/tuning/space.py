@@ -19,9 +19,9 @@ from typing import Any
 from rankmill.foundation.errors import InvalidParameter, name_hint
 from rankmill.foundation.records import JSON, as_json
 from rankmill.foundation.scalars import real_number, text, truth, whole_number
-from rankmill.foundation.toml_files import read_toml
 from rankmill.trainer.nets.options import NET, PAIRS, TREES, NetOptions, as_layers, parse_layers
 from rankmill.trainer.parameters import TrainParameters
+from rankmill.trainer.toml_files import read_toml
 
 DIGITS = 4  # significant digits of a sampled number, for readers
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from rankmill import BinnedDataset, Ranker
 from rankmill.foundation.errors import TrainingDataRejected
-from rankmill.foundation.query_ids import query_ids
+from rankmill.scorer.query_ids import query_ids
 from tests.refusals import refused
 
 BIG = [2**63 + 2, 1, 2**64 - 1, 2**63 + 1]
