@@ -194,9 +194,14 @@ class DelimitedText:
         names, found = column_of or {}, []
         for row, part, _, expected, cure in problems.sorted():
             text, _ = rows.block.line_at(int(rows.row_from[row]))
-            column, cell = _cell(text, self._column_of[names.get(part, part)], self.delimiter)
+            at, cell = (split_line(text.encode(), self.delimiter.encode()) or [])[
+                self._column_of[names.get(part, part)]
+            ]
+            column = 1 + len(text.encode()[:at].decode())
             number = rows.block.first_line + int(rows.line[row])
-            found.append((MalformedLine(self.path, number, column, shorten(cell), expected, cure), column, text))
+            found.append(
+                (MalformedLine(self.path, number, column, shorten(cell.decode()), expected, cure), column, text)
+            )
         for start, line, cells in rows.ragged if ragged else ():
             number, wanted = rows.block.first_line + line, f"{len(self.header)} cells as in the first line"
             text, column = rows.block.line_at(start)
@@ -297,7 +302,7 @@ class DelimitedText:
             found = "an empty line" if line else "an empty file"
             raise DataRejected(f"{self.path}:1: expected the names of the columns, found {found}")
         split = split_line(line.rstrip("\r\n").encode(), self.delimiter.encode())
-        return cells if split is None else [cell.decode() for cell in split]
+        return cells if split is None else [cell.decode() for _, cell in split]
 
     def _unclosed_quote(self, line: int, text: str) -> DataRejected:
         """Return the error for a quote that does not close in ``line``, whose content is ``text``."""
@@ -337,18 +342,3 @@ def _line_starts(text: npt.NDArray[np.uint8]) -> Positions:
 
 def _no_columns(n: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.nulls(n)], [""]).select([])
-
-
-def _cell(line: str, number: int, delimiter: str) -> tuple[int, str]:
-    """Return the character position, from 1, and the content of cell ``number`` of ``line``.
-
-    >>> _cell('a,"b,""c",d', 1, ","), _cell('a,"b,c",d', 2, ",")
-    ((3, 'b,"c'), (9, 'd'))
-    """
-    form = re.compile(rf'(?:"((?:[^"]|"")*)")?([^{re.escape(delimiter)}]*)')
-    start, found = 0, cast("re.Match[str]", form.match(line))
-    for _ in range(number):
-        start = found.end() + 1
-        found = cast("re.Match[str]", form.match(line, start))
-    quoted, rest = found.groups()
-    return start + 1, (quoted or "").replace('""', '"') + rest

@@ -30,7 +30,7 @@ def without_quotes(text: bytes, mark: bytes) -> tuple[bytes, int | None]:
                 cells = split_line(line.removesuffix(b"\r"), mark)
                 if cells is None:
                     return b"".join(line + b"\n" for line in lines[:number]), number
-                lines[number] = mark.join(_hidden(cell, mark) for cell in cells)
+                lines[number] = mark.join(_hidden(cell, mark) for _, cell in cells)
         plain = b"\n".join(lines)
     return plain, None
 
@@ -44,18 +44,18 @@ def with_quoted(cells: pa.Array[Any], delimiter: str) -> pa.Array[Any]:
     return cells
 
 
-def split_line(line: bytes, mark: bytes) -> list[bytes] | None:
-    """Return the cells of ``line``, without blanks around those that are not in quotes; None if a quote does not close.
+def split_line(line: bytes, mark: bytes) -> list[tuple[int, bytes]] | None:
+    """Return where each cell of ``line`` begins, and the cell, without blanks around it if it is not in quotes; None if a quote does not close.
 
     >>> split_line(b'a, b ," c", "d","e""f"g', b",")
-    [b'a', b'b', b' c', b'd', b'e"fg']
+    [(0, b'a'), (2, b'b'), (6, b' c'), (11, b'd'), (16, b'e"fg')]
     """
     cells, form, at = [], _cell(mark), 0
     while (found := form.match(line, at)) is not None:
         cell = found[0].strip(b" \t")
         if (quoted := _FROM_QUOTE.match(cell)) is not None:
             cell = quoted[1].replace(b'""', b'"') + quoted[2]
-        cells.append(cell)
+        cells.append((at, cell))
         at = found.end() + 1
         if at > len(line):
             return cells

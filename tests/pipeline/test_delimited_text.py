@@ -64,7 +64,7 @@ def test_lines_with_quotes_and_blanks_have_the_cells_of_a_slow_twin(tmp_path, de
         "".join(letters) for length in range(1, 6) for letters in itertools.product('1" ' + delimiter, repeat=length)
     ]
     split = [split_line(line.encode(), delimiter.encode()) for line in lines]
-    closed = [(line, [cell.decode() for cell in cells]) for line, cells in zip(lines, split, strict=True) if cells]
+    closed = [(line, [cell.decode() for _, cell in cells]) for line, cells in zip(lines, split, strict=True) if cells]
     path, quarantine = tmp_path / "a.csv", Quarantine(len(lines))
     path.write_text(f"a{delimiter}b\n" + "".join(line + "\n" for line, _ in closed))
     text, found, places = DelimitedText(path, delimiter), [], []
