@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rankmill.foundation.errors import ConflictError, InputError, IntegrityError
+from rankmill.foundation.errors import ConflictError, IntegrityError
 from rankmill.foundation.storage.bucket import StoreError
 from rankmill.registry import bucket_storage, commit_log
 from rankmill.registry.commit_log import CommitLog
@@ -37,24 +37,10 @@ def test_everything_is_below_its_prefix_and_the_format_is_its_own(world: World) 
     assert json.loads(world.objects[URL / "FORMAT.json"][0]) == {"format": 4, "kind": "bucket", "protected": []}
 
 
-def test_a_store_that_replaces_all_the_same_is_refused_and_left_empty() -> None:
-    world = World(ignores_conditions=True)
-    with refused(OSError, str(URL), "If-None-Match"):
-        on(world).initialise()
-    assert world.objects == {}
-
-
 def test_an_existing_registry_is_probed_too(world: World) -> None:
     world.ignores_conditions = True
     with refused(OSError, "If-None-Match"):
         on(world).initialise(leave_open=True)
-
-
-def test_a_prefix_with_something_else_is_refused() -> None:
-    world = World(objects={URL / "notes.txt": (b"mine", 0.0)})
-    with refused(InputError, "'notes.txt'"):
-        on(world).prepare()
-    assert list(world.objects) == [URL / "notes.txt"]
 
 
 def test_raw_copies_between_disk_and_bucket_are_not_mistaken(world: World, web: Registry) -> None:
@@ -146,12 +132,3 @@ def test_a_store_that_fails_is_no_unknown_change_for_a_probe() -> None:
     with refused(StoreError, str(URL), "made") as raised:
         on(World(), Failing(3, Fault(StoreError, lasting=True))).initialise()
     assert "unknown" not in str(raised.value)
-
-
-def test_what_killed_processes_left_is_swept(world: World) -> None:
-    registry = on(world)
-    url = URL / "tmp" / "clock.old"
-    world.objects[url] = (b"", time.time() - 2 * DAY)
-    world.objects[URL / "tmp" / "clock.new"] = (b"", time.time())
-    registry._store.storage.sweep()
-    assert [u.name for u in world.objects if u.parent == URL / "tmp"] == ["clock.new"]

@@ -17,7 +17,6 @@ from rankmill.registry.cli import app
 from rankmill.registry.model_registry import Registry
 from tests.refusals import refused
 from tests.registry.conftest import FACTS, QuickDisk
-from tests.registry.test_races import all_at_once
 
 NO_LINKS = [errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS]
 
@@ -149,21 +148,6 @@ def test_a_second_name_that_somebody_else_has_made_is_no_success(web: Registry, 
     assert list((web.root / "tmp").iterdir()) == []
 
 
-def test_of_sixteen_that_take_one_name_one_wins(tmp_path: Path) -> None:
-    store = Store(tmp_path / "r", QuickDisk())
-    store.prepare()
-    for step in range(10):
-        target = store.root / f"{step}"
-
-        def work(i: int, target: Path = target) -> bool:
-            mine = Store(store.root, QuickDisk())
-            return mine.storage.put_new(target, b"%d" % i)
-
-        results = all_at_once(16, work)
-        assert sorted(map(repr, results)) == ["False"] * 15 + ["True"]
-        assert target.read_bytes() == b"%d" % results.index(True)
-
-
 # ---- ``rankmill models init``: makes a registry once, says what it is and refuses where none can be kept
 
 
@@ -227,20 +211,6 @@ def test_what_cannot_be_a_registry_is_refused_and_left_alone(tmp_path: Path, tre
     with pytest.raises(NotADirectoryError):
         init(tmp_path / "file" / "r")
     assert tree(tmp_path) == before
-
-
-class Careless(QuickDisk):
-    """Replaces what is there, and says that all is well."""
-
-    def link(self, source: Path, target: Path) -> None:
-        target.unlink(missing_ok=True)
-        super().link(source, target)
-
-
-def test_a_file_system_that_replaces_files_is_found_out(tmp_path: Path) -> None:
-    with refused(OSError, "two files", "same name"):
-        Registry(tmp_path / "r", disk=Careless()).initialise()
-    assert list(tmp_path.iterdir()) == []
 
 
 class NoFolderFsync(QuickDisk):

@@ -2,12 +2,11 @@ from __future__ import annotations
 
 import errno
 import os
-import time
 from pathlib import Path
 
 import pytest
 
-from rankmill.foundation.errors import InputError, IntegrityError, InvalidName
+from rankmill.foundation.errors import IntegrityError, InvalidName
 from rankmill.foundation.storage.disk import Disk
 from rankmill.registry.blob_store import Blobs, Store
 from tests.refusals import refused
@@ -109,13 +108,6 @@ def test_a_lost_format_file_is_no_empty_registry(store: Store) -> None:
     (store.root / "FORMAT.json").unlink()
     with pytest.raises(IntegrityError, match="missing"):
         Store(store.root).exists()
-
-
-def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "thesis.tex").touch()
-    with pytest.raises(InputError, match="'thesis"):
-        Store(tmp_path).prepare()
-    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
 def test_a_fresh_volume_is_empty_enough(tmp_path: Path) -> None:
@@ -284,14 +276,3 @@ def test_descriptors_are_not_inherited(tmp_path: Path) -> None:
     descriptor = QuickDisk().create(tmp_path / "new")
     assert not os.get_inheritable(descriptor)
     os.close(descriptor)
-
-
-def test_only_what_the_dead_have_left_is_swept(tmp_path: Path) -> None:
-    store = Store(tmp_path, QuickDisk())
-    store.prepare()
-    for name, age in {"young": 23 * HOUR, "old": 25 * HOUR}.items():
-        path = store.root / "tmp" / name
-        path.touch()
-        os.utime(path, (0, time.time() - age))
-    store.storage.sweep()
-    assert [path.name for path in (store.root / "tmp").iterdir()] == ["young"]
