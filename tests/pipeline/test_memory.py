@@ -152,13 +152,19 @@ def test_the_process_stays_under_the_bound(tmp_path, features, queries, big):
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="VmHWM is Linux's")
 @pytest.mark.parametrize(
-    ("name", "head", "line"), [("in.txt", "1 qid:1 1:1\n", "1 qid:%d\n"), ("in.csv", "qid,grade,f1\n", "%d,1,1\n")]
+    ("name", "head", "line", "n"),
+    [
+        ("in.txt", "1 qid:1 1:1\n", "1 qid:%d\n", 6_000_000),
+        ("in.csv", "qid,grade,f1\n", "%d,1,1\n", 6_000_000),
+        ("wide.csv", f"qid,grade{''.join(f',f{k}' for k in range(700))}\n", f"%d,1{',1,' * 350}\n", 60_000),
+    ],
+    ids=["letor", "csv", "wide"],
 )
-def test_short_lines_stay_under_the_bound_too(tmp_path, name, head, line):
+def test_short_lines_and_cells_stay_under_the_bound_too(tmp_path, name, head, line, n):
     small, text = tmp_path / f"small-{name}", tmp_path / name
     small.write_text(head + line % 7)
     peak(small, tmp_path / "warm")
-    text.write_text(head + "".join(line % (k % 1000) for k in range(6_000_000)))
+    text.write_text(head + "".join(line % (k % 1000) for k in range(n)))
     assert peak(text, tmp_path / "out", 64) < 512 * 10**6
 
 
