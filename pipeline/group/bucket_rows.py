@@ -79,7 +79,7 @@ class RowSpill:
     """The spilled rows of an ingest, in ``files`` of a `spilled_schema`.  Memory: for each thread a copy of the rows of a batch for one bucket."""
 
     def __init__(self, files: RowFiles) -> None:
-        self._files = files
+        self.files = files
         self._extras = tuple(files.schema.names[len(spilled_schema()) :])
         self.width = 0
         self.id_bytes = np.zeros((2, len(files.rows)), dtype=np.int64)
@@ -89,7 +89,7 @@ class RowSpill:
     @property
     def rows(self) -> npt.NDArray[np.int64]:
         """Rows of each bucket, (buckets,)."""
-        return self._files.rows
+        return self.files.rows
 
     @property
     def extras(self) -> tuple[str, ...]:
@@ -124,9 +124,9 @@ class RowSpill:
                 as_array(np.full(n, width, dtype=np.int32)),
                 *(as_array(batch.extras[name][order]) for name in self._extras),
             ],
-            schema=self._files.schema,
+            schema=self.files.schema,
         )
-        self._files.add(rows, counts, lambda some: batch.values[order[some]])
+        self.files.add(rows, counts, lambda some: batch.values[order[some]])
 
     def batches(self, bucket: int, into: npt.NDArray[np.float32] | None = None) -> Iterator[SpilledRows]:
         """Yield the rows of ``bucket`` in the order they were added.
@@ -136,8 +136,8 @@ class RowSpill:
         if not self.rows[bucket]:
             return
         low = 0
-        with self._files.raw(bucket) as file:
-            for batch in self._files.batches(bucket):
+        with self.files.raw(bucket) as file:
+            for batch in self.files.batches(bucket):
                 n, width = len(batch), batch.column(_WIDTH)[0].as_py()
                 if into is not None and into.shape[1] == width:
                     values = into[low : low + n]
@@ -156,7 +156,7 @@ class RowSpill:
 
     def drop(self, bucket: int) -> None:
         """Remove the files of ``bucket``, whose rows were written to a shard."""
-        self._files.drop(bucket)
+        self.files.drop(bucket)
 
 
 def _lengths(ids: pa.StringArray) -> npt.NDArray[np.int32]:

@@ -105,6 +105,7 @@ class SpillParts(_Half):
     def __init__(self, paths: Sequence[Path], rows: npt.NDArray[np.int64], schema: pa.Schema) -> None:
         self.schema = schema
         self.rows = rows
+        self.paths = tuple(paths)
         self._parts = [(path, np.load(index_of(path), mmap_mode="r")) for path in paths]
 
     def batches(self, bucket: int) -> Iterator[pa.RecordBatch]:

@@ -18,7 +18,7 @@ from rankmill.foundation.storage.staging import staging_folder
 from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.dataset.digests import SourceDigests
 from rankmill.pipeline.dataset.publish import check_destination, publish_dataset
-from rankmill.pipeline.ingest.dataset_builder import Building
+from rankmill.pipeline.ingest.build_dataset import build_dataset
 from rankmill.pipeline.ingest.inputs import check_for_cluster, open_inputs
 from rankmill.pipeline.ingest_report import IngestReport
 from rankmill.pipeline.options import IngestOptions
@@ -108,32 +108,19 @@ def ingest(
         SourceDigests(inputs.paths) as digests,
         listing_rejects(out, quarantine),
     ):
-        if where is None:
-            building = Building(inputs, options, quarantine, staging, progress)
-        else:
-            from rankmill.pipeline.ingest.cluster_builder import ClusterBuilding
-
+        if where is not None:
             cluster = stack.enter_context(open_cluster(where, say or (lambda _: None)))
-            building = ClusterBuilding(inputs, options, quarantine, staging, progress, cluster)
-        building.read()
-        building.write()
-        building.join()
-        manifest = building.manifest(digests.results())
-        for name, rejects in building.rejects().items():
+        built = build_dataset(inputs, options, quarantine, staging, digests.results, progress, cluster)
+        for name, rejects in built.rejects.items():
             if rejects:
-                write_rejects(building.staged / name, rejects)
-        publish_dataset(
-            building.staged,
-            out,
-            manifest,
-            overwrite=options.overwrite,
-        )
-    made = Dataset(out, manifest)
+                write_rejects(built.folder / name, rejects)
+        publish_dataset(built.folder, out, built.manifest, overwrite=options.overwrite)
+    made = Dataset(out, built.manifest)
     return IngestReport(
         path=out,
-        manifest=manifest,
+        manifest=built.manifest,
         seconds=time.perf_counter() - started,
-        read=building.files,
+        read=built.files,
         columns_guessed=inputs.guessed,
         statistics=statistics_of(made),
         vocabulary=made.vocabulary,

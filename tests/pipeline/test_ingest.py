@@ -14,7 +14,7 @@ from rankmill.foundation.errors import ConflictError, DataRejected, InputError, 
 from rankmill.pipeline.cli import app
 from rankmill.pipeline.dataset import publish as publish_dataset
 from rankmill.pipeline.dataset.dataset import Dataset
-from rankmill.pipeline.ingest import dataset_builder as building
+from rankmill.pipeline.ingest import build_dataset as building
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.ingest import run_ingest as running
 from rankmill.pipeline.options import IngestOptions, ReadOptions

@@ -44,7 +44,7 @@ LOSING = ["a b c", "a", "", "b", "c d", "d"]
 def small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
     look_often(monkeypatch)
     monkeypatch.setattr(file_ranges, "LEAST_BYTES", 4000)
-    monkeypatch.setattr("rankmill.pipeline.ingest.cluster_builder.USUAL_BUCKETS", 2)
+    monkeypatch.setattr("rankmill.pipeline.ingest.on_cluster.USUAL_BUCKETS", 2)
 
 
 def on_a_cluster(options: IngestOptions) -> IngestOptions:
@@ -251,7 +251,7 @@ def test_a_file_that_is_another_one_there_is_refused(tmp_path: Path, monkeypatch
     def larger(sources):
         return [replace(each, sizes=tuple(size + 1 for size in each.sizes)) for each in original(sources)]
 
-    monkeypatch.setattr("rankmill.pipeline.ingest.cluster_builder.ranges_of", larger)
+    monkeypatch.setattr("rankmill.pipeline.ingest.on_cluster.ranges_of", larger)
     with on(RUN, "a"), refused(InputError, "0.txt", "another file"):
         ingest(paths, tmp_path / "out", options=on_a_cluster(IngestOptions()))
 
