@@ -272,7 +272,7 @@ def test_a_spill_file_that_was_cut_short_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("killed_at", ["read_range", "settle_buckets"])
+@pytest.mark.parametrize("killed_at", ["read_range", "write_buckets"])
 def test_the_work_of_a_killed_process_is_done_again(tmp_path: Path, dask: Cluster, killed_at: str) -> None:
     paths = written([".parquet", ".csv"], tmp_path)
     options = IngestOptions(buckets=7, read=read_as("tables", 1))
