@@ -150,11 +150,9 @@ def check_loss(loss: Loss, parameters: Parameters, **more: object) -> None:
     ``more``: other facts of the table, by the names that they have there; only what they do not work with is checked then.
     """
     name, limits = f"{spelled('objective')} {loss.name}", loss.limits
-    ole = not loss.splits.additive and (parameters.criterion or loss.splits.criteria[0]) == "ole"
-    exact = not loss.splits.additive and (parameters.leaf or ("exact" if ole else "newton")) == "exact"
     facts: dict[str, object] = {
-        "criterion": "ole" if ole else None,
-        "leaf": "exact" if exact else None,
+        "criterion": loss.splits.criterion(parameters.criterion),
+        "leaf": "exact" if loss.splits.exact_leaves(parameters.criterion, parameters.leaf) else None,
         "outputs": Fact(name) if loss.n_outputs > 1 else None,
         "steps": Fact(name) if loss.steps_a_round > 1 else None,
         "link": Fact(name) if loss.link != "identity" else None,

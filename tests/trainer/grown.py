@@ -91,7 +91,7 @@ def trees_of(name, criterion, data=None, *, n_rounds=2, weights=None, offsets=0.
     searched_by = (np.ones(rows.n_rows) if weights is None else weights / weights.mean()) if criterion == "se" else None
     shape = (rows.n_rows,) if objective.n_outputs == 1 else (objective.n_outputs, rows.n_rows)
     scores, g, h = np.full(shape, objective.start()) + offsets, np.empty(shape), np.empty(shape)
-    exact = takes_exact_steps(objective, criterion, given)
+    exact = takes_exact_steps(objective, given)
     for step in range(1, n_rounds + 1):
         objective.gradients(step, scores, g, h, team)
         pairs = objective.pair_hessians(step, scores, 0.0, team) if criterion == "ole" else None

@@ -222,7 +222,7 @@ def plan_of(dataset: Dataset, parameters: TrainParameters, options: TrainingOpti
 
 def _pair_bytes(objective: Objective, criterion: str, parameters: TrainParameters, n_rows: int) -> int:
     """Return the bytes of the lists of pairs: for splits (packed as well) and for leaves."""
-    exact, every = takes_exact_steps(objective, criterion, parameters), objective.most_pairs
+    exact, every = takes_exact_steps(objective, parameters), objective.most_pairs
     of_leaves = objective.splits.bytes_a_pair * objective.most_leaf_pairs if exact else 0
     if criterion != "ole":
         return of_leaves

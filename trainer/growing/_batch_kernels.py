@@ -82,16 +82,16 @@ def _prepare_batch(crew, bins, rows, rules, nodes, histograms):
     for i in range(state[N_BATCH]):
         node = batch[i]
         if crew.size > 1 and table[node, LAST] - table[node, FIRST] >= rules.shared_rows:
-            if not (partition_node(crew, node, bins, rows, table) and meet(crew)):
+            if not (partition_node(crew, node, bins, rows, table) and meet(crew.barrier)):
                 return False
             if crew.worker == 0:
                 table[node, OWN_LEFT] = rows_left(crew, rows)
         elif crew.worker == 0:
             table[node, OWN_LEFT] = partition_alone(crew, node, bins, rows, table)
-        if not meet(crew):
+        if not meet(crew.barrier):
             return False
     if crew.worker == 0:
-        tick(crew, PARTING)
+        tick(crew.clock, PARTING)
         for i in range(state[N_BATCH]):
             sums[i] = table[batch[i], OWN_LEFT]
         add_up(crew, SUMS, np.int64(state[N_BATCH]))
@@ -104,8 +104,8 @@ def _prepare_batch(crew, bins, rows, rules, nodes, histograms):
             )
             deeper = rules.max_depth == 0 or table[node, DEPTH] + 1 < rules.max_depth
             table[node, NEXT_SLOT] = take_slot(nodes) if searched and deeper else np.int64(-1)
-        tick(crew, DECIDING)
-    if not meet(crew):
+        tick(crew.clock, DECIDING)
+    if not meet(crew.barrier):
         return False
     for i in range(state[N_BATCH]):
         node = batch[i]
@@ -120,7 +120,7 @@ def _prepare_batch(crew, bins, rows, rules, nodes, histograms):
         if not count_rows(crew, first, last, slot, bins, rows, histograms):
             return False
         add_edges(crew, slot, bins, histograms)
-        if not meet(crew):  # the next count uses the same buffers for edges
+        if not meet(crew.barrier):  # the next count uses the same buffers for edges
             return False
     if crew.worker == 0:
         n = np.int64(0)
@@ -130,28 +130,28 @@ def _prepare_batch(crew, bins, rows, rules, nodes, histograms):
                 n += 1
         if n > 0 and not add_up(crew, HISTOGRAMS, n):
             return False
-        tick(crew, COUNTING)
-    return meet(crew)
+        tick(crew.clock, COUNTING)
+    return meet(crew.barrier)
 
 
 @kernel
 def grow_in_batches(crew, bins, rows, derivatives, rules, nodes, histograms, search):
     """As :func:`grow_by_node`, together with other processes, which have other rows."""
     table, state = nodes.table, nodes.state
-    tick(crew, COUNTING)
+    tick(crew.clock, COUNTING)
     while take_node(crew, bins, rows, derivatives, rules, nodes, histograms, search, None, YES):
         node = state[NODE]
         if crew.worker == 0:
             state[N_BATCH] = 0
             if table[node, OWN_LEFT] < 0:
                 _choose_batch(node, rules, nodes)
-        if not meet(crew):
+        if not meet(crew.barrier):
             return
         if state[N_BATCH] > 0 and not _prepare_batch(crew, bins, rows, rules, nodes, histograms):
             return
         if crew.worker == 0:
             own_left, n_left = table[node, OWN_LEFT], table[node, ALL_LEFT]
             judge(crew, node, own_left, n_left, bins, rows, derivatives, rules, nodes, None, search, YES)
-            tick(crew, DECIDING)
-        if not meet(crew):
+            tick(crew.clock, DECIDING)
+        if not meet(crew.barrier):
             return

@@ -102,7 +102,7 @@ def _settle(child, node, crew, bins, rules, nodes, search):
             best = worker
     gain, split = search.gains[child, best], splits[child, best]
     if not (may_split(table, node, rules.min_rows, rules.max_depth) and gain > 0.0):
-        release_slot(nodes, node)
+        release_slot(nodes.table, nodes.free, nodes.state, node)
         return
     table[node, FEATURE] = split[0]
     table[node, THRESHOLD] = split[1]
@@ -134,9 +134,9 @@ def _search_waiting(crew, bins, rows, derivatives, rules, nodes, histograms, sea
         if node >= 0 and (both if again or step == 0 else state[COUNTED] == 0):
             if not _count(crew, node, bins, rows, table, histograms):
                 return False
-            if step == 0 and not meet(crew):  # the next count uses the same buffers for edges
+            if step == 0 and not meet(crew.barrier):  # the next count uses the same buffers for edges
                 return False
-    tick(crew, COUNTING)
+    tick(crew.clock, COUNTING)
     first_feature, last_feature = own_features(crew, bins.n_bins.shape[0])
     if again:
         first_feature, last_feature = counted_features(crew, bins.n_bins.shape[0])
@@ -151,17 +151,17 @@ def _search_waiting(crew, bins, rows, derivatives, rules, nodes, histograms, sea
             crew, one, state[SUM_HESSIANS] != 0, first_feature, last_feature, bins, rows.rows, derivatives.hessians,
             rules, nodes, histograms, search, extras,
         )  # fmt: skip
-    if not meet(crew):
+    if not meet(crew.barrier):
         return False
     if pairs is not None:
         for child in range(2):
             node = one if child == 0 else other
             if node >= 0 and may_split(table, node, rules.min_rows, rules.max_depth):
                 search_node_by_pairs(crew, child, node, bins, rows, rules, nodes, histograms, pairs, search)
-        if not meet(crew):
+        if not meet(crew.barrier):
             return False
     if crew.worker == 0:
-        tick(crew, SEARCHING)
+        tick(crew.clock, SEARCHING)
         for child in range(2):
             node = one if child == 0 else other
             if node >= 0:
@@ -215,8 +215,8 @@ def _split(node, own_left, n_left, bins, rules, nodes, extras):
     splits_on = may_split(table, left, rules.min_rows, rules.max_depth)
     splits_on |= may_split(table, left + 1, rules.min_rows, rules.max_depth)
     if state[N_LEAVES] == rules.max_leaves or not splits_on:
-        release_slot(nodes, node)
-        release_next_slot(nodes, node)
+        release_slot(nodes.table, nodes.free, nodes.state, node)
+        release_next_slot(nodes.table, nodes.free, nodes.state, node)
         return
     small, large = (left, left + 1) if 2 * n_left <= table[node, ROWS] else (left + 1, left)
     state[SMALL], state[LARGE] = small, large
@@ -243,7 +243,7 @@ def judge(crew, node, own_left, n_left, bins, rows, derivatives, rules, nodes, p
     state[SMALL] = -1
     state[REFUSED] = -1
     if few or light or not worth_it:
-        release_next_slot(nodes, node)
+        release_next_slot(nodes.table, nodes.free, nodes.state, node)
     if pairs is None and (few or light):
         state[REFUSED] = node
         state[SUM_HESSIANS] = light or not rules.by_h
@@ -253,7 +253,7 @@ def judge(crew, node, own_left, n_left, bins, rows, derivatives, rules, nodes, p
         if state[COUNT_BOTH]:
             table[node, SLOT] = take_slot(nodes)
     elif few or light or not worth_it:
-        release_slot(nodes, node)
+        release_slot(nodes.table, nodes.free, nodes.state, node)
     else:
         _split(node, own_left, n_left, bins, rules, nodes, extras)
         if pairs is not None and state[SMALL] >= 0:
@@ -271,8 +271,8 @@ def take_node(crew, bins, rows, derivatives, rules, nodes, histograms, search, p
         state[NODE] = -1
         if state[N_WAITING] > 0 and state[N_LEAVES] < rules.max_leaves:
             state[NODE] = pop(nodes)
-        tick(crew, DECIDING)
-    return meet(crew) and state[NODE] >= 0
+        tick(crew.clock, DECIDING)
+    return meet(crew.barrier) and state[NODE] >= 0
 
 
 @kernel
@@ -290,21 +290,21 @@ def grow_by_node(crew, bins, rows, derivatives, rules, nodes, histograms, search
     table[:state[N_NODES]] is the tree.
     """
     table = nodes.table
-    tick(crew, COUNTING)
+    tick(crew.clock, COUNTING)
     while take_node(crew, bins, rows, derivatives, rules, nodes, histograms, search, pairs, extras):
         node = nodes.state[NODE]
         if crew.size > 1 and table[node, LAST] - table[node, FIRST] >= rules.shared_rows:
-            if not (partition_node(crew, node, bins, rows, table) and meet(crew)):
+            if not (partition_node(crew, node, bins, rows, table) and meet(crew.barrier)):
                 return
         elif crew.worker == 0:
             rows.lefts[:] = 0
             rows.lefts[0] = partition_alone(crew, node, bins, rows, table)
         if crew.worker == 0:
-            tick(crew, PARTING)
+            tick(crew.clock, PARTING)
             n_left = rows_left(crew, rows)
             judge(crew, node, n_left, n_left, bins, rows, derivatives, rules, nodes, pairs, search, extras)
-            tick(crew, DECIDING)
-        if not meet(crew):
+            tick(crew.clock, DECIDING)
+        if not meet(crew.barrier):
             return
 
 
@@ -325,7 +325,7 @@ def _count_level(crew, level, bins, rows, table, histograms):
         if not count_node(crew, small, first_slot + pair, bins, rows, table, histograms):
             return False
         add_edges(crew, first_slot + pair, bins, histograms)
-        if not meet(crew):  # the next count uses the same buffers for edges
+        if not meet(crew.barrier):  # the next count uses the same buffers for edges
             return False
     if not add_up_histograms(crew, first_slot, n_pairs):
         return False
@@ -340,7 +340,7 @@ def _count_level(crew, level, bins, rows, table, histograms):
             small, large = (other, node) if table[other, ROWS] < table[node, ROWS] else (node, other)
             table[small, SLOT] = first_slot + pair
             table[large, SLOT] = above
-    return meet(crew)
+    return meet(crew.barrier)
 
 
 @kernel(inline="always")
@@ -394,11 +394,11 @@ def _partition_level(crew, level, bins, rows, rules, table):
                 return False
             if crew.worker == 0:
                 table[2 * node + 1, ROWS] = rows_left(crew, rows)
-            if not meet(crew):
+            if not meet(crew.barrier):
                 return False
         elif node % crew.size == crew.worker:
             table[2 * node + 1, ROWS] = partition_alone(crew, node, bins, rows, table)
-    if not meet(crew):
+    if not meet(crew.barrier):
         return False
     if crew.worker == 0:
         sums, n_nodes = crew.sums, level[1] - level[0]
@@ -408,7 +408,7 @@ def _partition_level(crew, level, bins, rows, rules, table):
         for i in range(n_nodes):
             left = 2 * (level[0] + i) + 1
             make_children(table, level[0] + i, left, table[left, ROWS], sums[i])
-    return meet(crew)
+    return meet(crew.barrier)
 
 
 @kernel(inline="always")
@@ -467,38 +467,38 @@ def grow_by_level(crew, bins, rows, derivatives, rules, nodes, histograms, searc
     table, state = nodes.table, nodes.state
     first_feature, last_feature = own_features(crew, bins.n_bins.shape[0])
     first_counted, last_counted = counted_features(crew, bins.n_bins.shape[0])
-    tick(crew, COUNTING)
+    tick(crew.clock, COUNTING)
     for depth in range(rules.max_depth):
         first_node, n_nodes = (1 << depth) - 1, 1 << depth
         level = (first_node, first_node + n_nodes)
         if not _count_level(crew, level, bins, rows, table, histograms):
             return
-        tick(crew, COUNTING)
+        tick(crew.clock, COUNTING)
         search_level(crew, level, first_feature, last_feature, bins, rules, nodes, histograms, search, extras)
         counted = False
         while True:
-            if not meet(crew):
+            if not meet(crew.barrier):
                 return
             if crew.worker == 0:
-                tick(crew, SEARCHING)
+                tick(crew.clock, SEARCHING)
                 _choose_level_split(crew, level, bins, rules, nodes, histograms, search, extras)
-                tick(crew, DECIDING)
-            if not meet(crew):
+                tick(crew.clock, DECIDING)
+            if not meet(crew.barrier):
                 return
             if state[NODE] < 0:
                 return
             if not _partition_level(crew, level, bins, rows, rules, table):
                 return
             if crew.worker == 0:
-                tick(crew, PARTING)
+                tick(crew.clock, PARTING)
                 seen = _write_level_gains(crew, level, rows.rows, derivatives.hessians, bins, rules, nodes, extras)
                 state[REFUSED] = first_node if not (seen or counted) else -1
                 if state[REFUSED] < 0 and not _level_gains_something(
                     crew, level, bins, rows, derivatives, rules, nodes
                 ):
                     state[NODE] = -1
-                tick(crew, DECIDING)
-            if not meet(crew):
+                tick(crew.clock, DECIDING)
+            if not meet(crew.barrier):
                 return
             if state[NODE] < 0:
                 return

@@ -202,12 +202,12 @@ def count_rows(crew, first, last, slot, bins, rows, histograms):
         first_feature, last_feature = own_features(crew, bins.n_bins.shape[0])
         histograms.pool[slot, first_feature:last_feature] = 0
         histograms.edge_blocks[crew.worker * LINE] = -1
-        return meet(crew)
+        return meet(crew.barrier)
     histograms.edge_blocks[crew.worker * LINE] = count_share(
         bins, rows.rows, rows.packed, first, last, crew.worker, crew.size, histograms.pool[slot],
         histograms.tables[crew.worker], histograms.edges[crew.worker],
     )  # fmt: skip
-    return meet(crew)
+    return meet(crew.barrier)
 
 
 @inner_kernel

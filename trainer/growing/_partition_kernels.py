@@ -161,7 +161,7 @@ def partition_node(crew, node, bins, rows, table):
         rows.spare_rows,
         rows.spare_packed,
     )
-    if not meet(crew):
+    if not meet(crew.barrier):
         return False
     before = np.int64(0)
     for other in range(worker):

@@ -131,16 +131,33 @@ class Rules(NamedTuple):
     weighed: bool = False  # gains are compared after weights
 
 
-class Crew(NamedTuple):
-    """One worker, the barrier that it shares with the others, and the way to other processes."""
+class Barrier(NamedTuple):
+    """Where the workers of a team wait for each other."""
 
     worker: int
     size: int
     flags: Any  # ((size + 1) * LINE,) int64: the line of worker w has its flag and its number of barriers
     looks: int  # spin iterations before yielding to other threads
-    clock: int  # clock id, -1: no timing
+
+
+class Clock(NamedTuple):
+    """Nanoseconds by phase, of one worker."""
+
+    number: int  # of the system's clock, -1: no timing
     stamp: Any  # (3,) int64
     ticks: Any  # (4,) int64
+
+
+class Crew(NamedTuple):
+    """One worker, its barrier and clock, and the way to other processes.
+
+    What most kernels call takes a part of it: every scalar of a call takes time to compile.
+    """
+
+    worker: int
+    size: int
+    barrier: Barrier
+    clock: Clock
     peers: int  # address of a C function, see ``add_up``; 0: this process has all rows
     sums: Any  # (SIDES or more,) int64: what it adds up
 
@@ -247,36 +264,36 @@ def _wait(flags, index, number, stop, looks):
 
 
 @inner_kernel
-def meet(crew):
+def meet(barrier):
     """Wait at a barrier until all workers have reached it; False: one has failed, and all must stop.
 
     flags[w * LINE] belongs to worker w; a worker that fails sets flags[size * LINE].  After the barrier each worker sees
     what the others wrote before it.
     """
-    if crew.size == 1:
+    if barrier.size == 1:
         return True
-    flags, stop = crew.flags, crew.size * LINE
-    number = flags[crew.worker * LINE + 1] + 1  # no other worker reads this cell
-    flags[crew.worker * LINE + 1] = number
-    if crew.worker != 0:
-        store_release(flags, crew.worker * LINE, number)
-        return _wait(flags, np.int64(0), number, stop, crew.looks)
-    for other in range(1, crew.size):
-        if not _wait(flags, other * LINE, number, stop, crew.looks):
+    flags, stop = barrier.flags, barrier.size * LINE
+    number = flags[barrier.worker * LINE + 1] + 1  # no other worker reads this cell
+    flags[barrier.worker * LINE + 1] = number
+    if barrier.worker != 0:
+        store_release(flags, barrier.worker * LINE, number)
+        return _wait(flags, np.int64(0), number, stop, barrier.looks)
+    for other in range(1, barrier.size):
+        if not _wait(flags, other * LINE, number, stop, barrier.looks):
             return False
     store_release(flags, 0, number)
     return True
 
 
 @inner_kernel
-def tick(crew, phase):
-    """Add the time since the last call of worker 0 to ``phase``."""
-    if crew.clock >= 0 and crew.worker == 0:
-        stamp = crew.stamp
-        _clock_gettime(np.int32(crew.clock), stamp.ctypes.data)
+def tick(clock, phase):
+    """Add the time since the last call to ``phase``."""
+    if clock.number >= 0:
+        stamp = clock.stamp
+        _clock_gettime(np.int32(clock.number), stamp.ctypes.data)
         now = stamp[0] * 1_000_000_000 + stamp[1]
         if stamp[2] != 0:
-            crew.ticks[phase] += now - stamp[2]
+            clock.ticks[phase] += now - stamp[2]
         stamp[2] = now
 
 
@@ -321,14 +338,14 @@ def add_up_histograms(crew, first_slot, n_slots):
     """Add up the histograms of these slots, which all workers have counted.  False: stop."""
     if crew.peers == 0:
         return True
-    if not meet(crew):
+    if not meet(crew.barrier):
         return False
     if crew.worker == 0:
         for i in range(n_slots):
             crew.sums[i] = first_slot + i
         if not add_up(crew, HISTOGRAMS, np.int64(n_slots)):
             return False
-    return meet(crew)
+    return meet(crew.barrier)
 
 
 # -- nodes -----------------------------------------------------------------------------------------------------------
@@ -400,21 +417,19 @@ def pop(nodes):
 
 
 @inner_kernel
-def release_slot(nodes, node):
+def release_slot(table, free, state, node):
     """Return the histogram of the node to the pool."""
-    table, state = nodes.table, nodes.state
     if table[node, SLOT] >= 0:
-        nodes.free[state[N_FREE]] = table[node, SLOT]
+        free[state[N_FREE]] = table[node, SLOT]
         state[N_FREE] += 1
         table[node, SLOT] = -1
 
 
 @inner_kernel
-def release_next_slot(nodes, node):
+def release_next_slot(table, free, state, node):
     """Return the histogram of the smaller child of a prepared node to the pool, and forget what was prepared."""
-    table, state = nodes.table, nodes.state
     if table[node, NEXT_SLOT] >= 0:
-        nodes.free[state[N_FREE]] = table[node, NEXT_SLOT]
+        free[state[N_FREE]] = table[node, NEXT_SLOT]
         state[N_FREE] += 1
     table[node, OWN_LEFT : NEXT_SLOT + 1] = -1
 
@@ -427,7 +442,7 @@ def _release_prepared(nodes):
         node = nodes.heap[i]
         if nodes.table[node, NEXT_SLOT] >= 0 and (victim < 0 or comes_before(nodes.priority, victim, node)):
             victim = node
-    release_next_slot(nodes, victim)
+    release_next_slot(nodes.table, nodes.free, nodes.state, victim)
 
 
 @inner_kernel
@@ -441,7 +456,7 @@ def take_slot(nodes):
             if nodes.table[node, SLOT] >= 0 and (victim < 0 or comes_before(nodes.priority, victim, node)):
                 victim = node
         if victim >= 0:
-            release_slot(nodes, victim)
+            release_slot(nodes.table, nodes.free, nodes.state, victim)
         else:
             _release_prepared(nodes)
     state[N_FREE] -= 1

@@ -392,9 +392,9 @@ class Grower:
 
     def _grow_share(self, worker: int, size: int, derivatives: table.Derivatives, rules: table.Rules) -> None:
         layout = self._bins
-        crew = table.Crew(
-            worker, size, self._flags, self._looks, self._clock, self._stamp, self.ticks, self._peers, self._sums
-        )
+        clock = table.Clock(self._clock if worker == 0 else -1, self._stamp, self.ticks)
+        barrier = table.Barrier(worker, size, self._flags, self._looks)
+        crew = table.Crew(worker, size, barrier, clock, self._peers, self._sums)
         bins = table.Bins(
             layout.words,
             self._used_words,

@@ -66,6 +66,16 @@ class Splits:
     additive: bool = False  # a sum of terms with one score each: ole is rwse then (METHODS 1, Theorem 1)
     bytes_a_pair: int = 16  # memory while pairs are listed, the list included
 
+    def criterion(self, wanted: str) -> str:
+        """Return the criterion of a training, by default the first one; ``ole`` of single terms is ``rwse``."""
+        found = wanted or self.criteria[0]
+        return "rwse" if found == "ole" and self.additive else found
+
+    def exact_leaves(self, wanted: str, leaf: str) -> bool:
+        """Whether the hessian of a leaf leaves out pairs inside it; by default if splits are chosen that way."""
+        default = "exact" if self.criterion(wanted) == "ole" else "newton"
+        return not self.additive and (leaf or default) == "exact"
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:

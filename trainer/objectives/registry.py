@@ -87,12 +87,10 @@ def criterion_of(objective: Objective, parameters: TrainParameters) -> str:
             f"criterion {wanted!r} does not work with {objective.name}, which supports"
             f" {', '.join(objective.splits.criteria)}; docs/objectives.md says why"
         )
-    if wanted == "ole" and objective.splits.additive:
-        return "rwse"
-    return wanted
+    return objective.splits.criterion(wanted)
 
 
-def takes_exact_steps(objective: Objective, criterion: str, parameters: TrainParameters) -> bool:
+def takes_exact_steps(objective: Objective, parameters: TrainParameters) -> bool:
     """Return whether the hessian of a leaf leaves out pairs inside it; by default if splits are chosen that way.
 
     Raises
@@ -104,6 +102,4 @@ def takes_exact_steps(objective: Objective, criterion: str, parameters: TrainPar
         raise InvalidParameter(
             f"leaf 'exact' does not work with {objective.name}, which has no hessian of pairs; use newton"
         )
-    return (
-        not objective.splits.additive and (parameters.leaf or ("exact" if criterion == "ole" else "newton")) == "exact"
-    )
+    return objective.splits.exact_leaves(parameters.criterion, parameters.leaf)

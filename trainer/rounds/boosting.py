@@ -202,7 +202,7 @@ def prepare(
         )
     return Prepared(
         data=data, asked=parameters, parameters=own, options=options, info=info, objective=objective,
-        criterion=criterion, exact_leaves=takes_exact_steps(objective, criterion, own), encoded=encoded,
+        criterion=criterion, exact_leaves=takes_exact_steps(objective, own), encoded=encoded,
         monotone=monotone, categorical=np.isin(data.feature_names, list(data.categories)), controls=controls, span=span,
         bins=bins, sampler=sampler, out_of_bag=out_of_bag, replayed=replayed,
     )  # fmt: skip
