@@ -7,9 +7,8 @@ more lists, or more clicks, than both 20 and five times the 99th percentile of t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from rankmill.clicks.models.click_model import NotIdentified
 from rankmill.clicks.models.fit_log import ClickModelComparison, compare_click_models
 from rankmill.clicks.options import DEEPEST, ClickFitOptions, ClickModelName
 from rankmill.clicks.recommend import ClickRecommendation, recommend
-from rankmill.clicks.result_lists import ClickLog, LogBlock
+from rankmill.clicks.result_lists import ClickLog, LogBlock, parts_of_lists
 from rankmill.clicks.spilled_log import LogTotals
 from rankmill.foundation.errors import InputError
 from rankmill.foundation.notebook_html import HtmlTable, card
@@ -29,7 +28,6 @@ from rankmill.foundation.terminal import labelled, text_table
 _RANDOM_BELOW = 1.5  # ratio of variances
 _FEWEST_REPEATS = 100  # impressions of documents that were shown before, to judge the order of a policy
 _MOST_POLICIES = 20  # whose order is looked at
-_IMPRESSIONS_AT_ONCE = 1 << 18
 _SESSIONS_AT_ONCE = 1 << 22  # lists whose sessions are counted in a pass over the log
 _MOST_COUNTED = 1 << 16  # lists or clicks of a session; more count as this many
 _SUSPICIOUS_FROM, _SUSPICIOUS_TIMES, _PERCENTILE = 20, 5, 0.99
@@ -299,7 +297,7 @@ class _Sums:
             number: _Positions(documents, len(block.queries))
             for number in np.unique(lists.policy)[:_MOST_POLICIES].tolist()
         }
-        for first, last in _parts(lists.start):
+        for first, last in parts_of_lists(lists.start):
             here = slice(lists.start[first], lists.start[last])
             document, rank = lists.document[here], np.minimum(lists.rank[here], DEEPEST) - 1
             clicks = lists.clicked[here] > 0
@@ -377,12 +375,6 @@ class _Positions:
         between = np.bincount(query_of[seen], shown[seen] * far**2, minlength=queries)
         expected = np.maximum(of_query[2] - 1.0, 0.0) * spread
         return np.array([between * repeated, expected * repeated, of_query[0] - of_query[2]])
-
-
-def _parts(start: npt.NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-    """Yield the first list of each part, and that after its last; a part has about ``_IMPRESSIONS_AT_ONCE`` impressions."""
-    ends = np.searchsorted(start, np.arange(0, start[-1], _IMPRESSIONS_AT_ONCE))
-    yield from pairwise(np.unique(np.append(ends, len(start) - 1)).tolist())
 
 
 def _sessions(log: ClickLog, lists: int, clicks: int) -> tuple[int, SuspiciousSessions, SuspiciousSessions]:

@@ -16,11 +16,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+
+_IMPRESSIONS_AT_ONCE = 1 << 18
 
 
 class ResultLists(NamedTuple):
@@ -80,3 +83,9 @@ class LogInMemory:
     def blocks(self) -> Iterator[LogBlock]:
         """Yield all blocks."""
         return iter(self.in_memory)
+
+
+def parts_of_lists(start: npt.NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+    """Yield the first list of each part, and that after its last, given ``start`` (lists + 1,); a part has about 2^18 impressions."""
+    ends = np.searchsorted(start, np.arange(0, start[-1], _IMPRESSIONS_AT_ONCE))
+    yield from pairwise(np.unique(np.append(ends, len(start) - 1)).tolist())

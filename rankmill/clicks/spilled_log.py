@@ -215,15 +215,6 @@ class SpilledLog:
         for number in range(len(self.stored)):
             yield self._read(number)
 
-    def sessions(self) -> Iterator[ResultLists]:
-        """Yield the lists of all blocks without documents, ranks and clicks, which are empty; quick."""
-        for stored in self.stored:
-            start, query, session, policy = (
-                self._array(stored[name]) for name in ("start", "query", "session", "policy")
-            )
-            nothing = np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0, np.uint8)
-            yield ResultLists(start, query.astype(np.int64), session, policy, *nothing)
-
     def _read(self, number: int) -> LogBlock:
         stored = self.stored[number]
         arrays = {name: self._array(place) for name, place in stored.items()}

@@ -1,4 +1,4 @@
-"""Counts of impressions, expectation maximisation over counts, and predictions over result lists.
+"""Expectation maximisation over counts, and predictions over result lists.
 
 A cell is what one examination probability is for: a rank (position-based model), a rank and the rank of the last click (user browsing
 model), or "went on after a click at this rank" (dependent click model).  A row is a document in a cell.
@@ -14,80 +14,6 @@ from rankmill.foundation.kernels.elementary import log_positive
 from rankmill.foundation.kernels.randoms import random_bits, uniform
 
 LEAST = 1e-6  # predicted probabilities are kept in [LEAST, 1 - LEAST]
-
-
-@kernel
-def last_clicks(start, rank, clicked, out):
-    """out[i] = the rank of the last click above impression i in its list; 0 if there is none."""
-    for q in range(start.shape[0] - 1):
-        last = 0
-        for i in range(start[q], start[q + 1]):
-            out[i] = last
-            if clicked[i]:
-                last = rank[i]
-
-
-@kernel
-def by_document(document, offsets, out):
-    """Order impressions by document: ``offsets`` (documents + 1,) of zeros becomes the first of each, ``out`` their numbers."""
-    for d in document:
-        offsets[d + 1] += 1
-    for d in range(1, offsets.shape[0]):
-        offsets[d] += offsets[d - 1]
-    for i in range(document.shape[0] - 1, -1, -1):
-        d = document[i] + 1
-        offsets[d] -= 1
-        out[offsets[d]] = i
-    for d in range(offsets.shape[0] - 1):  # offsets[d + 1] is now the start of d
-        offsets[d] = offsets[d + 1]
-    offsets[-1] = document.shape[0]
-
-
-@kernel(allocates=True)
-def number_rows(offsets, order, rank, last, ranks, seen, row_of, rows):
-    """Give numbers to the distinct (document, rank, last click), in ascending order; return how many there are.
-
-    seen     ((ranks + 1) ** 2,) of -1, scratch
-    row_of   (impressions,) OUT the row of each; -1 if its rank is above ``ranks``
-    rows     document, rank, last (impressions,) OUT, as many as returned are written
-    """
-    width, n = ranks + 1, 0
-    touched = np.empty(seen.shape[0], dtype=np.int64)
-    for d in range(offsets.shape[0] - 1):
-        found = 0
-        for j in range(offsets[d], offsets[d + 1]):
-            i = order[j]
-            if rank[i] <= ranks:
-                key = rank[i] * width + last[i]
-                if seen[key] < 0:
-                    seen[key] = 0
-                    touched[found] = key
-                    found += 1
-        touched[:found].sort()
-        for t in range(found):
-            key = touched[t]
-            seen[key] = n
-            rows[0][n], rows[1][n], rows[2][n] = d, key // width, key % width
-            n += 1
-        for j in range(offsets[d], offsets[d + 1]):
-            i = order[j]
-            row_of[i] = seen[rank[i] * width + last[i]] if rank[i] <= ranks else -1
-        for t in range(found):
-            seen[touched[t]] = -1
-    return n
-
-
-@kernel
-def add_lists(start, row_of, clicked, weight, shown, clicks):
-    """shown[row], clicks[row] += weight of the list, for its impressions."""
-    for q in range(start.shape[0] - 1):
-        w = weight[q]
-        if w != 0.0:
-            for i in range(start[q], start[q + 1]):
-                row = row_of[i]
-                if row >= 0:
-                    shown[row] += w
-                    clicks[row] += w * clicked[i]
 
 
 @kernel
