@@ -63,21 +63,24 @@ def count_clicks(
 
     Memory: a block, a part of its lists, and ``24 + 16 * len(weightings)`` bytes a row.
     """
-    documents, of_blocks = 0, [_added([_empty(len(weightings))])]
+    documents, nothing = 0, _empty(len(weightings))
+    columns = {name: [nothing[name].to_numpy()] for name in nothing.columns}
     for block in log.blocks():
         shown = np.bincount(block.lists.document, minlength=len(block.documents)) if least_shown else None
         often = None if shown is None else shown >= least_shown
-        weights = [weighting(block.lists) for weighting in weightings]
+        weights = [weighting(block.lists).astype(np.int16) for weighting in weightings]  # Polars adds these up in int64
         parts = [_counted(block.lists, part, ranks, weights, often) for part in parts_of_lists(block.lists.start)]
         if parts:
-            of_blocks.append(_added(parts).with_columns(pl.col("document") + documents))
+            of_block = _added(parts).with_columns(pl.col("document") + documents)
+            for name, arrays in columns.items():
+                arrays.append(of_block[name].to_numpy().astype(nothing[name].to_numpy().dtype))
         documents += len(block.documents)
-    rows = pl.concat(of_blocks)
-    document, rank, last = (rows[name].to_numpy() for name in _KEY)
+    whole = {
+        name: np.concatenate(columns.pop(name)) for name in nothing.columns
+    }  # one by one: they are most of the memory
+    document, rank, last = (whole[name] for name in _KEY)
     return [
-        ClickCounts(
-            documents, ranks, document, rank, last, rows[f"shown{k}"].to_numpy(), rows[f"clicked{k}"].to_numpy()
-        )
+        ClickCounts(documents, ranks, document, rank, last, whole[f"shown{k}"], whole[f"clicked{k}"])
         for k in range(len(weightings))
     ]
 
@@ -100,7 +103,7 @@ def _counted(
     lists: ResultLists,
     part: tuple[int, int],
     ranks: int,
-    weights: Sequence[npt.NDArray[np.float64]],
+    weights: Sequence[npt.NDArray[np.int16]],
     often: npt.NDArray[np.bool_] | None,
 ) -> pl.DataFrame:
     """Return the counts of the lists from ``part[0]`` to before ``part[1]``; ``often``: the documents that count."""
