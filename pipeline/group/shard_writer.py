@@ -27,7 +27,7 @@ from rankmill.pipeline.dataset.manifest import (
 )
 from rankmill.pipeline.group import _kernels
 from rankmill.pipeline.group.bucket_rows import BucketRows, runs_of
-from rankmill.pipeline.group.settled_bucket import Bucket, read_settled
+from rankmill.pipeline.group.graded_bucket import Bucket, read_settled
 from rankmill.pipeline.judgments.judgment_counts import counts_of
 from rankmill.pipeline.memory_plans import MemoryShare, writing_share
 from rankmill.pipeline.read.column_roles import type_of
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from rankmill.pipeline.bins.vocabulary import Tally as Tallied
     from rankmill.pipeline.group.bucket_rows import RowSpill
-    from rankmill.pipeline.group.settled_bucket import Layout
+    from rankmill.pipeline.group.graded_bucket import Layout
     from rankmill.pipeline.judgments.judgment_counts import Tally
 
 

@@ -40,8 +40,8 @@ from rankmill.pipeline.dataset.manifest import (
 )
 from rankmill.pipeline.group.bucket_files import BucketFiles
 from rankmill.pipeline.group.bucket_rows import RowSpill, spilled_schema
+from rankmill.pipeline.group.graded_bucket import Layout
 from rankmill.pipeline.group.query_spill import QuerySpill
-from rankmill.pipeline.group.settled_bucket import Layout
 from rankmill.pipeline.group.shard_writer import keep_table, share_of, write_shards
 from rankmill.pipeline.ingest.manifest import described, pair_set, source_files
 from rankmill.pipeline.ingest.read_rows import RowFacts, collect_rows, require_rows

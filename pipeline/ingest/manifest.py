@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rankmill.pipeline.dataset.manifest import ColumnName, GradesFrom, PairShard, SplitName
-    from rankmill.pipeline.group.settled_bucket import Layout
+    from rankmill.pipeline.group.graded_bucket import Layout
     from rankmill.pipeline.group.shard_writer import ShardSummary
     from rankmill.pipeline.judgments.judgment_files import JudgmentFile
     from rankmill.pipeline.options import IngestOptions

@@ -26,7 +26,7 @@ from rankmill.foundation.storage.publish import fsync_folder, write_atomically
 from rankmill.pipeline.bins.vocabulary import Tally, summed
 from rankmill.pipeline.dataset.manifest import FEATURES, QUERIES, STATISTICS, UNJUDGED
 from rankmill.pipeline.group.bucket_rows import RowSpill, spilled_schema
-from rankmill.pipeline.group.settled_bucket import Layout
+from rankmill.pipeline.group.graded_bucket import Layout
 from rankmill.pipeline.group.shard_writer import ShardSummary, share_of, write_shards
 from rankmill.pipeline.group.spill_files import SpillFile, SpillParts
 from rankmill.pipeline.ingest.inputs import open_rows

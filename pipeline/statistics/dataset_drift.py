@@ -11,7 +11,7 @@ from rankmill.foundation.errors import InputError
 from rankmill.foundation.records import as_json
 from rankmill.foundation.terminal import printed
 from rankmill.pipeline.bins.quantiles import Values
-from rankmill.pipeline.bins.work import columns_of
+from rankmill.pipeline.bins.write import columns_of
 from rankmill.pipeline.statistics.drift_reference import DriftReference, grades_of, known_bins
 from rankmill.pipeline.statistics.psi import Cells, FeatureSample, Index, Starts, cells_for
 

@@ -14,7 +14,7 @@ import polars as pl
 from rankmill.foundation.records import as_json, infinite_as_words, left_out
 from rankmill.foundation.terminal import printed
 from rankmill.pipeline.bins.quantiles import cumulative_counts, sort_values
-from rankmill.pipeline.bins.work import columns_of
+from rankmill.pipeline.bins.write import columns_of
 from rankmill.pipeline.dataset.manifest import SPLITS, JudgmentSet, Meaning, Repeats, SourceFile
 from rankmill.pipeline.dataset.stored_shards import QUERY_WEIGHT
 from rankmill.pipeline.ingest_report import GRADES_SHOWN, repeated, several

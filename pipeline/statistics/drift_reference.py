@@ -20,7 +20,7 @@ from rankmill.foundation.records import from_json, other_format, to_line
 from rankmill.foundation.storage.publish import write_atomically
 from rankmill.pipeline.bins.quantiles import EDGE, Values
 from rankmill.pipeline.bins.spec import FeatureBins
-from rankmill.pipeline.bins.work import columns_of
+from rankmill.pipeline.bins.write import columns_of
 from rankmill.pipeline.dataset.manifest import SplitName
 from rankmill.pipeline.statistics.psi import FeatureSample, Starts, Sums, cells_for
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rankmill.foundation.errors import CandidatesRejected, InputError
-from rankmill.pipeline.bins.work import columns_of
+from rankmill.pipeline.bins.write import columns_of
 from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.dataset.manifest import SPLITS
 from rankmill.scorer.evaluate.train_test_overlap import empty_split

@@ -19,7 +19,7 @@ from rankmill.pipeline.bins.binning import bin_dataset
 from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.dataset.manifest import MANIFEST_NAME
 from rankmill.pipeline.group import bucket_rows, shard_writer
-from rankmill.pipeline.group import settled_bucket as layout
+from rankmill.pipeline.group import graded_bucket as layout
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.memory_plans import MemoryShare
 from rankmill.pipeline.options import IngestOptions, ReadOptions

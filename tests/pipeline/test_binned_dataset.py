@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rankmill.foundation.errors import ConflictError, DataRejected, DatasetFormatError, InputError
-from rankmill.pipeline.bins import work as bin_work
+from rankmill.pipeline.bins import write as bin_work
 from rankmill.pipeline.bins.binning import bin_dataset
 from rankmill.pipeline.bins.layout import lanes_of, n_lanes
 from rankmill.pipeline.bins.spec import apply_bins, feature_bins

@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 from rankmill.foundation.errors import InputError
 from rankmill.foundation.units import MIN_MEMORY
 from rankmill.pipeline.bins import binning, sampled_bins
-from rankmill.pipeline.bins import work as bin_work
+from rankmill.pipeline.bins import write as bin_work
 from rankmill.pipeline.bins.binning import bin_dataset, bin_plan, find_bins
 from rankmill.pipeline.bins.quantiles import sort_values
 from rankmill.pipeline.bins.sampled_bins import SAMPLE_SALT, SampledColumn, cumulated, sampled_places

@@ -19,7 +19,7 @@ from rankmill.foundation.records import as_json
 from rankmill.pipeline.bins.binning import bin_dataset
 from rankmill.pipeline.cli import app
 from rankmill.pipeline.dataset.dataset import Dataset
-from rankmill.pipeline.group import settled_bucket as layout
+from rankmill.pipeline.group import graded_bucket as layout
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.options import IngestOptions, ReadOptions, SynthParameters
 from rankmill.pipeline.statistics.describe_dataset import describe

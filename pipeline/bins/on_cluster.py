@@ -19,7 +19,7 @@ from rankmill.foundation.cluster.duty import folder_of_call, stopper
 from rankmill.foundation.storage.publish import fsync_file, fsync_folder, write_atomically
 from rankmill.pipeline.bins.layout import lanes_of, n_lanes
 from rankmill.pipeline.bins.spec import BinSpec, FeatureBins
-from rankmill.pipeline.bins.work import BinWork, bins_of_features, codes_of, no_counts, places_of
+from rankmill.pipeline.bins.write import bins_of_features, codes_of, no_counts, places_of
 from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.dataset.manifest import MANIFEST_NAME, SPLITS
 from rankmill.pipeline.dataset.stored_shards import read_manifest
@@ -27,13 +27,15 @@ from rankmill.pipeline.memory_plans import BinPlan
 
 if TYPE_CHECKING:
     from rankmill.foundation.cluster.workers import Cluster
-    from rankmill.pipeline.bins.layout import OfSplits
+    from rankmill.pipeline.bins.layout import OfSplits, SplitFiles
 
 TASKS_A_WORKER = 4
 """Tasks of a stage for each worker: so many that the last one to finish is not waited for long."""
 
 
 class _Numbered(Protocol):
+    @property
+    def job(self) -> BinJob: ...
     @property
     def number(self) -> int: ...
 
@@ -126,48 +128,53 @@ def counts_file(folder: Path) -> Path:
     return folder / "counts.npy"
 
 
-class ClusterBinWork(BinWork):
-    """The work of binning, done by a cluster, with the same bytes."""
+def begin_on_cluster(dataset: Dataset, plan: BinPlan, staging: Path) -> BinJob:
+    """Return the job of a binning; workers see the folder ``staging``."""
+    write_atomically(staging / MANIFEST_NAME, dataset.manifest.to_bytes())
+    return BinJob(dataset=dataset.path.absolute(), plan=plan, staging=staging.absolute())
 
-    def __init__(self, dataset: Dataset, plan: BinPlan, staging: Path, cluster: Cluster) -> None:
-        super().__init__(dataset, plan, staging.absolute())
-        self._cluster = cluster
-        write_atomically(self._staging / MANIFEST_NAME, dataset.manifest.to_bytes())
-        self._job = BinJob(dataset=dataset.path.absolute(), plan=plan, staging=self._staging)
 
-    def features(self, most: Mapping[str, int]) -> tuple[FeatureBins, ...]:
-        """Return the bins of all features, as `BinWork.features`."""
-        names, places, path = self._dataset.feature_names, places_of(self._dataset, self._plan), None
-        if places is not None:
-            path = self._staging / "places.npy"
-            np.save(path, places)
-            fsync_file(path)
-        tasks = [
-            BinFeatures(job=self._job, number=number, names=some, most={name: most[name] for name in some}, places=path)
-            for number, some in enumerate(self._divided(names, self._plan.columns))
-        ]
-        return tuple(bins for found in self._results(bin_features, tasks) for bins in found)
+def bins_on_cluster(
+    cluster: Cluster, job: BinJob, dataset: Dataset, most: Mapping[str, int]
+) -> tuple[FeatureBins, ...]:
+    """Return the bins of all features, as `rankmill.pipeline.bins.write.bins_of_dataset`."""
+    places, path = places_of(dataset, job.plan), None
+    if places is not None:
+        path = job.staging / "places.npy"
+        np.save(path, places)
+        fsync_file(path)
+    tasks = [
+        BinFeatures(job=job, number=number, names=some, most={name: most[name] for name in some}, places=path)
+        for number, some in enumerate(_divided(dataset.feature_names, job.plan.columns, cluster.size))
+    ]
+    return tuple(bins for found in _results(cluster, bin_features, tasks) for bins in found)
 
-    def write(self, spec: BinSpec) -> npt.NDArray[np.int64]:
-        """Write the bins of all splits, as `BinWork.write`."""
-        shards = range(len(self._dataset.manifest.shards))
-        tasks = [
-            WriteShards(job=self._job, number=number, places=some, spec=spec)
-            for number, some in enumerate(self._divided(shards, len(shards)))
-        ]
-        counts, files, lanes = no_counts(spec), self._new_files(spec), n_lanes(lanes_of(spec.n_bins))
-        for name in self._results(write_shards, tasks):
-            folder = self._staging / "written" / name
-            counts += np.load(counts_file(folder))
-            files.add(written_codes(folder, lanes, self._plan.batch_rows))
-        return counts
 
-    def _divided(self, items: Sequence[Some], most: int) -> list[tuple[Some, ...]]:
-        """Divide ``items`` among the workers, at most ``most`` to a task."""
-        together = min(most, -(-len(items) // (TASKS_A_WORKER * self._cluster.size)))
-        return [tuple(items[first : first + together]) for first in range(0, len(items), together)]
+def write_bins_on_cluster(
+    cluster: Cluster, job: BinJob, dataset: Dataset, spec: BinSpec, files: SplitFiles
+) -> npt.NDArray[np.int64]:
+    """Write the bins of all rows to ``files``, as `rankmill.pipeline.bins.write.write_bins`."""
+    shards = range(len(dataset.manifest.shards))
+    tasks = [
+        WriteShards(job=job, number=number, places=some, spec=spec)
+        for number, some in enumerate(_divided(shards, len(shards), cluster.size))
+    ]
+    counts, lanes = no_counts(spec), n_lanes(lanes_of(spec.n_bins))
+    for name in _results(cluster, write_shards, tasks):
+        folder = job.staging / "written" / name
+        counts += np.load(counts_file(folder))
+        files.add(written_codes(folder, lanes, job.plan.batch_rows))
+    return counts
 
-    def _results(self, function: Callable[[Task, int], Result], tasks: Sequence[Task]) -> list[Result]:
-        with closing(self._cluster.run(function, tasks, self._staging, resumes=False)) as results:
-            found = {task.number: result for task, result in results}
-        return [found[task.number] for task in tasks]
+
+def _divided(items: Sequence[Some], most: int, workers: int) -> list[tuple[Some, ...]]:
+    """Divide ``items`` among the workers, at most ``most`` to a task."""
+    together = min(most, -(-len(items) // (TASKS_A_WORKER * workers)))
+    return [tuple(items[first : first + together]) for first in range(0, len(items), together)]
+
+
+def _results(cluster: Cluster, function: Callable[[Task, int], Result], tasks: Sequence[Task]) -> list[Result]:
+    """Return the results in the order of ``tasks``."""
+    with closing(cluster.run(function, tasks, tasks[0].job.staging, resumes=False)) as results:
+        found = {task.number: result for task, result in results}
+    return [found[task.number] for task in tasks]

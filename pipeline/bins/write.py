@@ -34,33 +34,22 @@ _COLUMN_BYTES = 64 << 20  # of columns processed together by default
 _BATCH_ROWS = 65536  # rows read at a time
 
 
-class BinWork:
-    """The work of binning ``dataset``, done here, with files in the folder ``staging``."""
+def bins_of_dataset(dataset: Dataset, plan: BinPlan, most: Mapping[str, int]) -> tuple[FeatureBins, ...]:
+    """Return the bins of all features, at most so many as ``most`` says; without counts if they are from a sample."""
+    return tuple(bins_of_features(dataset, dataset.feature_names, most, plan, places_of(dataset, plan)))
 
-    def __init__(self, dataset: Dataset, plan: BinPlan, staging: Path) -> None:
-        self._dataset, self._plan, self._staging = dataset, plan, staging
-        self._files: SplitFiles | None = None
 
-    def features(self, most: Mapping[str, int]) -> tuple[FeatureBins, ...]:
-        """Return the bins of all features, at most so many as ``most`` says; without counts if they are from a sample."""
-        places = places_of(self._dataset, self._plan)
-        return tuple(bins_of_features(self._dataset, self._dataset.feature_names, most, self._plan, places))
+def new_files(dataset: Dataset, spec: BinSpec, staging: Path) -> SplitFiles:
+    """Begin the files with the bins of all splits, in the folder ``staging``."""
+    return SplitFiles(dataset.manifest, n_lanes(lanes_of(spec.n_bins)), staging)
 
-    def write(self, spec: BinSpec) -> Counts:
-        """Write the bins of all splits; if ``spec`` is from a sample, return the rows of the train split in each bin (F, 256)."""
-        counts, files = no_counts(spec), self._new_files(spec)
-        for shard in self._dataset.manifest.shards:
-            files.add(codes_of(self._dataset, shard, spec, self._plan.batch_rows, counts))
-        return counts
 
-    def keep(self, folder: Path) -> dict[SplitName, str]:
-        """Move the written files to ``folder``, named by their digests, which are returned."""
-        assert self._files is not None  # noqa: S101 (they are written first)
-        return self._files.keep(folder)
-
-    def _new_files(self, spec: BinSpec) -> SplitFiles:
-        self._files = SplitFiles(self._dataset.manifest, n_lanes(lanes_of(spec.n_bins)), self._staging)
-        return self._files
+def write_bins(dataset: Dataset, plan: BinPlan, spec: BinSpec, files: SplitFiles) -> Counts:
+    """Write the bins of all rows to ``files``; if ``spec`` is from a sample, return the rows of the train split in each bin (F, 256)."""
+    counts = no_counts(spec)
+    for shard in dataset.manifest.shards:
+        files.add(codes_of(dataset, shard, spec, plan.batch_rows, counts))
+    return counts
 
 
 def no_counts(spec: BinSpec) -> Counts:
