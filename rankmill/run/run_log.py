@@ -77,7 +77,7 @@ def utc_now() -> datetime:
 
 
 @dataclass(frozen=True, slots=True)
-class Clock:
+class RunClock:
     """The time of day in UTC, and the seconds of a monotonic clock."""
 
     now: Callable[[], datetime] = utc_now
@@ -111,10 +111,10 @@ class RunLog:
         day: date | None = None,
         *,
         write: Callable[[str], None] = write_line,
-        clock: Clock | None = None,
+        clock: RunClock | None = None,
     ) -> None:
         self._work, self._log, self._run_id, self._day = work, log, run_id, day
-        self._write, self._clock = write, clock or Clock()
+        self._write, self._clock = write, clock or RunClock()
         self._began_at = self._clock.now()
         self._began: dict[str, float] = {}
         self._stages: dict[str, str] = {}
@@ -300,7 +300,7 @@ def json_line(record: Mapping[str, object]) -> str:
 
     Invalid bytes of file names become ``\xNN``, infinite numbers and NaN become null, and long texts are cut.
 
-    >>> json_line({"a": float("nan"), "b": PurePath("x"), "c": os.fsdecode(b"caf\xe9")})
+    >>> json_line({"a": float("nan"), "b": Path("x"), "c": os.fsdecode(b"caf\xe9")})
     '{"a": null, "b": "x", "c": "caf\\\\xe9"}\n'
     """
     return json.dumps(_plain(record), ensure_ascii=True, allow_nan=False) + "\n"

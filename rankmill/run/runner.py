@@ -28,7 +28,7 @@ from rankmill.run.model_stages import EvaluateStage, TrainStage
 from rankmill.run.outcome import RunReport
 from rankmill.run.output_stages import ReportStage, RerankStage, standing
 from rankmill.run.run_lock import hold
-from rankmill.run.run_log import Clock, Outcome, RunLog, log_of, was_stopped, write_line
+from rankmill.run.run_log import Outcome, RunClock, RunLog, log_of, was_stopped, write_line
 from rankmill.run.stage import StageRecord, decide, key_of, read_record, write_record
 from rankmill.run.stage_choice import STAGE_NAMES, WITHOUT_CLICKS, StageChoice
 from rankmill.run.work import Work
@@ -231,7 +231,7 @@ class RunRequest:
 
 
 @spelled_for_a_file()
-def run(asked: RunRequest, write: Callable[[str], None] = write_line, clock: Clock | None = None) -> RunReport:
+def run(asked: RunRequest, write: Callable[[str], None] = write_line, clock: RunClock | None = None) -> RunReport:
     """Execute the stages that are due, and report what happens.
 
     Parameters
@@ -239,7 +239,7 @@ def run(asked: RunRequest, write: Callable[[str], None] = write_line, clock: Clo
     write
         Receives each line of text about the run; the log and ``last_run.json`` are written in any case.
     clock
-        Clock of the log; artefacts contain no times.
+        RunClock of the log; artefacts contain no times.
 
     Raises
     ------

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
-from rankmill.run.run_log import Clock, RunLog
+from rankmill.run.run_log import RunClock, RunLog
 from rankmill.run.stage_facts import (
     Artefact,
     BinFacts,
@@ -37,7 +37,7 @@ class Reports:
 
     def __init__(self, folder: Path, *, day: date | None = None, run_id: str = RUN_ID) -> None:
         self.path, self.passed, self.lines = folder / "log.jsonl", 0.0, []
-        clock = Clock(now=lambda: NIGHT + timedelta(seconds=self.passed), seconds=lambda: self.passed)
+        clock = RunClock(now=lambda: NIGHT + timedelta(seconds=self.passed), seconds=lambda: self.passed)
         self.log = RunLog(folder, self.path, run_id, day, write=self.lines.append, clock=clock)
 
     def then(self, *steps: Callable[[RunLog], None]) -> Reports:
