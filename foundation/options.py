@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import inspect
 import textwrap
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
@@ -310,11 +310,11 @@ def signature_of(
     return inspect.signature(function).replace(parameters=[*known, *more])
 
 
-def documented(*groups: type | Grouped, title: str = "Parameters") -> str:
-    """Return the options of ``groups`` as a section of a docstring: name, type, default and help."""
+def documented(*groups: type | Grouped, title: str = "Parameters", names: Collection[str] | None = None) -> str:
+    """Return the options of ``groups``, or those with ``names``, as a section of a docstring: name, type, default and help."""
     lines = [title, "-" * len(title)]
     for group in groups:
-        for each in declared_in(group):
+        for each in (each for each in declared_in(group) if names is None or each.name in names):
             default = default_of(each)
             lines += [f"{each.name} : {argument_type(each)}" + ("" if default is ... else f", default {default!r}")]
             lines += textwrap.wrap(option_of(each).help, 110, initial_indent="    ", subsequent_indent="    ")

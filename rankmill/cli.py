@@ -40,6 +40,7 @@ import rankmill.scorer.cli_inspect
 import rankmill.trainer.cli
 import rankmill.trainer.cli_tune
 from rankmill.clicks.cli import synth
+from rankmill.common_options import OF_COMMANDS
 from rankmill.foundation.command_line import WITHOUT_NUMBER, AsJson, TakesUrls
 from rankmill.foundation.cores import available_cores
 from rankmill.foundation.cures import shell_line, words_of
@@ -75,6 +76,7 @@ rankmill: learning to rank, from judgments to models.  Get started:
 rankmill --help lists all commands; rankmill COMMAND --help describes one."""
 
 _WORDS = "rankmill.words"
+_ALL = "rankmill.help_all"
 _EXAMPLE = re.compile(r"\s*([A-Z][\w ,]*: )?rankmill ")  # a line of a help text that is an example
 
 
@@ -89,18 +91,24 @@ class PlainHelp:
         return text
 
     def format_help(self: Any, ctx: Any, formatter: Any) -> None:
-        """Write the help, the options by panel."""
+        """Write the help, the options by panel; of a command with many options the common ones, unless all are asked for."""
         formatter.width = min(shutil.get_terminal_size().columns, 100) - 2
         self.format_usage(ctx, formatter)
         formatter.write_paragraph()
         for line in _lines_of(inspect.cleandoc(self.help or "")):
             hanging = "  " if _EXAMPLE.match(line) else ""
             formatter.write(f"{fill(line, formatter.width, subsequent_indent=hanging, break_on_hyphens=False)}\n")
-        panels: dict[str, list[tuple[str, str]]] = {"Arguments": []}
+        common = {} if ctx.meta.get(_ALL) else OF_COMMANDS.get(ctx.command_path.partition(" ")[2], {})
+        panel_of = {name: title for title, names in common.items() for name in names}
+        panels: dict[str, list[tuple[str, str]]] = {"Arguments": [], **{title: [] for title in common}}
+        left_out = 0
         for param in self.get_params(ctx):
             row = param.get_help_record(ctx)
-            if row is not None:
-                panel = getattr(param, "rich_help_panel", None) or f"{param.param_type_name}s".capitalize()
+            if common and param.param_type_name == "option" and param.name not in panel_of:
+                left_out += row is not None
+            elif row is not None:
+                panel = panel_of.get(param.name) if param.param_type_name == "option" else ""
+                panel = panel or getattr(param, "rich_help_panel", None) or f"{param.param_type_name}s".capitalize()
                 name = re.sub(r"<list\[(\w+)\]>", lambda found: f"<{found[1].lower()}>", row[0])
                 panels.setdefault(panel, []).append((typer.style(name, bold=True), row[1]))
         for name, command in getattr(self, "commands", {}).items():
@@ -111,6 +119,9 @@ class PlainHelp:
                 continue
             with formatter.section(typer.style(title, bold=True)):
                 formatter.write_dl(rows, col_max=24)
+        if left_out:
+            formatter.write_paragraph()
+            formatter.write(f"{left_out} more options: {ctx.command_path} --help-all\n")
 
 
 class Group(PlainHelp, TyperGroup):
@@ -138,6 +149,9 @@ class Command(PlainHelp, TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse ``args``; BadParameter if an option with one value is given twice."""
         ctx.meta[_WORDS] = list(args)
+        if "--help-all" in args:
+            ctx.meta[_ALL] = True
+            args = ["--help"]
         args = list(
             _with_numbers(
                 args, {name for param in self.params if param.metavar == WITHOUT_NUMBER for name in param.opts}

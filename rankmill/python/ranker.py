@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import textwrap
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 import numpy as np
 import numpy.typing as npt
 
+from rankmill.common_options import OF_RANKER
 from rankmill.foundation.cluster.options import cluster_address
 from rankmill.foundation.errors import InvalidParameter, NotFitted
 from rankmill.foundation.notebook_html import HtmlTable, card
@@ -160,7 +162,7 @@ class Ranker(Routed):
 
     Parameters are those of :class:`rankmill.trainer.parameters.TrainParameters` and :class:`RankerOptions`, by name, and with
     ``model="net"`` those of :class:`rankmill.trainer.nets.options.NetOptions`.
-    ``help(Ranker.__init__)`` lists all with their defaults.  Two accept more types:
+    ``help(Ranker.__init__)`` describes the common ones, ``print(Ranker.help_all())`` all.  Two accept more types:
 
     monotone
         1: the score never falls when the feature rises; -1: it never rises.  Such as ``{"bm25": 1}`` by name,
@@ -223,6 +225,11 @@ class Ranker(Routed):
         self._refuse_unknown(parameters)
         for name, default in DEFAULTS.items():
             setattr(self, name, parameters.get(name, default))
+
+    @staticmethod
+    def help_all() -> str:
+        """Return a description of all parameters, as text."""
+        return documented(TrainParameters, RankerOptions, KIND)
 
     @classmethod
     def _parameter_names(cls) -> list[str]:
@@ -799,8 +806,18 @@ class Ranker(Routed):
         return None if before is None else after_base(_forest_of(before), base)
 
 
+def _help() -> str:
+    """Return the parameters of a ranker as sections of a docstring: the common ones, and the names of the others."""
+    groups = (TrainParameters, RankerOptions, KIND)
+    common = {name for names in OF_RANKER.values() for name in names}
+    sections = [documented(*groups, title=title, names=names) for title, names in OF_RANKER.items()]
+    others = textwrap.fill(", ".join(name for name in DEFAULTS if name not in common), 110)
+    sections.append(f"Advanced\n--------\nprint(Ranker.help_all()) describes these, too:\n{others}")
+    return "\n\n".join(sections)
+
+
 Ranker.__init__.__signature__ = signature_of(Ranker.__init__, DEFAULTS)  # type: ignore[attr-defined]
-Ranker.__init__.__doc__ = documented(TrainParameters, RankerOptions, KIND)
+Ranker.__init__.__doc__ = _help()
 Ranker.fit.__signature__ = signature_of(Ranker.fit, dict.fromkeys(FitArguments.__annotations__))  # type: ignore[attr-defined]
 
 

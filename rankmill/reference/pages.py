@@ -42,7 +42,7 @@ COMMANDS_HEAD = f"""\
 
 {HOW}
 
-Every command takes `--help`. Most take `--json`: the result is one JSON object on stdout, and everything else goes to stderr.
+Every command takes `--help`. If it has more than 25 options, this shows the common ones, and `--help-all` shows all. Most take `--json`: the result is one JSON object on stdout, and everything else goes to stderr.
 If a command fails, stdout stays empty. Only `models verify`, `models gate` and `run` print their report then, too.
 The [exit codes](exit-codes.md) are the same for all commands.
 

@@ -17,6 +17,7 @@ from typer.main import get_command
 
 from rankmill import __version__, cli
 from rankmill.cli import UsageError
+from rankmill.common_options import OF_COMMANDS
 from rankmill.foundation import errors, exit_codes
 from tests.refusals import only_line, refused, unnamed
 from tests.waiting import LIMIT, until
@@ -175,7 +176,7 @@ def test_help_fits_the_terminal_and_shows_each_text_whole(monkeypatch, capsys) -
     for number, (words, command) in enumerate(commands()):
         columns = (60, 80, 200)[number % 3]
         monkeypatch.setenv("COLUMNS", str(columns))
-        assert cli.execute([*words, "--help"]) == 0
+        assert cli.execute([*words, "--help-all"]) == 0
         out = capsys.readouterr().out
         long = [line for line in out.splitlines() if len(line) > min(columns, 100)]
         assert all(" " not in line.strip() for line in long), words  # one word alone: there was nowhere to break it
@@ -185,6 +186,28 @@ def test_help_fits_the_terminal_and_shows_each_text_whole(monkeypatch, capsys) -
         for param in command.params:
             assert "".join((getattr(param, "help", None) or "").split()) in flat, words
             assert param.param_type_name == "argument" or max(param.opts, key=len) in flat
+
+
+def test_help_shows_at_most_25_options_and_says_where_the_others_are(capsys) -> None:
+    for words, command in commands():
+        assert cli.execute([*words, "--help"]) == 0
+        out = capsys.readouterr().out
+        tables = re.split(r"^[A-Z][\w ]*:$", out, maxsplit=1, flags=re.MULTILINE)[1]
+        shown = re.findall(r"^  (?:-\w, )?(--[\w-]+)", tables, flags=re.MULTILINE)
+        every = {max(param.opts, key=len) for param in command.params if param.param_type_name == "option"} | {"--help"}
+        assert len(shown) <= 25, words
+        assert set(shown) <= every
+        if len(every) > len(shown):
+            assert f"\n{len(every) - len(shown)} more options: " in out
+            assert out.rstrip().endswith(f"{' '.join(words)} --help-all")
+            required = [param for param in command.params if param.required and param.param_type_name == "option"]
+            assert {max(param.opts, key=len) for param in required} <= set(shown)
+
+
+def test_every_common_option_exists() -> None:
+    by_name = {" ".join(words): {param.name for param in command.params} for words, command in commands()}
+    for command, groups in OF_COMMANDS.items():
+        assert {name for names in groups.values() for name in names} <= by_name[command], command
 
 
 def test_prose_that_names_a_command_is_not_laid_out_as_an_example(monkeypatch, capsys) -> None:
@@ -221,6 +244,7 @@ SLOW_COMMAND = """
 import os, time, typer
 from pathlib import Path
 from rankmill import cli
+from rankmill.common_options import OF_COMMANDS
 
 app = typer.Typer()
 
