@@ -17,7 +17,7 @@ from rankmill.pipeline.read.blocks import compression_of, refuse_foreign_content
 from rankmill.pipeline.read.columnar import ColumnarSource, check_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 _FILE_MARK = b"ARROW1"  # a file begins and ends with it
 _STREAM_ENDS = (b"\xff\xff\xff\xff\0\0\0\0", b"\0\0\0\0")  # the second one before Arrow 0.15
@@ -38,10 +38,22 @@ class ArrowSource(ColumnarSource):
                 ) from None
             return reader.schema
 
+    def stored_batches(self, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Yield the record batches of the file with the columns ``names``."""
+        yield from (batch for batch, _ in self._checked(names))
+
     def record_batches(self, rows: int) -> Iterator[tuple[pa.RecordBatch, float]]:
         """Yield the columns to read."""
+        first = 1
+        for batch, share in self._checked(self._made.stored(self._columns.read)):
+            for at in range(0, len(batch), rows):
+                yield self._made.batch(batch.slice(at, rows), self.path, first + at), share
+            first += len(batch)
+
+    def _checked(self, names: Sequence[str]) -> Iterator[tuple[pa.RecordBatch, float]]:
+        """Yield the record batches of the file with the columns ``names``, and the share of the file read so far."""
         with self._opened() as whole:
-            places = [whole.schema.get_field_index(name) for name in self._columns.read]
+            places = [whole.schema.get_field_index(name) for name in names]
         options = ipc.IpcReadOptions(included_fields=places, use_threads=False)
         with self._opened(options) as reader:
             first = 1
@@ -50,8 +62,7 @@ class ArrowSource(ColumnarSource):
                     _as_bytes(column).validate(full=True)  # Arrow trusts the data: bad offsets would crash the process
                     check_text(self.path, name, column, first)
                 first += len(batch)
-                for at in range(0, len(batch), rows):
-                    yield batch.slice(at, rows), share
+                yield batch, share
 
     def _batches(
         self, reader: ipc.RecordBatchFileReader | ipc.RecordBatchStreamReader

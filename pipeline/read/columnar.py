@@ -32,6 +32,7 @@ from rankmill.pipeline.read.batch import (
 from rankmill.pipeline.read.column_roles import IDS, OPTIONAL
 from rankmill.pipeline.read.columns import TableColumns, table_columns, without_index
 from rankmill.pipeline.read.grades import GradeRules
+from rankmill.pipeline.read.made_columns import MadeColumns, made_columns
 from rankmill.pipeline.read.pandas_marks import index_columns, with_categories
 from rankmill.pipeline.read.role_columns import (
     are_categories,
@@ -131,6 +132,8 @@ class ColumnarSource(TableSource):
     ) -> None:
         super().__init__(path, quarantine)
         schema = with_categories(self.schema())
+        self._made = MadeColumns() if columns_of else made_columns(path, schema, options, self.stored_batches)
+        schema = self._made.schema(schema)
         look = partial(problems_of_types, schema, path=path)
         columns = self._roles(schema.names, options, columns_of, look, index_columns(schema.names, schema))
         if columns.of_judgments:
@@ -141,6 +144,10 @@ class ColumnarSource(TableSource):
     @abstractmethod
     def schema(self) -> pa.Schema:
         """Return names and types of the columns."""
+
+    @abstractmethod
+    def stored_batches(self, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Yield some rows at a time of the columns ``names``, in order, without columns that are made of others."""
 
     @abstractmethod
     def record_batches(self, rows: int) -> Iterator[tuple[pa.RecordBatch, float]]:

@@ -26,7 +26,7 @@ from rankmill.pipeline.read.column_roles import (
     PARTS,
     RESERVED,
 )
-from rankmill.pipeline.read.files import partition_keys
+from rankmill.pipeline.read.files import has_typed_columns, partitions_of
 from rankmill.pipeline.read.times import TIME
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ def table_columns(
     if options.columns_elsewhere:
         here = {part: name for part, name in options.columns.items() if part not in _OF_BOTH or name in {"", *header}}
         options = replace(options, columns=here)
-    out = _ignored(header, options)
+    out = ignored_columns(header, options)
     names, problems = _usable_names(header, out, options)
     ignored = tuple(name for name in names if name in out)
     rest = [name for name in names if name not in ignored]
@@ -219,7 +219,7 @@ def _judgment_columns(
     DataRejected
         A name is empty or duplicate, or one of the columns is missing or ambiguous.
     """
-    names, problems = _usable_names(header, _ignored(header, options), options)
+    names, problems = _usable_names(header, ignored_columns(header, options), options)
     column_of = {part: column for part in ID_COLUMNS if (column := options.columns.get(part, "")) in names}
     free = [name for name in names if name not in column_of.values()]
     column_of |= {part: part for part in ID_COLUMNS if part not in column_of and part in free}
@@ -290,7 +290,7 @@ def without_index(
         *options.known_features,
         options.time_column,
     }
-    index = {name for name in index if name not in wanted | _ignored(header, options)}
+    index = {name for name in index if name not in wanted | ignored_columns(header, options)}
     roles = {*PARTS, *PAIR_PARTS, *CLICK_PARTS}
     plain = {
         name for name in index if name not in roles and not any(usual_name(name) in usual for usual in HABITS.values())
@@ -418,7 +418,7 @@ def _usable_names(
     return list(names), problems
 
 
-def _ignored(header: Sequence[str], options: ReadOptions) -> frozenset[str]:
+def ignored_columns(header: Sequence[str], options: ReadOptions) -> frozenset[str]:
     """Return the columns that ``options.ignore`` names: exactly or, if no column has the name, by a pattern."""
     names = {name or f"column_{number}" for number, name in enumerate(header, start=1)}
     found: set[str] = set()
@@ -520,8 +520,9 @@ def _missing(path: Path, part: str, names: Sequence[str]) -> ColumnProblem:
     """Return the problem that no column has the role ``part``, with candidates."""
     near = get_close_matches(part, names, n=1)
     reason = f"no column {part!r}"
-    if part in partition_keys(path):
-        return ColumnProblem(part, reason, _hint(path, part, names))
+    if part in partitions_of(path):
+        option = (("--columns", f"{part}={part}"),) if has_typed_columns(path) else ()
+        return ColumnProblem(part, reason, _hint(path, part, names), option)
     if near:
         cure = f"if it is {near[0]!r}: {spelled_with('columns', {part: near[0]})}"
         return ColumnProblem(near[0], reason, cure, (("--columns", f"{part}={near[0]}"),))
@@ -533,12 +534,16 @@ def _missing(path: Path, part: str, names: Sequence[str]) -> ColumnProblem:
 
 def _hint(path: Path, name: str, names: Sequence[str]) -> str:
     """Return what may help if no column of ``names`` is called ``name``."""
-    if name not in partition_keys(path):
+    if name not in partitions_of(path):
         return name_hint(name, names, f"the columns are: {_shown(names)}")
+    if has_typed_columns(path):
+        return f"{name!r} is a key of the folders of a partitioned table; to read it: {spelled_with('columns', {name: name})}"
     root = Path(*itertools.takewhile(lambda part: "=" not in part, path.parts))
+    reader = "read_csv" if path.suffix in {".csv", ".tsv"} else "read_json"
     return (
-        f"{name!r} is a key of the folders of a partitioned table, which are not read as columns; write it into the files, for example with"
-        f" DuckDB: COPY (FROM read_parquet('{root}/**/*{path.suffix}', hive_partitioning = true)) TO 'rows.parquet'"
+        f"{name!r} is a key of the folders of a partitioned table, which are read as columns of Parquet and Arrow files only; write it"
+        f" into the files, for example with DuckDB: COPY (FROM {reader}('{root}/**/*{path.suffix}', hive_partitioning = true)) TO"
+        " 'rows.parquet'"
     )
 
 

@@ -7,8 +7,9 @@ from collections import defaultdict
 from glob import glob, has_magic
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
+from urllib.parse import unquote
 
-from rankmill.foundation.cures import NAME, command, shell_word
+from rankmill.foundation.cures import NAME, command
 from rankmill.foundation.errors import InputError
 from rankmill.foundation.options import spelled
 from rankmill.foundation.storage.publish import file_digest
@@ -19,7 +20,7 @@ from rankmill.pipeline.options import Format
 from rankmill.pipeline.read.blocks import COMPRESSED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 
 _DOCUMENTS = frozenset({"readme", "license", "licence", "notice", "copying", "authors", "changelog"})
@@ -30,7 +31,7 @@ def find_files(given: Iterable[str | os.PathLike[str]], root: Path | None = None
 
     An existing path is taken literally, even with pattern characters.  A folder means all files directly in it with a
     known suffix or none, except hidden ones (``.name``, ``_name``), documentation (``README``, ``LICENSE.txt``) and
-    ``manifest.json``.  Any other name with ``*``, ``?`` or ``[`` is a pattern for files, in which ``**`` matches any number of
+    ``manifest.json``; if it has none, all such files in its folders of Hive partitions (``key=value``).  Any other name with ``*``, ``?`` or ``[`` is a pattern for files, in which ``**`` matches any number of
     folders.  Folders and patterns skip companions (:data:`~rankmill.pipeline.read.files.COMPANIONS`).  A file that matches
     several times is returned once.
 
@@ -107,15 +108,19 @@ def _in_folder(folder: Path) -> list[Path]:
     refuse_table_format(folder)
     found = [path for path in folder.iterdir() if _holds_rows(path) and path.is_file()]
     if not found:
-        partitions = sorted(path.name for path in folder.iterdir() if partition_keys(path / "x")[-1:] and path.is_dir())
-        if partitions:
-            raise InputError(
-                f"{folder}: has no files of rows but folders of partitions, such as {partitions[0]}; to read the files in them:"
-                f" {shell_word(str(folder / '**' / '*.parquet'))}"
-            )
+        found = [*_in_partitions(folder)]
+    if not found:
         known = " ".join(sorted(SUFFIXES))
         raise InputError(f"{folder}: no file in this folder has a known suffix ({known}, compressed or not) or none")
     return found
+
+
+def _in_partitions(folder: Path) -> Iterator[Path]:
+    """Yield the files of rows in the folders of Hive partitions, ``key=value``, in ``folder``, at any depth."""
+    for part in folder.iterdir():
+        if part.is_dir() and partitions_of(part / "x").keys() - partitions_of(folder / "x").keys():
+            yield from (path for path in part.iterdir() if _holds_rows(path) and path.is_file())
+            yield from _in_partitions(part)
 
 
 def _unjudged_of(dataset: Path) -> list[Path]:
@@ -164,15 +169,20 @@ COMPANIONS = (".query", ".group")
 """Suffixes that are added to the name of a file of rows, for files that belong to it and have no rows."""
 
 
-def partition_keys(path: Path) -> list[str]:
-    """Return the keys of Hive partitions in the folders above ``path``, which no reader takes for columns.
+def partitions_of(path: Path) -> dict[str, str | None]:
+    """Return the keys and values of Hive partitions in the folders above ``path``; None for a missing value.
 
-    >>> partition_keys(Path("hive/date=2024-01-01/site=a/part.parquet"))
-    ['date', 'site']
+    >>> partitions_of(Path("hive/date=2024-01-01/site=a%20b/part.parquet"))
+    {'date': '2024-01-01', 'site': 'a b'}
     """
-    return [
-        name for part in path.parts[:-1] for name, equals, value in [part.partition("=")] if name and equals and value
-    ]
+    parts = (part.partition("=") for part in path.parts[:-1])
+    found = {unquote(name): unquote(value) for name, equals, value in parts if name and equals and value}
+    return {name: None if value == "__HIVE_DEFAULT_PARTITION__" else value for name, value in found.items()}
+
+
+def has_typed_columns(path: Path) -> bool:
+    """Whether ``path`` has the suffix of a format with typed columns."""
+    return SUFFIXES.get(path.suffix.lower()) in {"parquet", "arrow"}
 
 
 def check_file(path: Path) -> None:

@@ -51,12 +51,17 @@ class ParquetSource(ColumnarSource):
         """Return names and types of the columns."""
         return schema_of_file(self.path)
 
+    def stored_batches(self, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Yield some rows at a time of the columns ``names``."""
+        with open_parquet(self.path) as file:
+            yield from read_batches(file, self.path, _SAMPLED_ROWS, names)
+
     def id_bytes(self) -> int:
         """Return how many bytes the ids of a row take on average in the first rows of some row groups, the most of these.
 
         The sizes in the metadata of columns are not asked for: Arrow ends the process if they are malformed.
         """
-        ids = [name for part, name in self._columns.column_of.items() if part in {"qid", "doc_id"}]
+        ids = self._made.stored(name for part, name in self._columns.column_of.items() if part in {"qid", "doc_id"})
         most = before = 0
         with open_parquet(self.path) as file:
             sizes = [file.metadata.row_group(number).num_rows for number in range(file.metadata.num_row_groups)]
@@ -81,7 +86,9 @@ class ParquetSource(ColumnarSource):
                 return
             done = ends[groups[0]] - sizes[groups[0]]
             claimed = done + sum(sizes[number] for number in groups)
-            for batch in read_batches(file, self.path, rows, self._columns.read, groups, done):
+            names = self._made.stored(self._columns.read)
+            for stored in read_batches(file, self.path, rows, names, groups, done):
+                batch = self._made.batch(stored, self.path, done + 1)
                 skipped = min(max(first - done, 0), len(batch))
                 done += len(batch)
                 if skipped < len(batch):
@@ -94,14 +101,15 @@ class ParquetSource(ColumnarSource):
     ) -> Iterator[ColumnTask]:
         """Yield tasks that read the parts of the file: whole row groups, column by column, if they are small enough.
 
-        They are if they have at most ``most_rows`` rows, and there are enough of them for all threads.
+        They are if they have at most ``most_rows`` rows, there are enough of them for all threads, and no column is made of others.
         """
         with open_parquet(self.path) as file:
             metadata = file.metadata
         numbers = [number for number in range(metadata.num_row_groups) if self._keeps(number)]
         before = sum(metadata.row_group(number).num_rows for number in range(min(numbers, default=0)))
         sizes = [metadata.row_group(number).num_rows for number in numbers]
-        if max(sizes, default=0) > min(most_rows, max(PART_ROWS, sum(sizes) // (2 * n_threads))):
+        too_large = max(sizes, default=0) > min(most_rows, max(PART_ROWS, sum(sizes) // (2 * n_threads)))
+        if too_large or self._made.any_of(self._columns.read):
             yield from super().column_tasks(block_bytes, most_rows, first, n_threads)
             return
         bytes_of_file = self.path.stat().st_size

@@ -143,26 +143,91 @@ def test_a_folder_that_is_called_metadata_is_not_iceberg(tmp_path):
     assert ingest([write(tmp_path / "a.parquet", pa.table(ROWS))], tmp_path / "d").manifest.rows == 4
 
 
-def test_the_cure_of_a_partitioned_folder_reads_it_and_that_of_its_key_makes_a_column(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def in_partitions(root, suffix="parquet"):
+    """Write a table of two folders of partitions, ``date=``; queries are named after the day."""
     for day in (1, 2):
-        path = tmp_path / f"hive/date=2024-01-0{day}/part.parquet"
+        path = root / f"date=2024-01-0{day}/site=a%20b/part.{suffix}"
         path.parent.mkdir(parents=True)
-        write(path, pa.table({**ROWS, "qid": [f"{day}{qid}" for qid in ROWS["qid"]]}))
-    with pytest.raises(InputError, match="date=2024-01-01") as caught:
-        ingest(["hive"], tmp_path / "d")
-    pattern = str(caught.value).rpartition(": ")[2].strip("'")
-    assert ingest([pattern], tmp_path / "d").manifest.rows == 8
-    for options in (
-        ReadOptions(time_column="date"),
-        ReadOptions(columns={"qid": "date"}),
-        ReadOptions(goals=("date",)),
-    ):
-        with pytest.raises((InputError, DataRejected), match="key of the folders") as caught:
-            ingest([pattern], tmp_path / "e", options=IngestOptions(read=options))
-    duckdb.sql(str(caught.value).partition("DuckDB: ")[2])
-    report = ingest(["rows.parquet"], tmp_path / "e", options=IngestOptions(read=ReadOptions(time_column="date")))
+        rows = pl.DataFrame({**ROWS, "qid": [f"{day}{qid}" for qid in ROWS["qid"]]})
+        rows.write_csv(path) if suffix == "csv" else write(path, rows.to_arrow())
+    return root
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "arrows"])
+def test_keys_of_partitions_are_columns_where_an_option_names_them(tmp_path, monkeypatch, suffix):
+    monkeypatch.chdir(tmp_path)
+    in_partitions(tmp_path / "hive", suffix)
+    read = ReadOptions(time_column="date", categorical=("site",))
+    report = ingest(["hive"], tmp_path / "d", options=IngestOptions(read=read))
     assert report.manifest.rows == 8
+    (first, second) = sorted((tmp_path / "hive").glob(f"**/*.{suffix}"))
+    names, categorical, rows = rows_of(first, categorical=("site",), columns={"qid": "date"}, ignore=("qid",))
+    assert (names, set(categorical), {row[0] for row in rows}) == (("x", "site"), {"site"}, {"2024-01-01"})
+    (batch,) = open_source(second, options=read).batches()
+    assert set(batch.extras["time"].astype("datetime64[us]").astype(str)) == {"2024-01-02T00:00:00.000000"}
+    assert rows_of(first)[0] == ("x",)
+    assert ingest([f"hive/**/*.{suffix}"], tmp_path / "e").manifest.rows == 8
+
+
+def test_keys_of_partitions_of_text_become_columns_by_the_cure(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    in_partitions(tmp_path / "hive", "csv")
+    for read in (ReadOptions(time_column="date"), ReadOptions(columns={"qid": "date"}), ReadOptions(goals=("date",))):
+        with pytest.raises((InputError, DataRejected), match="key of the folders") as caught:
+            ingest(["hive"], tmp_path / "e", options=IngestOptions(read=read))
+    duckdb.sql(str(caught.value).partition("DuckDB: ")[2])
+    options = IngestOptions(read=ReadOptions(time_column="date", ignore=("site",)))
+    assert ingest(["rows.parquet"], tmp_path / "e", options=options).manifest.rows == 8
+
+
+def test_a_key_of_partitions_that_may_be_the_query_is_offered_as_it(tmp_path):
+    path = tmp_path / "qid=7/part.parquet"
+    path.parent.mkdir()
+    write(path, pa.table(ROWS).drop_columns("qid"))
+    with refused(DataRejected, "qid=qid"):
+        rows_of(path)
+    assert {row[0] for row in rows_of(path, columns={"qid": "qid"})[2]} == {"7"}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize(
+    "kind",
+    [pa.list_(pa.float32()), pa.large_list(pa.float64()), pa.list_(pa.float32(), 3), pa.list_(pa.int16())],
+    ids=str,
+)
+def test_a_column_of_lists_has_a_feature_for_each_number(tmp_path, name, kind):
+    lists = [[1, 2, 3], [4, None, 6], None, [7, 8, 9]]
+    table = pa.table({**ROWS, "v": pa.array(lists, kind), "z": [0, 1, 2, 3]})
+    if name == "a.feather" and pa.types.is_fixed_size_list(kind):
+        table = table.combine_chunks()
+    flat = {f"v_{k}": [None if each is None else each[k - 1] for each in lists] for k in (1, 2, 3)}
+    plain = pa.table(
+        {**ROWS, **{each: pa.array(cells, kind.value_type) for each, cells in flat.items()}, "z": [0, 1, 2, 3]}
+    )
+    expected = rows_of(write(tmp_path / "plain.parquet", plain))
+    assert expected[0] == ("x", "v_1", "v_2", "v_3", "z")
+    assert str(rows_of(write(tmp_path / name, table))) == str(expected)
+    assert rows_of(tmp_path / name, ignore=("v",))[0] == ("x", "z")
+    assert rows_of(tmp_path / name, ignore=("v_[12]",))[0] == ("x", "v_3", "z")
+    for each in (name, "plain.parquet"):
+        ingest([tmp_path / each], tmp_path / f"of-{each}")
+    first, second = (
+        sorted(file.name for file in tmp_path.glob(f"of-{each}/features/*")) for each in (name, "plain.parquet")
+    )
+    assert first == second  # named by their bytes
+
+
+def test_lists_of_many_batches_and_a_name_that_is_taken(tmp_path):
+    n = 3000
+    table = pa.table({"qid": ["q"] * n, "grade": [0] * n, "v": [[k, -k] for k in range(n)]})
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=700)
+    assert [row[3] for row in rows_of(tmp_path / "a.parquet")[2]] == [[k, -k] for k in range(n)]
+    ragged = table.set_column(2, "v", pa.array([[k] * (1 if k == n - 3 else 2) for k in range(n)]))
+    pq.write_table(ragged, tmp_path / "b.parquet", row_group_size=700)
+    with refused(DataRejected, f"row {n - 2}", "'v'", "2 numbers", "one of 1"):
+        ingest([tmp_path / "b.parquet"], tmp_path / "d")
+    with refused(DataRejected, "'v_2'", "twice"):
+        rows_of(write(tmp_path / "c.parquet", table.append_column("v_2", [[0] * n])))
 
 
 NUMBERS = {
