@@ -72,7 +72,7 @@ def in_order(items: Iterable[Item], work: Callable[[Item], None], threads: int) 
 def results_in_order(
     items: Iterable[Item], work: Callable[[Item], Result], threads: int, most: int
 ) -> Generator[tuple[Item, Result], None, None]:
-    """Yield each of ``items`` with ``work(item)``, in order; ``threads`` threads work on at most ``most`` items ahead.
+    """Yield each of ``items`` with ``work(item)``, in order; ``threads`` threads work, and ``most`` items are in memory at most.
 
     The first failure in the order of items is raised, be it of ``work`` or of the iterator.  If closed early, it waits for
     the calls that have begun.
@@ -98,8 +98,8 @@ def results_in_order(
                     waiting.append((item, pool.submit(work, item)))
             if not waiting:
                 break
-            item, result = waiting.popleft()
-            yield item, result.result()
+            yield waiting[0][0], waiting[0][1].result()  # without a name, which would keep it in memory
+            waiting.popleft()
     finally:
         pool.shutdown(cancel_futures=True)
     if failure is not None:

@@ -141,6 +141,7 @@ def score_in_order(
                 results, place = scoring.results(item, pieces, place)
                 take(results, place)
                 bar.update(place.all_rows, sum(sizes[: item.source]) + item.task.position)
+                del pieces, results  # not in memory while the next part is waited for
     if not part:
         layouts = [layout for of_source in scoring.layouts for layout in of_source]
         check_rows(sources, layouts, options, place.all_rows, place.width)
