@@ -34,8 +34,8 @@ def everything(seed=3, n=60, n_queries=9):
 
 def test_everything_follows_its_row():
     x, y, qid, given = everything()
-    rows = rows_of(x, y, qid, Extras(**given))
-    back = [int(np.flatnonzero((x == row).all(axis=1))[0]) for row in rows.values]
+    found = rows_of(x, y, qid, Extras(**given))
+    back, rows = [int(np.flatnonzero((x == row).all(axis=1))[0]) for row in found.values], found.rows
     of_row = np.repeat(np.arange(len(rows.starts) - 1), np.diff(rows.starts))
     for name, found in (
         ("sample_weight", rows.weights), ("label", rows.labels), ("event", rows.events), ("offset", rows.offsets),
@@ -94,7 +94,7 @@ def test_weights_of_queries_come_by_row_by_query_and_by_id():
     ids = list(dict.fromkeys(qid.tolist()))
     by_id = {one: 1.0 + one for one in ids}
     for given in (by_id, [by_id[one] for one in ids], [by_id[one] for one in qid.tolist()]):
-        rows = rows_of(x, y, qid, Extras(query_weight=given))
+        rows = rows_of(x, y, qid, Extras(query_weight=given)).rows
         assert rows.query_weights.tolist() == [by_id[one] for one in sorted(by_id)]
 
 
