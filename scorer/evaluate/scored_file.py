@@ -343,10 +343,13 @@ def _qrels_file(path: Path, options: ReadOptions) -> NarrowFile:
 
 @dataclass(frozen=True)
 class QrelsFile:
-    """A file of judgments, which is read once; ``options`` say how."""
+    """A file of judgments, which is read once; ``options`` say how.  InputError if it is a pipe or a device."""
 
     path: Path
     options: ReadOptions = _PLAIN
+
+    def __post_init__(self) -> None:
+        refuse_special(self.path)
 
     @classmethod
     def of(cls, given: str | os.PathLike[str] | QrelsFile | None) -> QrelsFile | None:

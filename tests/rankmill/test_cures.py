@@ -368,6 +368,14 @@ NOT_RUN = {
         "trainer/rounds/round_metrics.py",
         "cannot decide when to stop",
     ): "tests/trainer/test_told_apart.py runs it in Python",
+    (
+        "pipeline/read/columns.py",
+        "is a key of the folders",
+    ): "tests/pipeline/test_containers.py reads keys by such options",
+    (
+        "pipeline/read/made_columns.py",
+        "lists of one length",
+    ): "tests/pipeline/test_containers.py leaves out such a column",
     ("rankmill/python/loading.py", "models register"): "names a command, in Python",
     ("registry/archive.py", "--move-aliases"): "needs a bundle of another registry: tests/registry/test_cli.py",
     ("rankmill/removed.py", ""): "names what is there in place of what was removed",
