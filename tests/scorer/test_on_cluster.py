@@ -262,12 +262,12 @@ def test_counts_of_queries_are_those_of_their_rows(tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("killed_at", ["score_range", "deal_range", "write_queries", "score_rows"])
+@pytest.mark.parametrize("killed_at", ["score_range", "deal_range", "write_queries", "evaluate"])
 def test_the_work_of_a_killed_process_is_done_again(
     forest, inputs, dask: Cluster, killed_at: str, tmp_path: Path
 ) -> None:
-    if killed_at == "score_rows":
-        with killing_in(killed_at, dask) as killed, opened_by(SCORING, dask):
+    if killed_at == "evaluate":
+        with killing_in("score_range", dask) as killed, opened_by(SCORING, dask):
             found = evaluate(inputs["mixed"], model=forest, cluster="local:2", **HOW)
         assert killed
         assert found.to_json(per_query=True) == evaluate(inputs["mixed"], model=forest, **HOW).to_json(per_query=True)
