@@ -45,9 +45,8 @@ import numpy as np
 import numpy.typing as npt
 
 from rankmill.foundation.errors import InputError
-from rankmill.foundation.options import spelled
 from rankmill.foundation.records import as_json
-from rankmill.foundation.storage.publish import publish_file
+from rankmill.foundation.storage.publish import check_new_file, publish_file
 from rankmill.foundation.storage.staging import staging_folder
 from rankmill.pipeline import _kernels
 from rankmill.pipeline.options import MAX_SEED, N_SIGNAL, SynthParameters
@@ -135,10 +134,7 @@ def write_synthetic(path: Path, parameters: SynthParameters, *, overwrite: bool 
         raise InputError(f"{path}: cannot write {path.suffix!r}; name the file .parquet or .txt")
     if parameters.categorical and write is not _write_parquet:
         raise InputError(f"{path}: LETOR text cannot hold categories of text; name the file .parquet")
-    if path.is_dir():
-        raise InputError(f"{path}: is a folder; name a file")
-    if path.exists() and not overwrite:
-        raise InputError(f"{path}: already exists; choose another name, or replace it with {spelled('overwrite')}")
+    check_new_file(path, overwrite=overwrite)
     with staging_folder(path) as staging:
         staged = staging / path.name
         counts = write(staged, parameters)

@@ -14,11 +14,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rankmill.foundation.errors import InputError
+from rankmill.foundation.options import spelled
 from rankmill.foundation.storage.disk import Disk, flush_path
 from rankmill.foundation.storage.special_files import refuse_special
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator
 
 DISK = Disk()
 STAGED = ".staging"  # suffix of everything that is staged next to its destination
@@ -154,6 +156,16 @@ def keep_by_digest(staged: Path, folder: Path) -> str:
     folder.mkdir(parents=True, exist_ok=True)
     staged.replace(folder / f"{digest}{staged.suffix}")
     return digest
+
+
+def check_new_file(path: Path, *, overwrite: bool, suffixes: Collection[str] = ()) -> None:
+    """Raise InputError if no file can be written to ``path``, whose name must have one of ``suffixes`` (none: any)."""
+    if suffixes and path.suffix not in suffixes:
+        raise InputError(f"{path}: cannot write {path.suffix!r}; name the file {' or '.join(suffixes)}")
+    if path.is_dir():
+        raise InputError(f"{path}: is a folder; name a file")
+    if path.exists() and not overwrite:
+        raise InputError(f"{path}: already exists; choose another name, or replace it with {spelled('overwrite')}")
 
 
 def publish_file(staged: Path, destination: Path) -> None:

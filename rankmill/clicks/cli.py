@@ -62,8 +62,8 @@ def judge(
 
     rankmill clicks judge log.parquet --propensities pbm.json --as pairs -o pairs.parquet
     """
-    from rankmill.clicks.table_files import check_new_file
     from rankmill.clicks.write_judgments import BYTES_OF_LABELS, BYTES_OF_PAIRS, write_judgments
+    from rankmill.foundation.storage.publish import check_new_file
 
     check_new_file(out, overwrite=overwrite, suffixes=(".parquet",))
     given = _read(propensities)
@@ -96,8 +96,7 @@ def describe(
     rankmill clicks describe 'days/*.csv.gz' --columns session=visit,doc_id=url --html log.html
     """
     from rankmill.clicks.describe_log import describe_clicks
-    from rankmill.clicks.table_files import check_new_file
-    from rankmill.foundation.storage.publish import explain_errors, write_atomically
+    from rankmill.foundation.storage.publish import check_new_file, explain_errors, write_atomically
 
     if html is not None:
         check_new_file(html, overwrite=overwrite)
@@ -133,7 +132,7 @@ def fit(
     rankmill clicks fit log.parquet --model randomised --policy random -o random.json
     """
     from rankmill.clicks.models.fit_log import ClickFitReport, fit_clicks
-    from rankmill.clicks.table_files import check_new_file
+    from rankmill.foundation.storage.publish import check_new_file
     from rankmill.pipeline.judgments.propensities import write_propensities
 
     check_new_file(out, overwrite=overwrite)
@@ -266,7 +265,7 @@ def synth(
     rankmill data synth -o judgments.parquet --clicks log.parquet --sessions 100000 --eta 1 --swapped 0.1
     """
     from rankmill.clicks.simulate import SUFFIXES, generated_queries, write_click_log
-    from rankmill.clicks.table_files import check_new_file
+    from rankmill.foundation.storage.publish import check_new_file
     from rankmill.pipeline.synth import write_synthetic
 
     if clicks is not None:

@@ -23,11 +23,11 @@ import pyarrow.parquet as pq
 
 from rankmill.clicks.options import InterleavingOptions
 from rankmill.clicks.result_lists import ClickLog, LogBlock
-from rankmill.clicks.table_files import TableWriter, check_new_file
+from rankmill.clicks.table_files import TableWriter
 from rankmill.foundation.errors import DataRejected, InputError
 from rankmill.foundation.kernels.randoms import random_bits, random_bits_of
 from rankmill.foundation.records import as_json
-from rankmill.foundation.storage.publish import publish_file
+from rankmill.foundation.storage.publish import check_new_file, publish_file
 from rankmill.foundation.storage.staging import staging_folder
 from rankmill.pipeline.arrow import schema_of
 from rankmill.pipeline.group.query_splits import hash_ids

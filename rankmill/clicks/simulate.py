@@ -33,12 +33,11 @@ import pyarrow.compute as pc
 from rankmill.clicks import _simulation_kernels as kernels
 from rankmill.clicks.options import RUN_SUFFIX, ClickSimulation, UserModelName
 from rankmill.clicks.result_lists import LogBlock, LogInMemory, ResultLists
-from rankmill.clicks.table_files import check_new_file
 from rankmill.foundation.errors import InputError, InvalidParameter
 from rankmill.foundation.kernels.randoms import random_bits, random_bits_of
 from rankmill.foundation.options import spelled
 from rankmill.foundation.records import as_json
-from rankmill.foundation.storage.publish import publish_file
+from rankmill.foundation.storage.publish import check_new_file, publish_file
 from rankmill.foundation.storage.staging import staging_folder
 from rankmill.pipeline.options import SynthParameters
 from rankmill.pipeline.read.trec_run import read_ranked_lines

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from pathlib import Path
 
 import pyarrow as pa
 
-from rankmill.foundation.errors import InputError
-from rankmill.foundation.options import spelled
 from rankmill.pipeline.group.shard_writer import open_writer
 
 ROW_GROUP_ROWS = 1 << 18
@@ -36,13 +33,3 @@ class TableWriter:
         for first in range(0, full, ROW_GROUP_ROWS):
             self._writer.write_table(rows.slice(first, ROW_GROUP_ROWS).combine_chunks())
         self._waiting = rows.slice(full).combine_chunks()
-
-
-def check_new_file(path: Path, *, overwrite: bool, suffixes: Collection[str] = ()) -> None:
-    """Raise InputError if no file can be written to ``path``, whose name must have one of ``suffixes`` (none: any)."""
-    if suffixes and path.suffix not in suffixes:
-        raise InputError(f"{path}: cannot write {path.suffix!r}; name the file {' or '.join(suffixes)}")
-    if path.is_dir():
-        raise InputError(f"{path}: is a folder; name a file")
-    if path.exists() and not overwrite:
-        raise InputError(f"{path}: already exists; choose another name, or replace it with {spelled('overwrite')}")

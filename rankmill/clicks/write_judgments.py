@@ -15,12 +15,12 @@ from rankmill.clicks.judge import JudgedDocuments, estimate_of, judge_documents
 from rankmill.clicks.options import ClickEstimate, JudgeOptions, JudgmentForm
 from rankmill.clicks.preferences import block_pairs
 from rankmill.clicks.result_lists import ClickLog, LogBlock
-from rankmill.clicks.table_files import ROW_GROUP_ROWS, TableWriter, check_new_file
+from rankmill.clicks.table_files import ROW_GROUP_ROWS, TableWriter
 from rankmill.clicks.weighted_clicks import Counts, log_totals
 from rankmill.foundation.errors import DataRejected
 from rankmill.foundation.options import spelled
 from rankmill.foundation.records import as_json, left_out, not_in_json
-from rankmill.foundation.storage.publish import publish_file
+from rankmill.foundation.storage.publish import check_new_file, publish_file
 from rankmill.foundation.storage.staging import staging_folder
 from rankmill.pipeline.arrow import as_array, schema_of
 from rankmill.pipeline.judgments.propensities import Propensities
