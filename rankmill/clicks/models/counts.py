@@ -63,8 +63,11 @@ def count_clicks(
 
     Memory: a block, a part of its lists, and ``24 + 16 * len(weightings)`` bytes a row.
     """
-    documents, nothing = 0, _empty(len(weightings))
-    columns = {name: [nothing[name].to_numpy()] for name in nothing.columns}
+    documents, kinds = (
+        0,
+        _KEY | {f"{name}{k}": np.float64 for k in range(len(weightings)) for name in ("shown", "clicked")},
+    )
+    columns = {name: [np.empty(0, dtype=kind)] for name, kind in kinds.items()}
     for block in log.blocks():
         shown = np.bincount(block.lists.document, minlength=len(block.documents)) if least_shown else None
         often = None if shown is None else shown >= least_shown
@@ -72,12 +75,10 @@ def count_clicks(
         parts = [_counted(block.lists, part, ranks, weights, often) for part in parts_of_lists(block.lists.start)]
         if parts:
             of_block = _added(parts).with_columns(pl.col("document") + documents)
-            for name, arrays in columns.items():
-                arrays.append(of_block[name].to_numpy().astype(nothing[name].to_numpy().dtype))
+            for name, kind in kinds.items():
+                columns[name].append(of_block[name].to_numpy().astype(kind))
         documents += len(block.documents)
-    whole = {
-        name: np.concatenate(columns.pop(name)) for name in nothing.columns
-    }  # one by one: they are most of the memory
+    whole = {name: np.concatenate(columns.pop(name)) for name in kinds}  # one by one: they are most of the memory
     document, rank, last = (whole[name] for name in _KEY)
     return [
         ClickCounts(documents, ranks, document, rank, last, whole[f"shown{k}"], whole[f"clicked{k}"])
@@ -90,13 +91,7 @@ def deepest_rank(log: ClickLog) -> int:
     return max((int(block.lists.rank.max(initial=0)) for block in log.blocks()), default=0)
 
 
-_KEY = ("document", "rank", "last")
-
-
-def _empty(weightings: int) -> pl.DataFrame:
-    kinds: list[pl.DataType] = [pl.Int64(), pl.Int32(), pl.Int32()]
-    sums = [f"{name}{k}" for k in range(weightings) for name in ("shown", "clicked")]
-    return pl.DataFrame(schema=dict(zip(_KEY, kinds, strict=True)) | dict.fromkeys(sums, pl.Float64()))
+_KEY: dict[str, type[np.generic]] = {"document": np.int64, "rank": np.int32, "last": np.int32}
 
 
 def _counted(
@@ -120,10 +115,10 @@ def _counted(
     for k, weight in enumerate(weights):
         columns[f"shown{k}"] = weight[part[0] : part[1]][of_list[used]]
         columns[f"clicked{k}"] = columns[f"shown{k}"] * clicked[used]
-    return pl.DataFrame(columns).group_by(_KEY).sum()
+    return pl.DataFrame(columns).group_by(*_KEY).sum()
 
 
 def _added(parts: Sequence[pl.DataFrame]) -> pl.DataFrame:
     """Return the sums of counts, ascending by document, rank and last click."""
-    rows = parts[0] if len(parts) == 1 else pl.concat(parts).group_by(_KEY).sum()
-    return rows.sort(_KEY)
+    rows = parts[0] if len(parts) == 1 else pl.concat(parts).group_by(*_KEY).sum()
+    return rows.sort(*_KEY)
