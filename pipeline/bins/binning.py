@@ -17,10 +17,11 @@ from rankmill.foundation.process_memory import DEFAULT_MEMORY
 from rankmill.foundation.storage.locks import alone
 from rankmill.foundation.storage.publish import file_digest, fsync_folder, write_atomically
 from rankmill.foundation.storage.staging import staging_folder
+from rankmill.pipeline.bins.layout import SplitFiles, lanes_of, n_lanes
 from rankmill.pipeline.bins.on_cluster import begin_on_cluster, bins_on_cluster, write_bins_on_cluster
 from rankmill.pipeline.bins.quantiles import checked_max_bin
 from rankmill.pipeline.bins.spec import BinSpec, checked_max_bins
-from rankmill.pipeline.bins.write import bins_of_dataset, new_files, write_bins
+from rankmill.pipeline.bins.write import bins_of_dataset, write_bins
 from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.dataset.manifest import BINS, BinSet
 from rankmill.pipeline.dataset.stored_shards import read_manifest
@@ -139,18 +140,21 @@ def _write_bins(
 ) -> BinSpec:
     most = dict.fromkeys(dataset.feature_names, max_bin) | {**max_bin_of}
     with staging_folder(dataset.bins_folder("new")) as staging, ExitStack() as stack:
-        if cluster is None:
-            spec = BinSpec(bins_of_dataset(dataset, plan, most), max_bin, plan.sampled_rows, max_bin_of)
-            files = new_files(dataset, spec, staging)
+        workers = None if cluster is None else stack.enter_context(open_cluster(cluster, say))
+        if workers is None:
+            features = bins_of_dataset(dataset, plan, most)
+        else:
+            job = begin_on_cluster(dataset, plan, staging)
+            features = bins_on_cluster(workers, job, dataset, most)
+        spec = BinSpec(features, max_bin, plan.sampled_rows, max_bin_of)
+        files = SplitFiles(dataset.manifest, n_lanes(lanes_of(spec.n_bins)), staging)
+        if workers is None:
             counts = write_bins(dataset, plan, spec, files)
         else:
-            workers, job = stack.enter_context(open_cluster(cluster, say)), begin_on_cluster(dataset, plan, staging)
-            spec = BinSpec(bins_on_cluster(workers, job, dataset, most), max_bin, plan.sampled_rows, max_bin_of)
-            files = new_files(dataset, spec, staging)
             counts = write_bins_on_cluster(workers, job, dataset, spec, files)
         if spec.sampled_rows is not None:
-            features = zip(spec.features, counts, strict=True)
-            spec = replace(spec, features=tuple(replace(f, counts=row[: f.n_bins].copy()) for f, row in features))
+            counted = zip(spec.features, counts, strict=True)
+            spec = replace(spec, features=tuple(replace(f, counts=row[: f.n_bins].copy()) for f, row in counted))
         folder = dataset.bins_folder(spec.digest)
         splits = files.keep(folder)
     write_atomically(folder / "binspec.json", spec.to_json().encode())

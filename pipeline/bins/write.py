@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rankmill.pipeline import _kernels
-from rankmill.pipeline.bins.layout import SplitFiles, joined, lanes_of, n_lanes
+from rankmill.pipeline.bins.layout import SplitFiles, joined, lanes_of
 from rankmill.pipeline.bins.quantiles import EDGE, Values
 from rankmill.pipeline.bins.sampled_bins import SampledColumn, sampled_places
 from rankmill.pipeline.bins.spec import BinSpec, FeatureBins, apply_bins, category_bins, feature_bins
@@ -18,7 +18,6 @@ from rankmill.pipeline.options import MAX_BIN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
 
     import numpy.typing as npt
 
@@ -37,11 +36,6 @@ _BATCH_ROWS = 65536  # rows read at a time
 def bins_of_dataset(dataset: Dataset, plan: BinPlan, most: Mapping[str, int]) -> tuple[FeatureBins, ...]:
     """Return the bins of all features, at most so many as ``most`` says; without counts if they are from a sample."""
     return tuple(bins_of_features(dataset, dataset.feature_names, most, plan, places_of(dataset, plan)))
-
-
-def new_files(dataset: Dataset, spec: BinSpec, staging: Path) -> SplitFiles:
-    """Begin the files with the bins of all splits, in the folder ``staging``."""
-    return SplitFiles(dataset.manifest, n_lanes(lanes_of(spec.n_bins)), staging)
 
 
 def write_bins(dataset: Dataset, plan: BinPlan, spec: BinSpec, files: SplitFiles) -> Counts:
