@@ -174,9 +174,8 @@ def check_cluster(parameters: Parameters, base_model: object) -> None:
 
 def _facts_of(parameters: Parameters) -> dict[str, Any]:
     """Return the parameters by name, without those that depend on the loss."""
-    facts = {
-        name: getattr(parameters, name) for clash in CLASHES for name in clash[::2][:2] if hasattr(parameters, name)
-    }
+    names = {name for clash in CLASHES for name in (clash.option, clash.other)}
+    facts = {name: getattr(parameters, name) for name in names if hasattr(parameters, name)}
     return facts | {"criterion": None, "leaf": None, f"bootstrap by {parameters.bootstrap_by}": parameters.bootstrap}
 
 
