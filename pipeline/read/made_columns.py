@@ -111,13 +111,12 @@ def made_columns(
     Lists of numbers become features, unless ``options`` ignore the column or give it a role.  Keys of partitions become columns if
     ``options`` name them.  ``batches_of`` reads stored columns, to see how long a list is.
     """
-    asked = {*options.columns.values(), options.time_column, *options.goals, *options.known_features}
-    partitions = partitions_of(path)
-    asked |= set(named(options.categorical, partitions))
+    given, partitions = {*options.columns.values(), options.time_column, *options.goals}, partitions_of(path)
+    asked = given | {*options.known_features, *named(options.categorical, partitions)}
     keys = {key: value for key, value in partitions.items() if key in asked and key not in stored.names}
     widths: dict[str, int] = {}
     if not options.judgments_alone:
-        left = {*options.columns.values(), options.time_column, *options.goals, *ignored_columns(stored.names, options)}
+        left = given.union(ignored_columns(stored.names, options))
         for each in stored:
             if each.name and stored.names.count(each.name) == 1 and each.name not in left and _holds_lists(each.type):
                 fixed = kinds.is_fixed_size_list(each.type)
