@@ -3,13 +3,13 @@
 Each step is a function of what the steps before it returned::
 
     collect_rows    -> RowSpill, RowFacts   the rows by bucket, and what only all of them together show
-    read_judgments  -> Settling             how grades are determined, if not by each row alone
+    settling_of     -> Settling             how grades are determined, if not by each row alone
     layout_of       -> Layout               what all shards have in common
     write_shards    -> [ShardSummary]       the sorted shards
     join_pairs      -> [PairShard]          the pairs of documents of these shards
-    manifest_of     -> Manifest
+    described       -> Manifest             counts, digests and how the files were read
 
-On a cluster the first and the fourth step are tasks of its workers (`rankmill.pipeline.ingest.on_cluster`).
+On a cluster `collect_rows` and `write_shards` are tasks of its workers (`rankmill.pipeline.ingest.on_cluster`).
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def build_dataset(
     require_rows(inputs.sources, rows_of)
     release_freed()
     ends = [len(quarantine.rejects)]
-    settling = _settling(inputs, options, staging, advance, keep=cluster is not None)
+    settling = settling_of(inputs, options, staging, advance, keep=cluster is not None)
     ends.append(len(quarantine.rejects))
     pair_spill = QuerySpill(staging / "pairs-spill", options.buckets, SPILLED)
     first = len(inputs.sources) + len(inputs.judgments)
@@ -178,12 +178,7 @@ def build_dataset(
     rejects = quarantine.rejects
     known = digests()
     files = inputs.row_files(known, by_split=options.rule is None)
-    grades_from: GradesFrom = "grade" if inputs.graded else "nothing"
-    if inputs.judgments:
-        grades_from = "qrels"
-    elif facts.labels_are_grades:
-        grades_from = "label"
-    manifest = described(layout, summaries, files, options, ends[0], grades_from)
+    manifest = described(layout, summaries, files, options, ends[0], _grades_from(inputs, facts))
     more: dict[str, object] = {}
     if inputs.pairs:
         more["pairs"] = pair_set(pair_shards, source_files(inputs.pairs, known), len(rejects) - ends[1])
@@ -239,7 +234,7 @@ def layout_of(
     )
 
 
-def _settling(
+def settling_of(
     inputs: Inputs, options: IngestOptions, staging: Path, advance: Callable[[int, int], None], *, keep: bool
 ) -> Settling | None:
     """Read separate judgments; return how grades are determined, None if by each row alone.
@@ -263,6 +258,14 @@ def _settling(
         goals=inputs.goals,
         labels_are_grades=bool(sources) and all(source.labels_are_grades for source in sources),
     )
+
+
+def _grades_from(inputs: Inputs, facts: RowFacts) -> GradesFrom:
+    if inputs.judgments:
+        return "qrels"
+    if facts.labels_are_grades:
+        return "label"
+    return "grade" if inputs.graded else "nothing"
 
 
 class _CategoryCounts:
