@@ -27,6 +27,9 @@ _MOST_LOSSES_TOGETHER = 5  # of workers that work together, one after another wi
 _FAREWELL_SECONDS = 2.0  # of the others, when the first has its result
 _SETTLE_SECONDS = 20.0  # before a worker that joins makes all others begin anew
 
+TASKS_A_WORKER = 4
+"""Tasks of a stage for each worker: so many that the last one to finish is not waited for long."""
+
 
 @dataclass(frozen=True, slots=True)
 class Member(Generic[Item]):

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rankmill.foundation.cluster.duty import folder_of_call, stopper
+from rankmill.foundation.cluster.workers import TASKS_A_WORKER, Cluster
 from rankmill.foundation.storage.publish import fsync_file, fsync_folder, write_atomically
 from rankmill.pipeline.bins.layout import lanes_of, n_lanes
 from rankmill.pipeline.bins.spec import BinSpec, FeatureBins
@@ -26,11 +27,7 @@ from rankmill.pipeline.dataset.stored_shards import read_manifest
 from rankmill.pipeline.memory_plans import BinPlan
 
 if TYPE_CHECKING:
-    from rankmill.foundation.cluster.workers import Cluster
     from rankmill.pipeline.bins.layout import OfSplits, SplitFiles
-
-TASKS_A_WORKER = 4
-"""Tasks of a stage for each worker: so many that the last one to finish is not waited for long."""
 
 
 class _Numbered(Protocol):

@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rankmill.foundation.cluster.duty import folder_of_call, stopper
+from rankmill.foundation.cluster.workers import TASKS_A_WORKER, Cluster
 from rankmill.foundation.errors import TooManyRejects
 from rankmill.foundation.process_memory import beside_bytes, release_freed, return_large_arrays
 from rankmill.foundation.storage.publish import fsync_folder, write_atomically
@@ -37,11 +38,8 @@ from rankmill.pipeline.read.file_ranges import FileRange, ranges_of
 from rankmill.pipeline.read.json_lines import JsonSource
 
 if TYPE_CHECKING:
-    from rankmill.foundation.cluster.workers import Cluster
     from rankmill.pipeline.ingest.inputs import Inputs
 
-TASKS_A_WORKER = 4
-"""Groups of buckets for each worker: so many that the last one to finish is not waited for long."""
 USUAL_BUCKETS = 16
 """Buckets of a group for which more workers would be better: their threads write buckets side by side."""
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from rankmill.foundation.cluster.workers import open_cluster
+from rankmill.foundation.cluster.workers import TASKS_A_WORKER, open_cluster
 from rankmill.foundation.errors import InputError
 from rankmill.foundation.options import spelled
 from rankmill.foundation.storage.staging import staging_folder
@@ -25,9 +25,6 @@ from rankmill.scorer.rerank.on_cluster import check_ranges, job_of, locate_all, 
 from rankmill.scorer.rerank.ranked_file import scored_schema
 from rankmill.scorer.rerank.spill import batches_of
 from rankmill.scorer.rerank.tasks import ShardRange, numbered
-
-TASKS_A_WORKER = 4
-"""Ranges of shards for each worker: so many that the last one to finish is not waited for long."""
 
 
 def rows_scored_on_cluster(
