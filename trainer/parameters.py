@@ -40,7 +40,7 @@ AUTO = "auto-1"
 PRESETS = (DEFAULTS, AUTO)  # a new number whenever what it decides changes
 
 CRITERIA = ("rwse", "se", "ole")
-CRITERION_ALIASES = {"wse": "rwse"}  # equal wherever h > 0 (METHODS 1)
+CRITERION_ALIASES = {"wse": "rwse"}  # equal wherever h > 0 (Li 2010)
 LEAVES = ("newton", "exact")
 GRADES, PAIRS, BOTH = LEARN_FROM = ("grades", "pairs", "both")
 KEEP_ROUNDS = ("best", "all")

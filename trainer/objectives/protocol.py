@@ -37,7 +37,7 @@ class PairHessians:
     """Pairs of rows with a mixed second derivative: off-diagonal entries of the Hessian, each pair once.
 
     ``hessian`` is ``-d2L / ds_first ds_second``, so that a joint step of the rows of a set D has the hessian
-    ``sum of h over D - 2 (sum of the hessians of pairs inside D)`` (METHODS 1).
+    ``sum of h over D - 2 (sum of the hessians of pairs inside D)`` (docs/objectives/criteria.md).
     """
 
     first: npt.NDArray[np.int32]  # (m,) rows
@@ -63,7 +63,7 @@ class Splits:
     """How the splits of a loss may be chosen."""
 
     criteria: tuple[str, ...]  # of rwse, se and ole, the default first
-    additive: bool = False  # a sum of terms with one score each: ole is rwse then (METHODS 1, Theorem 1)
+    additive: bool = False  # a sum of terms with one score each: ole is rwse then (Xia, Zhai & Wang, theorem 1)
     bytes_a_pair: int = 16  # memory while pairs are listed, the list included
 
     def criterion(self, wanted: str) -> str:

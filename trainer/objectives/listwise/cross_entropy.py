@@ -32,7 +32,7 @@ class ListNetOptions:
 
 
 class ListNet(ListLoss):
-    """Minimise the sum over lists of ``-w sum t_i log p_i``, p the softmax of the scores (METHODS 3.18).
+    """Minimise the sum over lists of ``-w sum t_i log p_i``, p the softmax of the scores (Cao et al. 2007).
 
     g = w (p - t), h = w p (1 - p), pair hessians w p_i p_j: all exact.  Targets t sum to 1 over a list; a list without any
     gain has none and does not count.  Uses ``gain`` and, for samples of pairs, ``seed`` of the parameters.

@@ -118,7 +118,7 @@ class ApxDcgOptions:
 
 
 class ApxDcg(ExpectedDcg):
-    r"""Maximise E[DCG@k] or E[nDCG@k] over orders drawn with strengths exp(s) (METHODS 3.19); the slides use f > 0 itself.
+    r"""Maximise E[DCG@k] or E[nDCG@k] over orders drawn with strengths exp(s) (Gulin & Karpovich 2009).
 
     An order is drawn from the top, each place from the remaining documents with probability proportional to strength.  With
     G_p the DCG from place p on and p_i^(p) the probability of i at place p, the gradient is that of the score function,

@@ -28,7 +28,7 @@ _LEAST_WORK = 10_000  # minimum documents per worker: some 300 us
 
 
 class ListMle(ListLoss):
-    """Minimise the sum over lists of ``-w log P(order)`` under Plackett-Luce with strengths exp(s) (METHODS 3.17).
+    """Minimise the sum over lists of ``-w log P(order)`` under Plackett-Luce with strengths exp(s) (Xia et al. 2008).
 
     The order is that of the grades, the highest first; documents of equal grade are shuffled again at every step, keyed by
     (seed, step, query, place).  The shuffle depends on the order of rows, the loss of lists without ties does not.  A list of

@@ -45,7 +45,7 @@ class GbRank(Objective):
     r"""Fit, in every round, a small forest g_k to absolute targets, and average: ``h_k = (k h_{k-1} + eta g_k) / (k + 1)``.
 
     Every pair, i better than j, with ``h(x_i) < h(x_j) + tau`` gives x_i the target ``h(x_j) + tau`` and x_j the target
-    ``h(x_i) - tau``, h = h_{k-1} (METHODS 3.16).  The targets of a row are fitted by least squares: g = W (g_k - mean target),
+    ``h(x_i) - tau``, h = h_{k-1} (Zheng et al. 2007).  The targets of a row are fitted by least squares: g = W (g_k - mean target),
     h = W, with W the sum of their weights; both are 0 for rows without targets.  The weight of a target is that of its pair,
     see :class:`PairObjective`; a given pair has ``|2 P - 1|`` times its own weight.
 

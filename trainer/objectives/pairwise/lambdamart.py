@@ -46,9 +46,10 @@ def policy_of(metric: Metric, rows: RankedRows, parameters: TrainParameters, max
 
 
 class LambdaMart(PairObjective):
-    r"""Minimise the sum of ``|dZ_ij| log(1 + exp(-sigma (s_i - s_j)))`` over pairs with y_i > y_j (METHODS 3.15).
+    r"""Minimise the sum of ``|dZ_ij| log(1 + exp(-sigma (s_i - s_j)))`` over pairs with y_i > y_j.
 
-    dZ_ij is the change of the metric when i and j swap ranks: see :mod:`rankmill.scorer.metrics.swaps`.
+    Source: Burges 2010, sections 4 and 7.  dZ_ij is the change of the metric when i and j swap ranks: see
+    :mod:`rankmill.scorer.metrics.swaps`.
     Only pairs with at least one document in the top ``truncation`` by score count.  dZ and the order are fixed within a
     round, so h is the derivative of g at fixed dZ.  The factors of ``lambda_normalisation`` are fixed too, and also weight
     :meth:`losses`.

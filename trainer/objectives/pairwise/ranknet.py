@@ -23,7 +23,7 @@ class RankNetOptions:
 
 
 class RankNet(PairObjective):
-    r"""Minimise the sum of ``(1 - P) sigma (s_i - s_j) + log(1 + exp(-sigma (s_i - s_j)))`` over pairs (METHODS 3.13).
+    r"""Minimise the sum of ``(1 - P) sigma (s_i - s_j) + log(1 + exp(-sigma (s_i - s_j)))`` over pairs (Burges 2010, 2).
 
     P is the target probability that i belongs above j: 1 if y_i > y_j, or that of a given pair.  Uses ``sigma`` and ``seed``
     of the parameters; ``truncation`` is an option of its own, not the parameter.
@@ -55,7 +55,7 @@ class RankNet(PairObjective):
 
 
 class RankBoost(PairObjective):
-    r"""Minimise the sum of ``exp(s_j - s_i)`` over pairs of which i belongs above j (METHODS 3.14).
+    r"""Minimise the sum of ``exp(s_j - s_i)`` over pairs of which i belongs above j.
 
     A given pair with the target probability P counts ``P exp(s_j - s_i) + (1 - P) exp(s_i - s_j)``.  Beyond a difference of
     30 the loss continues along its tangent with constant h, a surrogate that keeps one pair from dominating all others.

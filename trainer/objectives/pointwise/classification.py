@@ -24,7 +24,7 @@ from rankmill.trainer.workers import Team
 
 
 class Bernoulli(Pointwise):
-    """Minimise ``w (log(1 + e^s) - y s)``, y = 1 from the threshold on, else 0 (METHODS 3.5; gbm guide 4.3).
+    """Minimise ``w (log(1 + e^s) - y s)``, y = 1 from the threshold on, else 0 (gbm guide 4.3).
 
     g = w (p - y), h = w p (1 - p), p = 1 / (1 + e^-s); leaves are Newton's.  Start: the log odds, with offsets the
     exact minimum by Newton's steps.  Deviance: twice the weighted mean of the loss.
@@ -60,7 +60,7 @@ class Logistic2Options(TwoClasses):
 
 
 class Logistic2(Bernoulli):
-    """Minimise ``w log(1 + exp(-2 y sigma F))``, y = +-1: MART for two classes (METHODS 3.9; Burges 2010, section 6).
+    """Minimise ``w log(1 + exp(-2 y sigma F))``, y = +-1: MART for two classes (Burges 2010, section 6).
 
     With ``ybar = 2 y sigma / (1 + exp(2 y sigma F))``, g = -w ybar and h = w |ybar| (2 sigma - |ybar|), so Newton's leaf
     is Burges' ``sum ybar / sum |ybar| (2 sigma - |ybar|)``.  It is ``bernoulli`` with the logit 2 sigma F.
@@ -91,7 +91,7 @@ def _balanced(classes: Floats, weights: Floats) -> Floats:
 
 
 class AdaBoost(Pointwise):
-    """Minimise ``w exp(-(2y - 1) s)``, y = 1 from the threshold on, else 0 (METHODS 3.6; gbm guide 4.2).
+    """Minimise ``w exp(-(2y - 1) s)``, y = 1 from the threshold on, else 0 (gbm guide 4.2).
 
     g = -(2y - 1) h and h is the loss itself, so Newton's leaf is the guide's; the sign of the gradient printed there is
     wrong.  Exponents are clamped to +-300.  Start: ``1/2 log(sum y w e^-o / sum (1 - y) w e^o)``.
@@ -133,7 +133,7 @@ class LogistRankOptions(TwoClasses):
 
 
 class LogistRank(Pointwise):
-    """Minimise ``w scale log(1 + exp(-y F))``, y = +1 from the threshold on, else -1 (METHODS 3.11).
+    """Minimise ``w scale log(1 + exp(-y F))``, y = +1 from the threshold on, else -1.
 
     Source: notes on "Ranking Relevance in Yahoo Search" (Yin et al. 2016), section 2.  scale is 3 for the top grade, 2
     for the next one, 1 for the others, whatever their class.  With ``yb = y / (1 + exp(y F))`` the pseudo-response

@@ -66,7 +66,7 @@ class _NormalisedGains(Pointwise):
 
 
 class ConsistentL2(_NormalisedGains, SquaredError):
-    """Minimise ``w (t - s)^2 / 2``, t the gain over the list's ideal DCG (METHODS 3.12).
+    """Minimise ``w (t - s)^2 / 2``, t the gain over the list's ideal DCG.
 
     A list in which nothing is relevant has targets 0.  Otherwise as :class:`SquaredError`.
     """

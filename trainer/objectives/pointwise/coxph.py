@@ -21,7 +21,7 @@ LEAST_RIDGE = 1e-9  # of the largest diagonal element, added to the joint Newton
 
 
 class CoxPH(Objective):
-    """Minimise Cox's negative partial log-likelihood over all rows (METHODS 3.8; gbm guide 4.6, corrected).
+    """Minimise Cox's negative partial log-likelihood over all rows (gbm guide 4.6, corrected).
 
     A row has a time t, its label (or grade), and an event d: 1 if it was observed, 0 if the time is censored.  With
     R_i = the sum of w_j e^s_j over the risk set {j: t_j >= t_i}::

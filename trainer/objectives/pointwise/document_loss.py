@@ -26,7 +26,7 @@ Floats = npt.NDArray[np.float64]
 
 
 class Pointwise(Objective):
-    """A sum over documents of terms with one score each; ``ole`` is ``rwse`` for them (METHODS 1, Theorem 1).
+    """A sum over documents of terms with one score each; ``ole`` is ``rwse`` for them (Xia, Zhai & Wang, theorem 1).
 
     The weight of a document is its own times that of its query; only ratios of weights matter.  The target y is the
     label, or the grade where there are no labels.  Deviance is ``deviance_factor`` times the weighted mean of the

@@ -70,7 +70,7 @@ class _Grades(Pointwise):
 
 
 class McRank(_Grades):
-    """Minimise ``-w log p_y``, p = softmax of K = L + 1 outputs, one for each grade (METHODS 3.10).
+    """Minimise ``-w log p_y``, p = softmax of K = L + 1 outputs, one for each grade.
 
     Source: Li, Burges & Wu 2007.  g_k = w (p_k - [y = k]), h_k = w p_k (1 - p_k): with criterion ``rwse`` (the same as
     ``wse``) this is robust LogitBoost (Li 2010), with ``se`` McRank as published.  ``friedman_factor`` divides h by
@@ -98,7 +98,7 @@ class McRank(_Grades):
 class Ordinal(_Grades):
     """Minimise the sum over k of ``w (log(1 + e^f_k) - [y <= k] f_k)``: L separate models of P(y <= k).
 
-    Source: METHODS 3.10; Li, Burges & Wu 2007, section 4.  Output k = 0 .. L - 1 is the logit of P(y <= k); each is
+    Source: Li, Burges & Wu 2007, section 4.  Output k = 0 .. L - 1 is the logit of P(y <= k); each is
     ``bernoulli`` started from 0: g_k = w (p_k - [y <= k]), h_k = w p_k (1 - p_k).  The probability of a grade is the difference
     of neighbours, clipped at 0 (:mod:`rankmill.scorer.forest.links`).  Deviance: the weighted mean loss, all outputs together.
     """

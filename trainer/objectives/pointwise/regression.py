@@ -18,7 +18,7 @@ from rankmill.trainer.workers import Team
 
 
 class SquaredError(Pointwise):
-    """Minimise the sum of ``w (y - s)^2 / 2`` (METHODS 3.1; Friedman 2001): g = w (s - y), h = w.
+    """Minimise the sum of ``w (y - s)^2 / 2`` (Friedman 2001, algorithm 2): g = w (s - y), h = w.
 
     Deviance: the weighted mean of (y - s)^2.
     """
@@ -106,7 +106,7 @@ class QuantileOptions:
 
 
 class Quantile(Pointwise):
-    """Minimise ``w (alpha max(y - s, 0) + (1 - alpha) max(s - y, 0))``: the alpha-quantile of y (METHODS 3.3).
+    """Minimise ``w (alpha max(y - s, 0) + (1 - alpha) max(s - y, 0))``: the alpha-quantile of y.
 
     Source: gbm guide 4.5, where z is the gradient and leaves are quantiles of the residuals, not of z.  g = -w alpha
     if y > s, w (1 - alpha) if y < s, else 0.  The second derivative is 0 where it exists; the h written is the weight w.  Only
@@ -142,7 +142,7 @@ class Quantile(Pointwise):
 
 
 class Laplace(Quantile):
-    """Minimise ``w |y - s|`` (METHODS 3.2; gbm guide 4.4, where leaves are medians of the residuals, not of z).
+    """Minimise ``w |y - s|`` (gbm guide 4.4, where leaves are medians of the residuals, not of z).
 
     g = -w sign(y - s).  Start and leaves are weighted medians of the residuals; h and criteria as for
     :class:`Quantile`, which for alpha = 1/2 is half of this loss.
@@ -169,7 +169,7 @@ class HuberOptions:
 
 
 class Huber(Pointwise):
-    """Minimise ``w r^2 / 2`` where |r| <= delta, ``w delta (|r| - delta / 2)`` beyond; r = y - s (METHODS 3.4).
+    """Minimise ``w r^2 / 2`` where |r| <= delta, ``w delta (|r| - delta / 2)`` beyond; r = y - s.
 
     Source: Friedman 2001, algorithm 4 (M-TreeBoost).  delta is the weighted alpha-quantile of |r| over all rows, computed
     for every gradient; ``losses`` and leaves use that of the last gradient (before any, that of the given scores),
@@ -231,7 +231,7 @@ LIMIT = 19.0  # scores beyond +-19 count as +-19, as in gbm and R's glm
 
 
 class Poisson(Pointwise):
-    """Minimise ``w (e^s - y s)``, y a count or any number of 0 or more (METHODS 3.7; gbm guide 4.7).
+    """Minimise ``w (e^s - y s)``, y a count or any number of 0 or more (gbm guide 4.7).
 
     g = w (e^s - y), h = w e^s; beyond +-19 the exponential continues as a straight line, so that g stays the derivative
     of the loss, and h is the one at +-19.  Start and leaves are exact: ``log(sum w y / sum w e^s)``, limited so that no
