@@ -1,4 +1,4 @@
-"""Measure sentence lengths of the documentation and of `--help`: words per sentence, and the share of sentences over 30 words.
+"""Measure the prose of documentation, `--help`, docstrings and comments: words a sentence, share of sentences over 30 words.
 
     python benchmarks/readability.py [FOLDER]
 
@@ -7,11 +7,15 @@ FOLDER is a checkout (default: this one) with README.md and docs/.  The help is 
 
 from __future__ import annotations
 
+import ast
+import io
 import re
 import sys
+import tokenize
 from pathlib import Path
 
 LONG = 30
+CODE = ("foundation", "pipeline", "registry", "scorer", "trainer", "rankmill", "tests", "benchmarks")
 
 
 def sentences(text: str) -> list[int]:
@@ -29,6 +33,17 @@ def sentences(text: str) -> list[int]:
             if len(words) > 2:
                 found.append(len(words))
     return found
+
+
+def code_prose(path: Path) -> str:
+    """Return the docstrings and the comments of a module, each a paragraph of its own; indented blocks are code."""
+    source = path.read_text(encoding="utf-8")
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    found = [ast.get_docstring(node) or "" for node in ast.walk(ast.parse(source)) if isinstance(node, documented)]
+    found = [re.sub(r"``[^`]*``", "code", re.sub(r"^.*\n-{3,}$", "\n", text, flags=re.M)) for text in found]
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    found += [token.string.lstrip("# ") for token in tokens if token.type == tokenize.COMMENT]
+    return "\n\n".join(found)
 
 
 def helps() -> str:
@@ -66,6 +81,9 @@ def main() -> None:
         print(line(name, [length for path in paths for length in sentences(path.read_text(encoding="utf-8"))]))
     if len(sys.argv) == 1:
         print(line("--help", sentences(helps())))
+    for folder in CODE:
+        modules = [path for path in sorted((root / folder).rglob("*.py")) if not path.is_symlink()]
+        print(line(f"{folder}, code", [length for path in modules for length in sentences(code_prose(path))]))
 
 
 if __name__ == "__main__":
