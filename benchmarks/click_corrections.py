@@ -232,13 +232,13 @@ def shares(results: Sequence[dict[str, Any]]) -> str:
                 return ""
             return f"{(mean[name] - mean[NAIVE]) / gap:.0%}" if gap >= SMALLEST_GAP else "-"
 
-        told = sorted({one["recommended"] or "none" for one in members})
+        recommended = sorted({one["recommended"] or "none" for one in members})
         difference = paired_interval([Differences(
             [np.array(one["ndcg"][RECOMMENDED]) - np.array(one["ndcg"][NAIVE]) for one in members], redraw_folds=True
         )])  # fmt: skip
         rows.append([
             user, logger, f"{sessions:,}", str(len(members)), f"{mean[NAIVE]:.4f}", f"{mean[LABELS]:.4f}",
-            *map(share, columns), "/".join(told), share(RECOMMENDED), str(difference),
+            *map(share, columns), "/".join(recommended), share(RECOMMENDED), str(difference),
         ])  # fmt: skip
     headings = [
         "users",

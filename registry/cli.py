@@ -241,7 +241,9 @@ def promote(
     _report_move(name, alias, entry, changed=entry.number > before, as_json=as_json)
     gate = getattr(entry.change, "gate", None)
     if gate is not None and getattr(store.entry(name, gate).change, "worse", False):
-        typer.echo(f"note: {version} is SIGNIFICANTLY WORSE, which the gate was told to allow (entry {gate})", err=True)
+        typer.echo(
+            f"note: {version} is SIGNIFICANTLY WORSE, which an option of the gate allowed (entry {gate})", err=True
+        )
 
 
 @app.command()

@@ -78,7 +78,7 @@ class PolicyTerms:
     )
     never_worse: bool = option(
         default=False,
-        help="With --protect: refuse significantly worse versions even if the gate was told to allow them.",
+        help="With --protect: refuse significantly worse versions even if an option of the gate allowed them.",
     )
 
 

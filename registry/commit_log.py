@@ -6,7 +6,7 @@
      "sha256":<digest of this entry>}
 
 in canonical JSON, so that any changed byte is detected.  The chain detects accidents and careless edits; it is not a
-signature: whoever can write to the folder can forge a whole log, or cut off its end.
+signature: a process that can write to the folder can forge a whole log, or cut off its end.
 
 ``models/<name>/packed.jsonl`` has the files of the first entries, one a line, so that readers need not open each of them.  It is a cache:
 it may be missing, old or damaged, and may be deleted at any time.  It is used only if its entries form a chain to the log's

@@ -144,7 +144,7 @@ class AliasPolicy(StoredRecord):
     """The largest margin of non-inferiority, in units of the metric."""
     dataset: Sha256 | None = None
     never_worse: bool = False
-    """Whether a version that is significantly worse is refused even if the gate was told to allow it."""
+    """Whether a version that is significantly worse is refused even if an option of the gate allowed it."""
 
     def shortfall(self, gate: GateRecord) -> str | None:
         """Return in which way the result violates the policy; None if it satisfies it."""
@@ -188,7 +188,7 @@ class GateRecord(StoredRecord):
     convention: Sha256
     margin: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     worse: bool = False
-    """Whether the version passed although it is significantly worse, which the gate was told to allow."""
+    """Whether the version passed although it is significantly worse, which an option of the gate allowed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -122,12 +122,12 @@ class Browser:
         return json.loads(message)
 
     def _hear(self, event: dict[str, Any]) -> None:
-        method, told = event.get("method"), event.get("params", {})
+        method, reported = event.get("method"), event.get("params", {})
         if method == "Network.requestWillBeSent":
-            self.requests.append(told["request"]["url"])
+            self.requests.append(reported["request"]["url"])
         elif method == "Log.entryAdded":
-            self.complaints.append(told["entry"]["text"])
+            self.complaints.append(reported["entry"]["text"])
         elif method == "Runtime.exceptionThrown":
-            self.complaints.append(str(told["exceptionDetails"]))
+            self.complaints.append(str(reported["exceptionDetails"]))
         elif method == "Runtime.consoleAPICalled":
-            self.complaints.append(str(told["args"]))
+            self.complaints.append(str(reported["args"]))

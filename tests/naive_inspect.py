@@ -9,7 +9,7 @@ from tests.naive import value_goes_left
 
 
 def _ways(forest, node, root, x, known):
-    """Yield (leaf, share) of the leaves that a document reaches of which only the features in ``known`` are told."""
+    """Yield (leaf, share) of the leaves that a document reaches of which only the features in ``known`` are known."""
     f = int(forest.node_feature[node])
     if f < 0:
         yield node, 1.0

@@ -45,11 +45,11 @@ OF_THE_DAY = {"time", "host", "actor", "txid", "prev", "sha256", "code_digest", 
 
 def run(*command: object) -> str:
     """Run one command and return what it prints on stdout; with ``--json`` that is one object."""
-    out, told = io.StringIO(), io.StringIO()
-    with redirect_stdout(out), redirect_stderr(told):
+    out, reported = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(reported):
         code = execute([str(word) for word in command])
     if code:
-        raise AssertionError(f"rankmill {' '.join(map(str, command))} ended with {code}: {told.getvalue()}")
+        raise AssertionError(f"rankmill {' '.join(map(str, command))} ended with {code}: {reported.getvalue()}")
     return out.getvalue()
 
 
@@ -112,8 +112,10 @@ def make_datasets() -> None:
 def make_models() -> None:
     """A model of each kind in one registry, aliases, a bundle of a version, a search and its table."""
     for name, (dataset, options) in MODELS.items():
-        told = json.loads(run("train", dataset, "--name", name, "--registry", "registry", *SMALL, *options, "--json"))
-        stored = Path("registry/blobs", name, told["sha256"])
+        reported = json.loads(
+            run("train", dataset, "--name", name, "--registry", "registry", *SMALL, *options, "--json")
+        )
+        stored = Path("registry/blobs", name, reported["sha256"])
         Path("models").mkdir(exist_ok=True)
         Path("models", f"{name}.rankmill").write_bytes(stored.read_bytes())
     run("train", "letor", "--name", "lambdamart", "--registry", "registry", *TREES, "--resume", "lambdamart@1",

@@ -50,9 +50,9 @@ def code(text):
 def test_the_second_column_has_our_names_with_our_defaults(section):
     for theirs, ours, _ in cells(section):
         for written in code(ours):
-            name, told, value = written.partition("=")
-            assert name in (DEFAULTS if told else DEFAULTS.keys() | OF_FIT), f"{theirs}: {written}"
-            if told:
+            name, reported, value = written.partition("=")
+            assert name in (DEFAULTS if reported else DEFAULTS.keys() | OF_FIT), f"{theirs}: {written}"
+            if reported:
                 assert eval(value) == DEFAULTS[name], f"{theirs}: {written}, the default is {DEFAULTS[name]!r}"
 
 
@@ -83,7 +83,7 @@ def test_no_guess_is_made_for_a_name_that_none_of_ours_stands_for(tool):
     assert not NOT_HERE & OURS.keys()
 
 
-def test_a_misplaced_argument_is_told_its_place():
+def test_a_misplaced_argument_names_its_place():
     rows = np.zeros((4, 1)), [0, 1, 0, 1]
     with refused(InvalidParameter, "'valid_sets'", "fit(X, y, eval_set=..)"):
         Ranker(valid_sets=[])
@@ -143,11 +143,11 @@ def assignments(section):
     ]
 
 
-def same(told, found):
+def same(reported, found):
     try:
-        return float(np.float32(told)) == float(np.float32(found))
+        return float(np.float32(reported)) == float(np.float32(found))
     except ValueError:
-        return told == found
+        return reported == found
 
 
 def test_lightgbm_has_these_names_and_defaults():
@@ -159,8 +159,10 @@ def test_lightgbm_has_these_names_and_defaults():
     others = set()
     for name, default in assignments("LightGBM"):
         if name in known and default and name != "objective":
-            told = "1" if name == "num_iterations" else known[name]  # of this training
-            assert same("1" if name == "num_iterations" else default, told), f"{name}={default}, found {known[name]}"
+            reported = "1" if name == "num_iterations" else known[name]  # of this training
+            assert same("1" if name == "num_iterations" else default, reported), (
+                f"{name}={default}, found {known[name]}"
+            )
         elif name not in known:
             others.add(name)
     assert others == {"l1", "huber", "quantile", "poisson", "binary"}  # names of objectives

@@ -36,10 +36,10 @@ def test_every_file_column_and_key_of_a_dataset(tmp_path: Path) -> None:
         columns = set(pq.read_schema(next((dataset.path / kind).iterdir())).names) - set(dataset.feature_names)
         assert columns - named == set(), kind
     keys = set(json.loads((dataset.path / "_manifest.json").read_text()))
-    told = (DOCS / "formats" / "dataset.md").read_text(encoding="utf-8")
-    assert {key for key in keys - named if not re.search(rf"\b{key.split('_')[-1]}\b", told)} == set()
+    reported = (DOCS / "formats" / "dataset.md").read_text(encoding="utf-8")
+    assert {key for key in keys - named if not re.search(rf"\b{key.split('_')[-1]}\b", reported)} == set()
     for place in dataset.path.iterdir():
-        assert place.name in told
+        assert place.name in reported
 
 
 def test_every_suffix_of_input() -> None:

@@ -1,4 +1,4 @@
-"""docs/operations.md: the four nights are as they are told, and backup and restore do what they say."""
+"""docs/operations.md: the four nights are as the page shows them, and backup and restore do what they say."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ TAKEN_BACK = 11  # what the two runs after the rollback leave with
 
 
 @pytest.mark.slow
-def test_the_nights_are_as_they_are_told(
+def test_the_nights_are_as_the_page_shows_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """All but the clocks, the numbers of processes, and the run that is killed."""
@@ -51,8 +51,8 @@ def test_the_nights_are_as_they_are_told(
     Path("candidates").mkdir()
     codes = []
     for text in re.findall(r"^```console\n(.*?)^```$", NIGHTS[1], flags=re.MULTILINE | re.DOTALL):
-        for told in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
-            line, _, output = told.partition("\n")
+        for reported in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
+            line, _, output = reported.partition("\n")
             if output.endswith("Killed\n"):  # while it trained
                 line, output = f"{line} --until bin", ""
             capsys.readouterr()

@@ -151,10 +151,10 @@ def test_the_figures_of_the_readme_are_those_that_were_measured() -> None:
     ):
         row = re.search(rf"^\| {name} \|.*{seconds}.*{ndcg}.*\| {memory} \|$", measured, flags=re.M)
         assert row is not None, name
-        told = re.search(rf"^\| {name}.*$", table[0], flags=re.M | re.I)
-        assert told is not None
+        reported = re.search(rf"^\| {name}.*$", table[0], flags=re.M | re.I)
+        assert reported is not None
         for figure in (f"{float(seconds) * 1000:.0f}", memory, ndcg):
-            assert figure in re.split(r"[ *|]+", told[0]), (name, figure)
+            assert figure in re.split(r"[ *|]+", reported[0]), (name, figure)
     for milliseconds in ("196", "6628"):
         assert f"| {milliseconds} (" in measured
         assert f"{int(milliseconds):,}" in table[0]

@@ -36,7 +36,7 @@ class ThreadPeers:
         self.exchanges, self.bytes_sent, self._step = 0, 0, 0
 
     def tell(self, word: bytes) -> None:
-        self._engine.told.setdefault(self._name, queue.SimpleQueue()).put(word)
+        self._engine.reported.setdefault(self._name, queue.SimpleQueue()).put(word)
 
     def gather(self, values: np.ndarray) -> list[np.ndarray]:
         self._reach()
@@ -68,7 +68,7 @@ class Threads:
     def __init__(self, *workers: str, at_step: Callable[[str, int], object] = lambda _, __: None) -> None:
         self.here, self.at_step = list(workers), at_step
         self.groups: dict[str, _Group] = {}
-        self.told: dict[str, queue.SimpleQueue[bytes]] = {}
+        self.reported: dict[str, queue.SimpleQueue[bytes]] = {}
         self._ended: queue.SimpleQueue[Ended] = queue.SimpleQueue()
         self._calls: dict[int, tuple[_Group, threading.Thread]] = {}
         self.started: list[tuple[str, ...]] = []
@@ -84,7 +84,7 @@ class Threads:
         return joined
 
     def words(self, group: str) -> list[bytes]:
-        heard = self.told.setdefault(group, queue.SimpleQueue())
+        heard = self.reported.setdefault(group, queue.SimpleQueue())
         return [heard.get() for _ in range(heard.qsize())]
 
     def start(self, call: int, worker: str, duty: Duty, function: Callable[[Any, int], Any], item: Any) -> None:
@@ -120,7 +120,7 @@ class Threads:
             group.barrier.abort()
             thread.join()
 
-    def is_told_to_stop(self) -> bool:
+    def is_asked_to_stop(self) -> bool:
         """Whether a group was given up."""
         return any(group.barrier.broken for group in list(self.groups.values()))
 

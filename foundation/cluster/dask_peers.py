@@ -31,7 +31,7 @@ _CONNECT_SECONDS = 30.0
 _LOOK_SECONDS = 0.1  # between looks at whether the result is still wanted
 _LIFE_SECONDS = 10.0  # between signs of life
 _LOSS_SECONDS = 15.0  # in which the caller notices that a worker is lost
-_PATIENCE_SECONDS = 30.0  # before somebody is told who is waited for
+_PATIENCE_SECONDS = 30.0  # before a line says which worker is waited for
 _SLICED_CELLS = 8192  # with more than two workers, sums of fewer cells are not worth a second exchange
 
 
@@ -183,15 +183,15 @@ class DaskPeers:
         """
         arrived, awaited = self._box.arrived, [p for p in range(self.size) if p != self.number]
         began = time.monotonic()
-        told = began + _PATIENCE_SECONDS
+        report_at = began + _PATIENCE_SECONDS
         with self._box.changed:
             while not all((exchange, p) in arrived for p in awaited):
                 if not self._box.changed.wait(_LOOK_SECONDS):
                     self._stop()
                     if self._cut_off and time.monotonic() > began + _LOSS_SECONDS:
                         raise ConnectionError(f"worker {self._addresses[self.number]} cannot reach {self._cut_off}")
-                    if time.monotonic() > told:
-                        told += _PATIENCE_SECONDS
+                    if time.monotonic() > report_at:
+                        report_at += _PATIENCE_SECONDS
                         late = [self._addresses[p] for p in awaited if (exchange, p) not in arrived]
                         self.tell(pickle.dumps(f"worker {self._addresses[self.number]} waits for {', '.join(late)}"))
             return {p: arrived.pop((exchange, p)) for p in awaited}

@@ -40,7 +40,7 @@ class Engine(Protocol):
         ...
 
     def forget(self, call: int) -> None:
-        """Give up a call: its end is not reported, and a running one is told to stop."""
+        """Give up a call: its end is not reported, and a running one is asked to stop."""
         ...
 
     def join(self) -> Join:
@@ -48,7 +48,7 @@ class Engine(Protocol):
         ...
 
     def words(self, group: str) -> Sequence[bytes]:
-        """Return what peers of ``group`` have told since the last call; the first call begins to listen."""
+        """Return the messages of peers of ``group`` since the last call; the first call begins to listen."""
         ...
 
     def close(self) -> None:

@@ -25,7 +25,7 @@ _PATIENCE_SECONDS = 30.0  # without any worker
 _MOST_LOSSES = 3  # of workers by one task
 _MOST_LOSSES_TOGETHER = 5  # of workers that work together, one after another without progress
 _FAREWELL_SECONDS = 2.0  # of the others, when the first has its result
-_SETTLE_SECONDS = 20.0  # before a worker that joins makes all others begin anew
+_JOIN_SECONDS = 20.0  # before a worker that joins makes all others begin anew
 
 TASKS_A_WORKER = 4
 """Tasks of a stage for each worker: so many that the last one to finish is not waited for long."""
@@ -206,7 +206,7 @@ class Cluster:
     ) -> Result:
         """Call ``function`` on all workers at once, as peers; return the result of the first.
 
-        If a worker is lost, or another one joins, the others are told to stop, and all that are there then begin anew:
+        If a worker is lost, or another one joins, the others are asked to stop, and all present workers then start again:
         ``function`` must find what it has done before.
 
         Parameters
@@ -314,7 +314,7 @@ class Cluster:
                 if gone := [names[number] for number in calls.values() if names[number] not in now]:
                     lost = f"a worker of {self._name} was lost ({', '.join(gone)}); the others go on"
                 added = [name for name in now if name not in here]
-                if not lost and added and looked - began >= _SETTLE_SECONDS:
+                if not lost and added and looked - began >= _JOIN_SECONDS:
                     lost = f"{', '.join(added)} joined {self._name}; all workers share the work anew"
             if lost:
                 self._on_loss(lost)

@@ -117,7 +117,7 @@ def mapped(file: Path, shape: tuple[int, int, int]) -> npt.NDArray[np.uint64]:
     """Map ``file``, whose contents were checked, as words; writes to the array never reach it.
 
     It is writeable, because kernels are compiled for writeable arrays only.  A writeable private map counts as memory that will be
-    needed, and Linux refuses one larger than all memory, unless it is told to reserve nothing.
+    needed, and Linux refuses one larger than all memory, unless the map reserves nothing.
     """
     with file.open("rb") as opened:
         flags, access = mmap.MAP_PRIVATE | NO_RESERVE, mmap.PROT_READ | mmap.PROT_WRITE

@@ -144,7 +144,7 @@ def open_inputs(
     quarantine: Quarantine,
     say: Callable[[str], None] | None = None,
 ) -> Inputs:
-    """Open all files but those without rows, of which ``say`` is told.
+    """Open all files but those without rows, which ``say`` reports.
 
     Parameters
     ----------

@@ -29,7 +29,7 @@ def with_rows(
 ) -> list[Path]:
     """Return ``files`` without those that have no rows; a single file is returned as it is.
 
-    ``say`` is told of those without rows, which are added to ``skipped``.
+    ``say`` reports those without rows, which are added to ``skipped``.
 
     Raises
     ------

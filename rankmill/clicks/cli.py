@@ -123,7 +123,7 @@ def fit(
     """Estimate from a click log how likely users are to examine each position, and write it to a small file.
 
     Judgments from clicks, training and off-policy estimates read the file. Documents must have been shown at several positions;
-    otherwise the estimate is refused, as position and relevance cannot be told apart. Intervals are of 95 %, by drawing sessions again.
+    otherwise the estimate is refused, as position and relevance cannot be distinguished. Intervals are of 95 %, by drawing sessions again.
 
     Examples
     --------

@@ -1,6 +1,6 @@
 """Team-draft interleaving: mix two rankings into one list, and see whose documents users click.
 
-Two rankings pick in turns, as captains pick teams: whoever has fewer documents picks next, a coin decides if they have equally many, and
+Two rankings pick in turns, as captains pick teams: the one that has fewer documents picks next, a coin decides if they have equally many, and
 each picks its best document that is not in the list yet.  A session is won by the ranking whose team got more clicks.  If the rankings are
 equally good, each wins half of the sessions that are decided: the sign test says how surprising the wins are.
 

@@ -52,9 +52,7 @@ def recommend(log: ClickLog, compared: ClickModelComparison, clicks_a_document: 
             reason = "no click model predicts held-out clicks better than none, so no position bias is visible"
             return ClickRecommendation(None, doubts[0] if len(doubts) == len(identified) else reason)
     if not any(name in compared.fitted for name in CORRECTING):
-        reason = (
-            "no documents were shown at positions that differ enough, so that position cannot be told from relevance"
-        )
+        reason = "no documents were shown at positions that differ enough, so that position cannot be distinguished from relevance"
         return ClickRecommendation(None, f"{reason}; show some lists with swapped neighbours, or in random order")
     if clicks_a_document < ENOUGH_CLICKS:
         return ClickRecommendation(
@@ -73,7 +71,7 @@ def recommend(log: ClickLog, compared: ClickModelComparison, clicks_a_document: 
 
 
 def order_by_relevance(log: ClickLog, propensities: Propensities, counts: ClickCounts | None = None) -> float:
-    """Return the correlation of relevance and position (the first is highest) within queries; 0 if it can't be told.
+    """Return the correlation of relevance and position (the first is highest) within queries; 0 if it is unknown.
 
     ``counts`` are those of ``log`` down to the last rank of ``propensities``; without them the log is counted.
 

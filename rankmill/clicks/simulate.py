@@ -10,7 +10,7 @@ of Joachims et al. 2005, as used by Ai et al. 2018).  The user models are
 
     pbm      P(click at k) = theta_k gamma
     cascade  everything is examined up to the first click, nothing after it; no eta
-    dcm      everything is examined up to a click at k, after which the user goes on with .9 (theta_k / theta_1)
+    dcm      everything is examined up to a click at k, after which the user continues with probability .9 (theta_k / theta_1)
     ubm      P(click at k) = theta_(k - l) gamma, where l is the rank of the last click, 0 before the first
     trust    P(click at k) = theta_k ((.98 - .01 (k - 1)) gamma + .65 / k (1 - gamma)): users trust high ranks (Agarwal et al. 2019)
 

@@ -173,7 +173,7 @@ class GateReport:
     def _guardrails(self) -> list[str]:
         rows = [*self.guardrails, *(self.measured or ())]
         width = max(len(row.name) for row in rows)
-        labels = {"passed": "ok", "failed": "FAILED", "told": "-"}
+        labels = {"passed": "ok", "failed": "FAILED", "noted": "-"}
         lines = []
         for row in rows:
             bound = f" (limit {row.limit:g})" if isinstance(row.limit, int | float) and row.limit else ""

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from rankmill.pipeline.group.sketch import Overlap
     from rankmill.pipeline.statistics.dataset_drift import DriftComparison
 
-Verdict = Literal["passed", "failed", "told"]
-"""``told``: there is no limit or nothing to compare with; the value is only reported."""
+Verdict = Literal["passed", "failed", "noted"]
+"""``noted``: there is no limit or nothing to compare with; the value is only reported."""
 
 TOP = 10
 LATENCY_DOCUMENTS = 1000
@@ -72,7 +72,7 @@ def constant_scores(scores: Scores, baseline: Scores | None, starts: Offsets, ri
     """
     n = int(np.count_nonzero(np.diff(starts) > 1))
     if n == 0:
-        return Guardrail("constant scores", "told", None, None, "no query has two or more documents")
+        return Guardrail("constant scores", "noted", None, None, "no query has two or more documents")
     share = _n_constant(scores, starts) / n
     if baseline is None:
         words = f"{share:.1%} of {n:,} queries with 2 or more documents have equal scores"
@@ -97,7 +97,7 @@ def _n_constant(scores: Scores, starts: Offsets) -> int:
 def features(candidate: Sequence[str], baseline: Sequence[str] | None, *, allowed: bool) -> Guardrail:
     """Compare the training features of the models: added, removed, or in another order."""
     if baseline is None:
-        return Guardrail("features", "told", None, None, f"{len(candidate):,} features; nothing to compare them with")
+        return Guardrail("features", "noted", None, None, f"{len(candidate):,} features; nothing to compare them with")
     before, now = set(baseline), set(candidate)
     came = [name for name in candidate if name not in before]
     went = [name for name in baseline if name not in now]
@@ -119,7 +119,7 @@ def cost(candidate: Predictor, baseline: Predictor | None, limit: float) -> Guar
     """
     now = candidate.comparisons
     if baseline is None:
-        return Guardrail("cost", "told", {"candidate": now}, None, f"{now:,} comparisons per document")
+        return Guardrail("cost", "noted", {"candidate": now}, None, f"{now:,} comparisons per document")
     before = baseline.comparisons
     ratio = now / before if before else (1.0 if now == 0 else math.inf)
     value = {"candidate": now, "baseline": before, "ratio": ratio if math.isfinite(ratio) else None}
@@ -147,7 +147,7 @@ def latency(candidate: Predictor, sample: npt.NDArray[np.float32], limit: float)
 def drift(comparison: DriftComparison | None) -> Guardrail:
     """Check that no feature and not the grades have drifted from the older dataset (`rankmill.pipeline.statistics.dataset_drift`)."""
     if comparison is None:
-        return Guardrail("drift", "told", None, None, "not checked (see --against OLD_DATASET)")
+        return Guardrail("drift", "noted", None, None, "not checked (see --against OLD_DATASET)")
     alarms = list(comparison.alarms)
     found = (comparison.grades, *comparison.features)
     value = {
@@ -177,7 +177,7 @@ def seen_queries(overlaps: Mapping[str, Overlap | None], *, allowed: bool) -> Gu
     unknown = [name for name in overlaps if name not in known]
     lacking = f"{' and '.join(unknown)} has no sketch of its training queries"
     if not known:
-        return Guardrail("seen queries", "told", None, None, lacking)
+        return Guardrail("seen queries", "noted", None, None, lacking)
     words = "; ".join(parts) + ("; allowed" if parts and allowed else "")
     if not parts:
         words = "none that " + " or ".join(known) + " was trained on"
@@ -191,18 +191,18 @@ def seen_queries(overlaps: Mapping[str, Overlap | None], *, allowed: bool) -> Gu
         words += f"; {lacking}"
     limit = None if allowed else 0
     if not any(found.looked_at for found in known.values()):  # few queries, and a model trained on millions
-        return Guardrail("seen queries", "told", value, limit, words)
+        return Guardrail("seen queries", "noted", value, limit, words)
     return Guardrail("seen queries", _verdict(allowed or not parts), value, limit, words, "allow_seen_queries")
 
 
 def clicks_of_log(other: str, found: OffPolicyDifference) -> Guardrail:
     """Check that the ranking is not worth significantly less than that of ``other`` by the clicks of a log.
 
-    What the log does not support is only told: rankings that it has hardly shown, and fewer than 100 effective clicks.
+    What the log does not support is only reported: rankings that it has hardly shown, and fewer than 100 effective clicks.
     """
     name, difference = f"clicks, against {other}", found.difference
     if difference is None or difference.interval is None or found.candidate is None:
-        return Guardrail(name, "told", None, None, f"the log does not say: {found.reason or 'too few sessions'}")
+        return Guardrail(name, "noted", None, None, f"the log does not say: {found.reason or 'too few sessions'}")
     (low, high), effective = difference.interval, found.candidate.effective_clicks
     words = (
         f"{difference.value:+.4f} expected clicks a list (95 % interval {low:+.4f} to {high:+.4f}; {found.estimator},"
@@ -210,7 +210,7 @@ def clicks_of_log(other: str, found: OffPolicyDifference) -> Guardrail:
     )
     value = {"difference": difference.value, "interval": [low, high], "effective_clicks": effective}
     if effective < FEW_CLICKS:
-        return Guardrail(name, "told", value, None, f"{words}; too few clicks to judge by")
+        return Guardrail(name, "noted", value, None, f"{words}; too few clicks to judge by")
     return Guardrail(name, _verdict(high >= 0.0), value, "upper end of 0 or more", words)
 
 
@@ -221,15 +221,15 @@ def top_overlap(candidate: Scores, baseline: Scores | None, starts: Offsets) -> 
     """
     name = f"top {TOP} in common"
     if baseline is None:
-        return Guardrail(name, "told", None, None, "nothing to compare with")
+        return Guardrail(name, "noted", None, None, "nothing to compare with")
     sizes = np.diff(starts)
     long = sizes > TOP
     if not long.any():
-        return Guardrail(name, "told", None, None, f"no query has more than {TOP} documents")
+        return Guardrail(name, "noted", None, None, f"no query has more than {TOP} documents")
     both = _in_top(candidate, starts) & _in_top(baseline, starts)
     counts = np.bincount(np.repeat(np.arange(len(sizes)), sizes)[both], minlength=len(sizes))
     share = int(counts[long].sum()) / (TOP * int(np.count_nonzero(long)))
-    return Guardrail(name, "told", share, None, f"{share:.1%} on average over {int(np.count_nonzero(long)):,} queries")
+    return Guardrail(name, "noted", share, None, f"{share:.1%} on average over {int(np.count_nonzero(long)):,} queries")
 
 
 def _in_top(scores: Scores, starts: Offsets) -> npt.NDArray[np.bool_]:

@@ -97,9 +97,9 @@ def cross_validate(
     asked, parameters = parameters, with_preset(parameters, shape_of_rows(data).in_folds())
     warn_of_gains(data.train.grades, parameters.gain, 3)
     with verbosely(ranker.verbose, parameters, choices_line(asked, parameters), folds_alone=True) as progress:
-        told, n_threads = _telling(progress, on_round), workers_for(own.n_threads)
+        report, n_threads = _telling(progress, on_round), workers_for(own.n_threads)
         return cross_validate_rows(
-            data, parameters, TrainingOptions(eval_metrics=metrics, n_threads=n_threads, on_round=told)
+            data, parameters, TrainingOptions(eval_metrics=metrics, n_threads=n_threads, on_round=report)
         )
 
 

@@ -212,7 +212,7 @@ class RunLog:
         return max(0.0, now - self._began.get(what, now))
 
     def _say(self, line: str) -> None:
-        with suppress(Exception):  # whoever read stderr may be gone
+        with suppress(Exception):  # the reader of stderr may be gone
             self._write(printable(line))
 
     def _append(self, event: str, message: str, level: Level = "info", **fields: Any) -> None:

@@ -397,9 +397,9 @@ def _texts_of(text: str, header: _Block, names: Sequence[str], where: str) -> di
         return {}
     infos = header.values.get("feature_infos", "").split()
     categorical = [f for f, info in enumerate(infos[: len(names)]) if info != "none" and not info.startswith("[")]
-    told = re.search(r"^\[categorical_feature: ([0-9,]+)\]$", text, flags=re.MULTILINE)
-    if told is not None:
-        listed = sorted({f for f in map(int, re.findall(r"[0-9]{1,9}", told[1])) if f < len(names)})
+    parameter = re.search(r"^\[categorical_feature: ([0-9,]+)\]$", text, flags=re.MULTILINE)
+    if parameter is not None:
+        listed = sorted({f for f in map(int, re.findall(r"[0-9]{1,9}", parameter[1])) if f < len(names)})
         categorical = listed if len(listed) == len(texts) else sorted({*listed, *categorical})
     largest = [
         max([int(n) for n in re.findall(r"(?<![0-9-])[0-9]{1,9}(?![0-9])", infos[f])], default=-1)

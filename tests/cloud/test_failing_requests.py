@@ -145,11 +145,11 @@ class Story:
         for path in (self.cache / "out").rglob("*"):  # the result, if its upload has failed
             assert killed or not path.is_file() or path.name == LOCK_NAME or path.read_bytes() in whole
 
-    def check_refusal(self, code: int, told: str) -> None:
+    def check_refusal(self, code: int, reported: str) -> None:
         """The last line says what failed, and where."""
-        assert code == 74, told
-        (line,) = [text for text in told.splitlines() if text.startswith("rankmill: ")]
-        assert told.endswith(f"{line}\n")
+        assert code == 74, reported
+        (line,) = [text for text in reported.splitlines() if text.startswith("rankmill: ")]
+        assert reported.endswith(f"{line}\n")
         assert f"s3://{self.out.bucket}/" in line
         assert SECRET not in line
         assert str(self.temporary) not in line
@@ -220,17 +220,17 @@ def test_a_request_that_fails_is_repeated_or_named(
                 for module, name, value in small_parts(patient=not lasting, timeout=timeout):
                     patch.setattr(module, name, value)
                 code = execute(story.words())
-            told, met = capfd.readouterr().err, proxy.met
+            reported, met = capfd.readouterr().err, proxy.met
             proxy.fail("", "")
             try:
                 assert met, "the request was not made"
                 if lasting and code:
-                    story.check_refusal(code, told)
+                    story.check_refusal(code, reported)
                     story.check_bucket()
                     story.check_disk()
                     story.check_again()
                 else:
-                    assert code == 0, told
+                    assert code == 0, reported
                     story.check_done()
                 story.check_disk()
             except AssertionError as error:

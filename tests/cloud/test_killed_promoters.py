@@ -22,14 +22,14 @@ from tests.registry.test_killed_writers import check
 ROOT = Path(__file__).parents[2]
 
 
-def promoter(root: str, told: Path, number: int) -> subprocess.Popen[str]:
+def promoter(root: str, reported: Path, number: int) -> subprocess.Popen[str]:
     """Start a process that waits for a line before it begins, as starting takes a second."""
     command = [
         sys.executable,
         "-m",
         "tests.cloud.killed_promoters",
         root,
-        str(told / f"writer {number}.jsonl"),
+        str(reported / f"writer {number}.jsonl"),
         str(number),
     ]
     return subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -43,7 +43,7 @@ def begin(process: subprocess.Popen[str]) -> None:
     process.stdin.flush()
 
 
-def survive(root: str, told: Path, seconds: float, promoters: int, seed: int) -> str:
+def survive(root: str, reported: Path, seconds: float, promoters: int, seed: int) -> str:
     registry = Registry(root)
     registry.prepare(protected=())
     for number in (1, 2, 3):
@@ -51,14 +51,14 @@ def survive(root: str, told: Path, seconds: float, promoters: int, seed: int) ->
         for alias in ALIASES:
             registry.promote(NAME, number, alias=alias)
     before = len(registry.log(NAME))
-    told.mkdir()
+    reported.mkdir()
     chance, numbers = random.Random(seed), itertools.count(1)
-    alive = [promoter(root, told, next(numbers)) for _ in range(promoters)]
+    alive = [promoter(root, reported, next(numbers)) for _ in range(promoters)]
     kills, last = 0, 0
     try:
         for process in alive:
             begin(process)
-        began, spare = time.monotonic(), promoter(root, told, next(numbers))
+        began, spare = time.monotonic(), promoter(root, reported, next(numbers))
         alive.append(spare)
         while time.monotonic() < began + seconds:
             time.sleep(chance.uniform(0, 0.5))
@@ -72,14 +72,14 @@ def survive(root: str, told: Path, seconds: float, promoters: int, seed: int) ->
             victim.communicate()
             kills += 1
             begin(alive[-1])
-            alive.append(promoter(root, told, next(numbers)))
+            alive.append(promoter(root, reported, next(numbers)))
     finally:
         for process in alive:
             process.kill()
             process.communicate()
     took = time.monotonic() - began
     place: Any = root
-    acknowledged, commits = check(place, told), len(registry.log(NAME)) - before
+    acknowledged, commits = check(place, reported), len(registry.log(NAME)) - before
     return (
         f"{promoters} promoters: {commits} commits in {took:.1f} s ({commits / took:.0f}/s), "
         f"{acknowledged} acknowledged, {kills} killed"
@@ -88,9 +88,9 @@ def survive(root: str, told: Path, seconds: float, promoters: int, seed: int) ->
 
 @pytest.mark.slow
 def test_eight_promoters_are_killed_for_a_minute(server: Server, tmp_path: Path) -> None:
-    print(survive(f"{server.url}/{uuid.uuid4().hex}", tmp_path / "told", 60, promoters=8, seed=1))
+    print(survive(f"{server.url}/{uuid.uuid4().hex}", tmp_path / "reported", 60, promoters=8, seed=1))
 
 
 @pytest.mark.slow
 def test_promoters_that_are_killed_lose_nothing(s3: Server, tmp_path: Path) -> None:
-    print(survive(f"{s3.url}/{uuid.uuid4().hex}", tmp_path / "told", 2.5, promoters=2, seed=2))
+    print(survive(f"{s3.url}/{uuid.uuid4().hex}", tmp_path / "reported", 2.5, promoters=2, seed=2))

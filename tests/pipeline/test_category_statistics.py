@@ -88,7 +88,7 @@ def test_categories_that_do_not_change_raise_no_alarm(made, tmp_path, brands):
         assert compare(former, former).features[1].psi == pytest.approx(0.0, abs=1e-9)
 
 
-def test_a_new_category_is_an_alarm_and_its_share_is_told(made):
+def test_a_new_category_is_an_alarm_and_its_share_is_reported(made):
     old, _ = made(FEW)
     new, counts = made(FEW | {"new": 4.0}, seed=2)
     found = compare(new, old)

@@ -81,7 +81,7 @@ def test_what_columns_are_called_and_what_is_ignored_does_not_show(tmp_path):
     st.sampled_from([str.upper, str.title, lambda name: name.replace("id", "_ID")]),
 )
 @settings(max_examples=4, deadline=None)
-def test_habits_are_guessed_in_any_spelling_and_told(tmp_path_factory, qid, doc_id, grade, spelled):
+def test_habits_are_guessed_in_any_spelling_and_reported(tmp_path_factory, qid, doc_id, grade, spelled):
     folder = tmp_path_factory.mktemp("habits")
     rows = judgments(16, 2)
     for row in rows:
@@ -99,12 +99,12 @@ def test_habits_are_guessed_in_any_spelling_and_told(tmp_path_factory, qid, doc_
 def test_a_guess_is_one_line_on_stderr_and_a_key_of_the_json(tmp_path):
     (tmp_path / "in.csv").write_text("query_id,relevance,x\n1,1,2\n")
     command = ["ingest", str(tmp_path / "in.csv"), "--json", "-o"]
-    told = CliRunner().invoke(app, [*command, str(tmp_path / "a")])
-    assert told.stderr == "columns: qid from 'query_id', grade from 'relevance' (inferred; set with --columns)\n"
-    assert json.loads(told.stdout)["columns_guessed"] == {"qid": "query_id", "grade": "relevance"}
-    told = CliRunner().invoke(app, [*command, str(tmp_path / "b"), "--columns", "qid=query_id,grade=relevance"])
-    assert told.stderr == ""
-    assert json.loads(told.stdout)["columns_guessed"] == {}
+    reported = CliRunner().invoke(app, [*command, str(tmp_path / "a")])
+    assert reported.stderr == "columns: qid from 'query_id', grade from 'relevance' (inferred; set with --columns)\n"
+    assert json.loads(reported.stdout)["columns_guessed"] == {"qid": "query_id", "grade": "relevance"}
+    reported = CliRunner().invoke(app, [*command, str(tmp_path / "b"), "--columns", "qid=query_id,grade=relevance"])
+    assert reported.stderr == ""
+    assert json.loads(reported.stdout)["columns_guessed"] == {}
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_a_guess_is_one_line_on_stderr_and_a_key_of_the_json(tmp_path):
         (["qid", "x", "y2", "split"], {"grade_required": False, "known_features": frozenset({"z"})}, {"qid": "qid"}, ("x", "y2")),
     ],
 )  # fmt: skip
-def test_a_part_is_as_told_then_by_its_own_name_then_guessed(tmp_path, names, options, parts, features):
+def test_a_part_is_as_given_then_by_its_own_name_then_guessed(tmp_path, names, options, parts, features):
     found = table_columns(tmp_path, names, ReadOptions(**options))
     assert found.column_of == parts
     assert found.features == features
@@ -146,7 +146,7 @@ BAD = [  # beside those of malformed/cases.toml
 
 
 @pytest.mark.parametrize(("header", "options", "error", "message"), BAD)
-def test_columns_that_cannot_be_settled_are_named(tmp_path, header, options, error, message):
+def test_columns_that_cannot_be_resolved_are_named(tmp_path, header, options, error, message):
     path = tmp_path / "in.csv"
     path.write_text(f"{header}\n")
     with refused(error, path, message):

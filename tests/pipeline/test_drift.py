@@ -244,7 +244,7 @@ def against_old(folder: Path, name: str) -> DriftComparison:
     return compare(Dataset.open(folder / name), Dataset.open(folder / "old"))
 
 
-def test_only_what_changed_is_told(folder):
+def test_only_what_changed_is_reported(folder):
     assert against_old(folder, "same").alarms == ()
     shifted = against_old(folder, "shifted")
     assert shifted.alarms == ("b",)
@@ -279,12 +279,12 @@ def test_all_rows_are_compared_where_one_has_no_train_split(folder, tmp_path):
     assert (found.split, found.rows, found.alarms) == (None, (3600, 3600), ())
 
 
-def test_the_command_tells_it_and_leaves_with_an_error_only_if_told_to(folder):
+def test_the_command_tells_it_and_leaves_with_an_error_only_if_asked_to(folder):
     old, shifted, same = (str(folder / name) for name in ("old", "shifted", "same"))
     run = CliRunner()
-    told = run.invoke(app, ["describe", shifted, "--against", old])
-    assert told.exit_code == 0
-    lines = told.stdout.splitlines()
+    reported = run.invoke(app, ["describe", shifted, "--against", old])
+    assert reported.exit_code == 0
+    lines = reported.stdout.splitlines()
     assert lines[-1] == "1 of 3 features moved"
     (line,) = (line for line in lines if line.split()[:1] == ["b"])
     assert line.split()[-1] == "drift"
@@ -294,7 +294,7 @@ def test_the_command_tells_it_and_leaves_with_an_error_only_if_told_to(folder):
     failed = run.invoke(app, ["describe", shifted, "--against", old, "--fail-on-drift"])
     assert isinstance(failed.exception, DriftAlarm)
     assert str(failed.exception) == f"{shifted}: drifted from {old} in b"
-    assert failed.stdout == told.stdout
+    assert failed.stdout == reported.stdout
     assert run.invoke(app, ["describe", same, "--against", old, "--fail-on-drift"]).exit_code == 0
     alone = run.invoke(app, ["describe", same, "--fail-on-drift"])
     assert isinstance(alone.exception, InputError)

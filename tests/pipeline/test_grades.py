@@ -67,9 +67,9 @@ def test_numbers_mean_what_the_same_numbers_mean_as_text(numbers, negative, unju
     numbers = [float(x) for x in numbers]
     grades, bad = rules.settle_numbers(np.array(numbers, dtype=np.float64))
     text = ["" if math.isnan(x) else f"{x:.400f}" if math.isfinite(x) else "inf" for x in numbers]
-    told, told_bad = rules.read_words(pa.array(text, pa.string()))
-    assert bad.tolist() == told_bad.tolist()
-    assert grades[~bad].tolist() == told[~bad].tolist()
+    reported, bad_by_kernel = rules.read_words(pa.array(text, pa.string()))
+    assert bad.tolist() == bad_by_kernel.tolist()
+    assert grades[~bad].tolist() == reported[~bad].tolist()
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_numbers_mean_what_the_same_numbers_mean_as_text(numbers, negative, unju
         (math.inf, (), (GRADE_RULE, "")),
     ],
 )
-def test_a_bad_grade_is_told_with_its_cure(found, words, message):
+def test_a_bad_grade_is_reported_with_its_cure(found, words, message):
     assert GradeRules(words=words, highest=5).expected(found) == message
 
 
@@ -142,10 +142,12 @@ def test_grades_by_other_words_make_the_dataset_of_the_numbers(tmp_path, suffix)
         assert data_of(tmp_path / "worded", "meaning") == data_of(tmp_path / "plain", "meaning")
 
 
-def test_the_manifest_says_what_was_told_of_grades_and_nothing_else(tmp_path):
+def test_the_manifest_says_options_of_grades_were_given_and_nothing_else(tmp_path):
     (tmp_path / "in.txt").write_text("good qid:1 1:1\n-1 qid:1 1:2\nbad qid:1 1:3\n")
-    told = ["--grades", "good=1,bad=0", "--negative-grades", "zero", "--unjudged", "zero"]
-    result = CliRunner().invoke(app, ["ingest", str(tmp_path / "in.txt"), "-o", str(tmp_path / "out"), *told, "--json"])
+    reported = ["--grades", "good=1,bad=0", "--negative-grades", "zero", "--unjudged", "zero"]
+    result = CliRunner().invoke(
+        app, ["ingest", str(tmp_path / "in.txt"), "-o", str(tmp_path / "out"), *reported, "--json"]
+    )
     assert json.loads(result.stdout)["grades"] == {"0": 2, "1": 1}
     meaning = json.loads((tmp_path / "out" / "_manifest.json").read_bytes())["meaning"]
     assert meaning == {
@@ -211,14 +213,14 @@ def test_rows_that_nobody_judged_need_judgments_or_pairs(tmp_path):
     (tmp_path / "a.csv").write_text("qid,doc_id,grade,x\n1,a,,1\n1,b,-1,2\n")
     (tmp_path / "pairs.txt").write_text("1 b a\n")
     (tmp_path / "qrels").write_text("1 0 b 2\n")
-    told = {"negative_grades": "unjudged"}
+    reported = {"negative_grades": "unjudged"}
     with refused(DataRejected, "grade", "qrels FILE", "pairs FILE", "unjudged zero"):
-        ingest([tmp_path / "a.csv"], tmp_path / "out", options=IngestOptions(read=ReadOptions(**told)))
+        ingest([tmp_path / "a.csv"], tmp_path / "out", options=IngestOptions(read=ReadOptions(**reported)))
     assert not (tmp_path / "out").exists()
-    options = IngestOptions(read=ReadOptions(**told, unjudged="zero"))
+    options = IngestOptions(read=ReadOptions(**reported, unjudged="zero"))
     report = ingest([tmp_path / "a.csv"], tmp_path / "paired", pairs=[tmp_path / "pairs.txt"], options=options)
     assert [(count.grade, count.rows) for count in report.manifest.grades] == [(0, 2)]
-    options = IngestOptions(read=ReadOptions(**told))
+    options = IngestOptions(read=ReadOptions(**reported))
     report = ingest([tmp_path / "a.csv"], tmp_path / "judged", qrels=[tmp_path / "qrels"], options=options)
     assert [(count.grade, count.rows) for count in report.manifest.grades] == [(2, 1)]
     assert report.manifest.unjudged_rows == 1

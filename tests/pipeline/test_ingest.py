@@ -150,13 +150,13 @@ def test_progress_goes_up_to_all_bytes_and_all_documents(tmp_path):
     paths = [tmp_path / f"{name}.txt" for name in "abc"]
     for number, path in enumerate(paths):
         path.write_text("".join(judgments(30, number)))
-    told = {"reading": [(0, 0)], "writing": [(0, 0)]}
+    reported = {"reading": [(0, 0)], "writing": [(0, 0)]}
     options = IngestOptions(threads=3, block_size=500, buckets=5)
-    report = ingest(paths, tmp_path / "out", options=options, progress=lambda stage, *at: told[stage].append(at))
+    report = ingest(paths, tmp_path / "out", options=options, progress=lambda stage, *at: reported[stage].append(at))
     for stage, total in (("reading", sum(p.stat().st_size for p in paths)), ("writing", report.manifest.rows)):
-        done = [at for at, _ in told[stage]]
+        done = [at for at, _ in reported[stage]]
         assert done == sorted(done)
-        assert told[stage][-1] == (total, total)
+        assert reported[stage][-1] == (total, total)
         assert len(done) > 2
 
 

@@ -338,10 +338,10 @@ def test_rows_of_a_query_in_two_splits_are_no_more_hidden_by_merging(tmp_path):
         )
 
 
-# ---- what is told --------------------------------------------------------------------------------------------------
+# ---- what is reported --------------------------------------------------------------------------------------------------
 
 
-def test_what_is_counted_is_told(tmp_path):
+def test_what_is_counted_is_reported(tmp_path):
     rows = {("q", d): ("1", "2") for d in "abcd"}
     write_rows(tmp_path / "rows.csv", rows)
     qrels = write_qrels(tmp_path / "j", [("q", "a", 1), ("q", "a", 3), ("q", "b", 0), ("q", "z", 4)])

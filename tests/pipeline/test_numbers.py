@@ -30,7 +30,7 @@ def numbers_at(text, starts, values, verdicts, powers):
 
 
 def read(tokens):
-    """Values and verdicts of ``tokens`` by the kernel of LETOR text, the deferred ones settled as its reader does."""
+    """Values and verdicts of ``tokens`` by the kernel of LETOR text, the deferred ones resolved as its reader does."""
     lines = [f"{token}\n".encode() for token in tokens]
     text = np.frombuffer(b"".join(lines), dtype=np.uint8)
     starts = np.cumsum([0, *map(len, lines[:-1])]).astype(np.uint64)

@@ -138,9 +138,9 @@ def test_tokens_are_read_as_python_reads_them(tokens):
 def test_whole_labels_of_all_rows_are_grades_too(tmp_path, labels, max_grade, grades):
     (tmp_path / "a.txt").write_text("".join(f"{x} qid:{k} 1:1\n" for k, x in enumerate(labels)))
     (tmp_path / "a.csv").write_text("qid,label,f1\n" + "".join(f"{k},{x},1\n" for k, x in enumerate(labels)))
-    for file, told in (("a.txt", "real"), ("a.csv", "grade")):
+    for file, reported in (("a.txt", "real"), ("a.csv", "grade")):
         out = tmp_path / f"{file}.out"
-        ingest([tmp_path / file], out, options=IngestOptions(read=ReadOptions(labels=told, max_grade=max_grade)))
+        ingest([tmp_path / file], out, options=IngestOptions(read=ReadOptions(labels=reported, max_grade=max_grade)))
         rows = Dataset.open(out).rows(None, ["qid", "grade", "label"])
         assert sorted(zip(*(rows[name].to_pylist() for name in rows.column_names), strict=True)) == [
             (str(k), grade, float(label)) for k, (grade, label) in enumerate(zip(grades, labels, strict=True))
@@ -229,8 +229,8 @@ def test_commands_tell_of_them(tmp_path):
     rows = judgments(60, 3)
     write_rows(tmp_path / "in.csv", rows)
     run = CliRunner()
-    told = run.invoke(app, ["ingest", str(tmp_path / "in.csv"), "-o", str(tmp_path / "out")])
-    assert "\n  besides   label, event, weight, offset, query_weight\n" in told.stdout
+    reported = run.invoke(app, ["ingest", str(tmp_path / "in.csv"), "-o", str(tmp_path / "out")])
+    assert "\n  besides   label, event, weight, offset, query_weight\n" in reported.stdout
     dataset = Dataset.open(tmp_path / "out")
     (split,) = describe(dataset).splits
     for name in COLUMNS:
@@ -238,12 +238,12 @@ def test_commands_tell_of_them(tmp_path):
         spread = split.columns[name]
         assert (spread.minimum, spread.maximum) == (min(column), max(column))
         assert spread.mean == pytest.approx(sum(column) / len(column), rel=1e-12)
-    told = json.loads(run.invoke(app, ["describe", str(tmp_path / "out"), "--json"]).stdout)
-    assert list(told["splits"][0]["columns"]) == [*COLUMNS, "query_weight"]
+    reported = json.loads(run.invoke(app, ["describe", str(tmp_path / "out"), "--json"]).stdout)
+    assert list(reported["splits"][0]["columns"]) == [*COLUMNS, "query_weight"]
     shown = run.invoke(app, ["describe", str(tmp_path / "out")]).stdout
     assert "event, min / mean / max" in shown
     (tmp_path / "in.txt").write_text("0.25 qid:1 1:1\n-3 qid:1 1:2\n")
-    told = run.invoke(
+    reported = run.invoke(
         app, ["ingest", str(tmp_path / "in.txt"), "-o", str(tmp_path / "real"), "--labels", "real", "--json"]
     )
-    assert json.loads(told.stdout)["columns"] == ["label"]
+    assert json.loads(reported.stdout)["columns"] == ["label"]

@@ -335,10 +335,10 @@ def test_commands_tell_of_pairs(tmp_path, judged):
     wanted = preferences(judged, 50, 10)
     path = write_pairs(tmp_path / "p.txt", wanted)
     run = CliRunner()
-    told = run.invoke(
+    reported = run.invoke(
         app, ["ingest", str(judged), "--pairs", str(path), "-o", str(tmp_path / "out"), "--split", "train=0.5,test=0.5"]
     )
-    assert f"\n  pairs     {len(wanted)} from 1 file\n" in told.stdout, told.output
+    assert f"\n  pairs     {len(wanted)} from 1 file\n" in reported.stdout, reported.output
     dataset = Dataset.open(tmp_path / "out")
     found = describe(dataset)
     for split in found.splits:

@@ -68,18 +68,18 @@ def test_the_bytes_are_those_of_one_process(tmp_path: Path, kind: str, monkeypat
     expected = files_in(tmp_path / "alone")
     assert {name.split("/")[0] for name in expected} >= {"features", "_queries", "_categories"}
     for seed, looks in enumerate([["a b c"], LOSING]):
-        told: dict[str, list[tuple[int, int]]] = {"reading": [], "writing": []}
+        reported: dict[str, list[tuple[int, int]]] = {"reading": [], "writing": []}
         with on(RUN, *looks, seed=seed) as engine:
             found = ingest(
                 paths,
                 tmp_path / str(seed),
                 options=on_a_cluster(options),
-                progress=lambda stage, *at, told=told: told[stage].append(at),
+                progress=lambda stage, *at, reported=reported: reported[stage].append(at),
             )
         total = {"reading": sum(path.stat().st_size for path in paths), "writing": found.manifest.rows}
         for stage in total if kind == "letor" else ():  # parts of tables are shares of their bytes
-            assert told[stage] == sorted(told[stage])
-            assert told[stage][-1] == (total[stage], total[stage])
+            assert reported[stage] == sorted(reported[stage])
+            assert reported[stage][-1] == (total[stage], total[stage])
         monkeypatch.setattr(shard_writer, "writing_share", lambda *_, **__: MemoryShare(2, 1))  # values do not fit
         assert files_in(tmp_path / str(seed)) == expected
         assert (found.manifest, found.read, found.columns_guessed) == (
@@ -284,7 +284,7 @@ def test_the_work_of_a_killed_process_is_done_again(tmp_path: Path, dask: Cluste
 
 
 @pytest.mark.slow
-def test_a_command_that_is_told_to_end_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_a_command_that_is_terminated_leaves_nothing_behind(tmp_path: Path) -> None:
     paths = []
     for number in range(8):
         paths.append(tmp_path / f"{number}.txt")

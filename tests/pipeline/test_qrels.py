@@ -80,7 +80,7 @@ def test_grades_are_read_by_the_rules_of_all_sources(tmp_path):
         assert read(tmp_path / name, rules)[0] == wanted
 
 
-def test_columns_have_the_names_that_they_are_told_or_found_by(tmp_path):
+def test_columns_have_the_names_that_options_or_habits_give(tmp_path):
     for name, header, columns in (
         ("a.csv", "judge,qid,doc_id,grade", {}),
         ("b.csv", "judge,query_id,url,Relevance", {}),

@@ -67,7 +67,7 @@ def test_lines_put_aside_are_rows_of_their_query(tmp_path, seed):
     assert read(path, rng.choice([1, 30, 1 << 20]), Quarantine(limit=1000)) == rows
 
 
-def test_files_that_cannot_be_told_apart_are_refused(tmp_path):
+def test_files_that_cannot_be_distinguished_are_refused(tmp_path):
     for folder in ("one", "two"):
         (tmp_path / folder).mkdir()
     paths = [write(tmp_path / folder / "a.txt", ["1 1:1", f"0 {k}:2"], [2]) for k, folder in ((2, "one"), (3, "two"))]

@@ -91,7 +91,7 @@ def test_candidates_are_offered_no_option_that_rerank_lacks(tmp_path):
     assert "ignore" not in caught.value.cure
 
 
-def test_decimal_commas_are_told_from_thousands_and_words(tmp_path):
+def test_decimal_commas_are_distinguished_from_thousands_and_words(tmp_path):
     found = problems_of(table(tmp_path / "a.csv", prices=["12,50", "3"] * 50))
     assert found["price"].options == (("--decimal-comma", ""),)
     found = problems_of(table(tmp_path / "b.csv", prices=["1,000", "12,000"] * 50))
@@ -110,7 +110,7 @@ def test_a_misspelt_grade_is_not_offered_as_another_grade(tmp_path):
     assert "'good'" in found.cure
 
 
-def test_a_word_that_is_no_grade_is_told_what_to_do(tmp_path):
+def test_a_word_that_is_no_grade_comes_with_a_cure(tmp_path):
     path = table(tmp_path / "a.csv", grades=["good", "bad"] * 49 + ["god", "bad"], stock="1")
     with pytest.raises(MalformedLine) as caught:
         list(open_source(path, "csv", ReadOptions(grades={"good": 1, "bad": 0})).batches())

@@ -188,8 +188,8 @@ def test_the_command_says_the_same_in_three_ways(dataset):
     run = CliRunner()
     statement = "SELECT grade, count(*) AS n FROM features GROUP BY grade ORDER BY grade"
     wanted = [[count.grade, count.rows] for count in dataset.manifest.grades]
-    told = json.loads(run.invoke(app, ["query", os.fspath(dataset.path), statement, "--json"]).stdout)
-    assert told == {"columns": ["grade", "n"], "rows": wanted}
+    reported = json.loads(run.invoke(app, ["query", os.fspath(dataset.path), statement, "--json"]).stdout)
+    assert reported == {"columns": ["grade", "n"], "rows": wanted}
     lines = list(csv.reader(io.StringIO(run.invoke(app, ["query", str(dataset.path), statement, "--csv"]).stdout)))
     assert lines == [["grade", "n"], *([str(value) for value in row] for row in wanted)]
     shown = run.invoke(app, ["query", str(dataset.path), statement]).stdout.splitlines()

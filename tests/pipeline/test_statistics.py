@@ -125,14 +125,14 @@ def test_describe_needs_no_columns_where_there_are_too_many(tmp_path, monkeypatc
 def test_ingest_tells_what_teaches_nothing(tmp_path):
     (tmp_path / "in.txt").write_text(TEXT)
     arguments = ["ingest", os.fspath(tmp_path / "in.txt"), "--absent", "missing", "--n-features", "8"]
-    told = CliRunner().invoke(app, [*arguments, "-o", str(tmp_path / "a")]).stdout
-    assert "  remarks   all missing: f5; constant: f3; the same: f2 as f1; infinite values: f7\n" in told
-    assert "            queries: 1 of one document, 1 of one grade\n" in told
-    told = json.loads(CliRunner().invoke(app, [*arguments, "-o", str(tmp_path / "b"), "--json"]).stdout)
-    assert told["remarks"][0].endswith("; infinite values: f7")
-    assert told["statistics"]["one_document"] == 1
-    assert told["statistics"]["features"][6]["maximum"] == "inf"
-    assert told["statistics"]["features"][1]["same_as"] == "f1"
+    reported = CliRunner().invoke(app, [*arguments, "-o", str(tmp_path / "a")]).stdout
+    assert "  remarks   all missing: f5; constant: f3; the same: f2 as f1; infinite values: f7\n" in reported
+    assert "            queries: 1 of one document, 1 of one grade\n" in reported
+    reported = json.loads(CliRunner().invoke(app, [*arguments, "-o", str(tmp_path / "b"), "--json"]).stdout)
+    assert reported["remarks"][0].endswith("; infinite values: f7")
+    assert reported["statistics"]["one_document"] == 1
+    assert reported["statistics"]["features"][6]["maximum"] == "inf"
+    assert reported["statistics"]["features"][1]["same_as"] == "f1"
 
 
 def test_ingest_tells_that_nothing_can_be_trained_on(tmp_path):
@@ -145,7 +145,7 @@ def test_ingest_tells_that_nothing_can_be_trained_on(tmp_path):
     assert whole.remarks == without.remarks[:-1]
 
 
-def test_amounts_that_were_taken_for_grades_are_told_and_not_all_of_them_listed(tmp_path):
+def test_amounts_that_were_taken_for_grades_are_reported_and_not_all_of_them_listed(tmp_path):
     path = tmp_path / "in.txt"
     path.write_text("".join(f"{grade} qid:{grade % 7} 1:{grade}\n" for grade in range(31, -1, -1)))
     few = ingest([path], tmp_path / "few")
@@ -279,8 +279,8 @@ def test_names_are_shown_as_they_are(dataset):
 
 def test_commands_tell_the_same_in_words_and_in_json(dataset):
     run = CliRunner()
-    told = run.invoke(app, ["describe", str(dataset.path), "--json"])
-    content = json.loads(told.stdout)
+    reported = run.invoke(app, ["describe", str(dataset.path), "--json"])
+    content = json.loads(reported.stdout)
     assert content["splits"][0]["nothing_relevant"] == 1
     assert content["features"][6]["maximum"] == "inf"
     words = run.invoke(app, ["describe", str(dataset.path)], env={"COLUMNS": "200"}).stdout
@@ -292,20 +292,20 @@ def test_commands_tell_the_same_in_words_and_in_json(dataset):
     assert again["bins"] == {"f1": 4, "f2": 4, "f3": 1, "f4": 3, "f5": 1, "f6": 2, "f7": 2}
     assert "nothing to do" in run.invoke(app, ["bin", str(dataset.path), "--max-bin", "20"]).stdout
     assert "7 features in 17 bins" in run.invoke(app, ["bin", str(dataset.path)]).stdout
-    told = run.invoke(app, ["bin", str(dataset.path), "--max-bin", "20"]).stdout
-    assert told == f"{dataset.path}: the bins {first['binspec'][:12]} already exist; training now uses them\n"
+    reported = run.invoke(app, ["bin", str(dataset.path), "--max-bin", "20"]).stdout
+    assert reported == f"{dataset.path}: the bins {first['binspec'][:12]} already exist; training now uses them\n"
     assert Dataset.open(dataset.path).binspec().digest == first["binspec"]
 
 
 def test_synth_command(tmp_path):
     run = CliRunner()
     arguments = ["synth", "-o", str(tmp_path / "a.txt"), "--queries", "9", "--docs-per-query", "3", "--features", "11"]
-    told = json.loads(run.invoke(app, [*arguments, "--json"]).stdout)
-    assert told["rows"] == len((tmp_path / "a.txt").read_text().splitlines()) == sum(told["grades"].values())
-    assert told["parameters"]["features"] == 11
+    reported = json.loads(run.invoke(app, [*arguments, "--json"]).stdout)
+    assert reported["rows"] == len((tmp_path / "a.txt").read_text().splitlines()) == sum(reported["grades"].values())
+    assert reported["parameters"]["features"] == 11
     assert isinstance(run.invoke(app, arguments).exception, InputError)
-    told_again = run.invoke(app, [*arguments, "--overwrite"]).stdout
-    assert f"{told['rows']} documents of 9 queries, 11 features" in told_again
+    printed_again = run.invoke(app, [*arguments, "--overwrite"]).stdout
+    assert f"{reported['rows']} documents of 9 queries, 11 features" in printed_again
 
 
 def test_features_are_listed_in_the_order_of_the_dataset(tmp_path):

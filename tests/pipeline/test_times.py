@@ -71,7 +71,7 @@ NO_TIMES += ["2026-01-01T24:00:00", "2026-01-01T08", "2026-01-01T08:00:60", "202
 NO_TIMES += ["1700000000000", "1e9", "--5", "9999-12-31T23:00:00-02:00", "0001-01-01T00:00:00+02:00"]
 
 
-def test_what_is_no_time_is_told_apart_from_its_neighbours():
+def test_what_is_no_time_is_distinguished_from_its_neighbours():
     texts = [text for bad in NO_TIMES for text in (bad, "5", "2026-01-01T00:00:01Z")]
     times, good = times_of(pa.array(texts))
     assert good.tolist() == [False, True, True] * len(NO_TIMES)

@@ -44,7 +44,7 @@ def test_the_first_failure_is_that_of_the_first_item_that_fails(threads):
 
 
 @pytest.mark.parametrize("backend", ["loky", "sequential"])
-def test_threads_are_threads_whatever_the_caller_told_joblib(backend):
+def test_threads_are_threads_whatever_the_caller_asked_of_joblib(backend):
     seen = []
     with joblib.parallel_config(backend):
         assert in_order(range(20), seen.append, 3) == []
@@ -70,7 +70,7 @@ def test_drawing_an_item_may_fail():
     assert [(f.number, str(f.error)) for f in failures] == [(1, "torn")]
 
 
-def test_lines_are_numbered_whoever_counts_first():
+def test_lines_are_numbered_whichever_thread_counts_first():
     numbers = LineNumbers()
     found = []
     waiting = threading.Thread(target=lambda: found.append(numbers.first_line(2)))

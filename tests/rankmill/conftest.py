@@ -70,10 +70,15 @@ def two_versions(tmp_path_factory):
 
     made = Work(tmp_path_factory.mktemp("two"))
     made.judge(made.train(n_rounds=2, max_leaves=2)[0], margin=1.0)
-    (second, told), (_, other) = made.train(), made.train(seed=11)
+    (second, reported), (_, other) = made.train(), made.train(seed=11)
     made.judge(second, max_cost_ratio=1000.0)
     spread = {"mean": 0.7, "deviation": 0.004, "least": 0.69, "greatest": 0.71}
-    training = {"metric": "ndcg@10", "chosen": 7, "seeds": [told, other], "noise_floor": {"valid": {"ndcg@10": spread}}}
+    training = {
+        "metric": "ndcg@10",
+        "chosen": 7,
+        "seeds": [reported, other],
+        "noise_floor": {"valid": {"ndcg@10": spread}},
+    }
     (made.path / "model").mkdir()
     (made.path / "model" / "training.json").write_text(json.dumps(training))
     return made

@@ -48,12 +48,12 @@ class Work:
         version = self.store.register(
             "web", result.forest.to_bytes(), manifest=as_json(facts), attachments=attachments_of(self.dataset)
         )
-        told = {
+        reported = {
             "seed": options.get("seed", 7),
             "best_round": result.best_round,
             "curves": as_json(Curves.of(result.history)),
         }
-        return str(version), told
+        return str(version), reported
 
     def forest(self, version: str) -> Forest:
         return Forest.from_bytes(self.store.resolve(version, bare="latest").read(), version)

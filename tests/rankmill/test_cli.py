@@ -70,8 +70,8 @@ def test_where_several_codes_apply_one_rules() -> None:
 def test_operations_say_what_to_do_for_every_code() -> None:
     text = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| ([0-9]+(?:, [0-9]+)*) \|", text, flags=re.MULTILINE)
-    told = {int(code) for row in rows for code in row.split(", ")}
-    assert told - {137} == {*exit_codes.MEANINGS} - {141}  # killed from outside; nobody pipes a schedule into head
+    reported = {int(code) for row in rows for code in row.split(", ")}
+    assert reported - {137} == {*exit_codes.MEANINGS} - {141}  # killed from outside; nobody pipes a schedule into head
 
 
 def test_the_code_of_an_error_is_that_of_the_command_that_it_ends() -> None:

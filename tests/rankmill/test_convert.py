@@ -51,7 +51,7 @@ def out(path: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("target", WRITERS)
-def test_every_format_is_written_and_told(target, model, forest, tmp_path, capsys) -> None:
+def test_every_format_is_written_and_reported(target, model, forest, tmp_path, capsys) -> None:
     out = tmp_path / f"out.{SUFFIX[target]}"
     assert execute(["convert", str(model), "--to", target, "-o", str(out), "--json"]) == 0
     report = json.loads(capsys.readouterr().out)

@@ -230,8 +230,8 @@ def answer(words, capfd, folder):
     for left in ("x", "good.dataset"):
         shutil.rmtree(folder / left, ignore_errors=True)
     code = execute(words)
-    told = capfd.readouterr()
-    return code, told.err + ("" if code else told.out)
+    reported = capfd.readouterr()
+    return code, reported.err + ("" if code else reported.out)
 
 
 @pytest.mark.parametrize("situation", ROWS)
@@ -367,7 +367,7 @@ NOT_RUN = {
     (
         "trainer/rounds/round_metrics.py",
         "cannot decide when to stop",
-    ): "tests/trainer/test_told_apart.py runs it in Python",
+    ): "tests/trainer/test_objective_errors.py runs it in Python",
     (
         "pipeline/read/columns.py",
         "is a key of the folders",
@@ -452,11 +452,11 @@ def test_every_message_with_a_cure_is_in_the_table():
     """Texts with an option and its value, or a command line; texts that name an option alone are not run here."""
     if len(said_in) < len(ROWS):
         pytest.skip("needs the messages of all rows: run the whole file in one process")
-    told = "\n".join(said for said, _ in said_in.values())
+    reported = "\n".join(said for said, _ in said_in.values())
     missing, texts = [], list(templates())
     for place, text in texts:
         form = ".*".join(map(re.escape, text.split("\0")))
-        if not re.search(form, told) and not any(place == at and part in text for at, part in NOT_RUN):
+        if not re.search(form, reported) and not any(place == at and part in text for at, part in NOT_RUN):
             missing.append((place, text.replace("\0", "{}")))
     print("\n".join(map(str, missing)))
     assert not missing, f"no row of ROWS prints {len(missing)} texts: add one, or name it in NOT_RUN with a reason"

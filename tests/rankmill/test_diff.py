@@ -16,8 +16,8 @@ from rankmill.pipeline.synth import write_synthetic
 
 
 def side(name: str, **facts: Any) -> Side:
-    told = {"features": ["f1", "f2"], "parameters": {}, "metrics": {}, "dataset_digest": None} | facts
-    return Side(name=name, sha256=name * 64, facts=told)
+    reported = {"features": ["f1", "f2"], "parameters": {}, "metrics": {}, "dataset_digest": None} | facts
+    return Side(name=name, sha256=name * 64, facts=reported)
 
 
 def test_the_difference_of_one_is_none_and_of_two_turns_round() -> None:

@@ -133,7 +133,7 @@ def test_regression_learns_real_numbers_and_ranking_refuses_them():
 
 
 def test_continuing_by_offsets_is_continuing():
-    """The scores of a model as offsets: the trees after it are those that going on with it grows."""
+    """The scores of a model as offsets: the trees after it are those that resuming it grows."""
     X, y, qid = planted_arrays()
     parameters = {"objective": "l2", "learning_rate": 0.3}
     first, whole = small(n_rounds=5, **parameters), small(n_rounds=12, **parameters)

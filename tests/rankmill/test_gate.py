@@ -36,7 +36,7 @@ def test_the_same_model_again_passes_with_a_difference_of_exactly_nothing(real, 
         assert found["interval"] == [0.0, 0.0]
         assert found["candidate"] == found["other"]
         assert found["worst"] == []
-    assert {rail["verdict"] for rail in report["guardrails"]} == {"passed", "told"}
+    assert {rail["verdict"] for rail in report["guardrails"]} == {"passed", "noted"}
     assert next(rail for rail in report["guardrails"] if "top" in rail["name"])["value"] == 1.0
     itself = judge(model, model, real, "test", GateRules())
     assert "web@1 is the current version: it was compared with itself" in itself["notes"]

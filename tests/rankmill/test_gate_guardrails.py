@@ -102,14 +102,14 @@ def test_the_share_of_constant_queries_is_held_against_the_baseline() -> None:
         assert found.limit == former + 0.25
         assert (found.verdict == "passed") == (share < 1.0 and share <= former + 0.25)
     single = guardrails.constant_scores(np.zeros(3), None, np.array([0, 1, 2, 3]), 0.0)
-    assert single.verdict == "told"
+    assert single.verdict == "noted"
     assert guardrails.constant_scores(np.full(2, np.nan), None, np.array([0, 2]), 0.0).verdict == "failed"
 
 
 def test_features_that_come_go_or_change_places_fail_unless_allowed() -> None:
     before = ["a", "b", "c"]
     assert guardrails.features(before, before, allowed=False).verdict == "passed"
-    assert guardrails.features(before, None, allowed=False).verdict == "told"
+    assert guardrails.features(before, None, allowed=False).verdict == "noted"
     for now, value in (
         (["a", "b", "c", "d"], {"added": ["d"], "removed": [], "reordered": False}),
         (["a", "b"], {"added": [], "removed": ["c"], "reordered": False}),
@@ -135,7 +135,7 @@ def test_a_model_of_more_than_twice_the_cost_fails(real, model) -> None:
     assert found["value"]["ratio"] == found["value"]["candidate"] / found["value"]["baseline"] > 2.0
     assert rail(judge(large, model, real, "test", GateRules(max_cost_ratio=100.0)), "cost")["verdict"] == "passed"
     assert rail(judge(model, large, real, "test", GateRules()), "cost")["verdict"] == "passed"
-    assert rail(judge(large, None, real, "test", GateRules()), "cost")["verdict"] == "told"
+    assert rail(judge(large, None, real, "test", GateRules()), "cost")["verdict"] == "noted"
 
 
 def test_a_baseline_without_trees_does_not_divide_by_nothing() -> None:
@@ -186,7 +186,7 @@ def test_queries_that_a_model_was_trained_on_fail_unless_allowed(real, model) ->
     own = replace(model, train_queries=QuerySketch.of(part for part, _ in real.query_batches("train")))
     assert judge(own, None, real, "test", GateRules())["passed"]
     assert overlap(own.train_queries, qids).found == 0
-    assert rail(judge(model, None, real, "test", GateRules()), "seen queries")["verdict"] == "told"
+    assert rail(judge(model, None, real, "test", GateRules()), "seen queries")["verdict"] == "noted"
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -196,13 +196,13 @@ def test_what_is_common_in_the_first_ten(seed: int) -> None:
     one, other = rng.integers(0, 6, (2, 51)).astype(float)
     found = guardrails.top_overlap(one, other, starts)
     assert found.value == pytest.approx(naive_gate.overlap_of_top(one, other, starts))
-    assert found.verdict == "told"
+    assert found.verdict == "noted"
     assert guardrails.top_overlap(one, one, starts).value == 1.0
     assert guardrails.top_overlap(one, None, starts).value is None
     assert guardrails.top_overlap(one[:10], other[:10], np.array([0, 10])).value is None
 
 
-@pytest.mark.parametrize(("looked_at", "verdict"), [(3, "passed"), (1, "passed"), (0, "told")])
+@pytest.mark.parametrize(("looked_at", "verdict"), [(3, "passed"), (1, "passed"), (0, "noted")])
 def test_what_a_sketch_cannot_tell_is_not_said_to_be_unseen(looked_at: int, verdict: str) -> None:
     """Of a model trained on millions of queries a sketch knows an even sample."""
     found = guardrails.seen_queries({"web@1": Overlap(found=0, looked_at=looked_at, queries=3)}, allowed=False)

@@ -27,8 +27,15 @@ DAY = timedelta(hours=26)
 def leave(work: Path, hours_ago: float, code: int, error: str | None = None) -> None:
     """What a run leaves that ended ``hours_ago`` with ``code``."""
     ended = (NOW - timedelta(hours=hours_ago)).isoformat()
-    told: dict[str, Any] = {"run_id": "r", "date": None, "began": ended, "ended": ended, "outcome": "", "stages": {}}
-    text = json.dumps(told | {"exit_code": code, "error": error})
+    reported: dict[str, Any] = {
+        "run_id": "r",
+        "date": None,
+        "began": ended,
+        "ended": ended,
+        "outcome": "",
+        "stages": {},
+    }
+    text = json.dumps(reported | {"exit_code": code, "error": error})
     (work / LAST_RUN).write_text(text)
     if code == 0:
         (work / LAST_SUCCESS).write_text(text)
@@ -62,7 +69,7 @@ def test_a_folder_without_runs_is_unhealthy_until_the_first_is_under_way(tmp_pat
         assert "at stage train" in found.render()
 
 
-def test_a_run_that_died_without_a_word_is_told(tmp_path: Path) -> None:
+def test_a_run_that_died_without_a_word_is_reported(tmp_path: Path) -> None:
     leave(tmp_path, 30, 0)
     with hold(tmp_path, "killed") as lease:
         lease.at("rerank")
@@ -112,14 +119,14 @@ def test_the_command_says_it_by_code_and_as_json(tmp_path: Path, capsys: pytest.
 
 
 @given(st.integers(1, 10_000_000))
-def test_a_span_is_told_to_within_its_second_unit(seconds: int) -> None:
-    told = 0.0
+def test_a_span_is_printed_to_within_its_second_unit(seconds: int) -> None:
+    reported = 0.0
     size = {"s": 1, "min": 60, "h": 3600, "d": 86_400}
     words = spell(timedelta(seconds=seconds)).split()
     for number, unit in zip(words[::2], words[1::2], strict=True):
-        told += int(number) * size[unit]
+        reported += int(number) * size[unit]
     smallest = {"s": 1, "min": 1, "h": 60, "d": 3600}[words[1]]
-    assert seconds - smallest < told <= seconds
+    assert seconds - smallest < reported <= seconds
 
 
 def test_what_is_no_span_is_refused() -> None:

@@ -112,9 +112,10 @@ def is_of_this_machine(value: str) -> bool:
 
 def write_settings_of_pip(home: Path) -> None:
     """Write the pip settings of this machine below ``home``, for the build; without paths, which the image does not have."""
-    told = checked([sys.executable, "-m", "pip", "config", "list"])
+    reported = checked([sys.executable, "-m", "pip", "config", "list"])
     found = {
-        key: ast.literal_eval(value) for key, value in re.findall(r"^\S*?\.([\w-]+)=(.*)$", told, flags=re.MULTILINE)
+        key: ast.literal_eval(value)
+        for key, value in re.findall(r"^\S*?\.([\w-]+)=(.*)$", reported, flags=re.MULTILINE)
     }
     kept = {key: value for key, value in found.items() if key == "cert" or not is_of_this_machine(str(value))}
     (home / ".config" / "pip").mkdir(parents=True)

@@ -72,7 +72,7 @@ def test_what_only_chose_the_rounds_is_not_learnt_from(parts, capsys):
     assert "learn" not in capsys.readouterr().err
 
 
-def test_who_asks_for_it_is_told_by_the_score_alone(parts, capsys):
+def test_who_asks_for_it_gets_a_line_by_the_score_alone(parts, capsys):
     (X, y, qid), valid, test = parts
     ranker = auto(refit="all").fit(X, y, qid=qid, eval_set=[valid, test], eval_names=["valid", "other"])
     auto(verbose=0).fit(X, y, qid=qid, eval_set=valid)

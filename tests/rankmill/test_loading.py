@@ -101,7 +101,7 @@ def test_what_goes_on_from_a_model_takes_names_too(arrays, here):
     assert small().fit(X, y, qid=qid, resume=loaded).forest_.to_bytes() == whole.forest_.to_bytes()
 
 
-def test_what_is_not_there_is_told_in_one_line(arrays, here):
+def test_what_is_not_there_is_reported_in_one_line(arrays, here):
     cases = {
         "gone.rankmill": (InputError, ("gone.rankmill", "no such")),
         "models/web": (InputError, ("models/web", "no such")),

@@ -108,7 +108,7 @@ def test_the_same_table_is_re_ranked_and_evaluated_without_options_for_columns_t
         assert execute(line.split()) == 0, capfd.readouterr().err
         said[line.split()[0]] = capfd.readouterr().out
     assert "160 candidates of 20 queries" in said["rerank"]
-    # what is ambiguous is told at once here, too, with a command line that works
+    # what is ambiguous is reported at once here, too, with a command line that works
     assert execute(["rerank", str(path), "--model", "m@1", "-o", "again"]) == 10
     suggested = capfd.readouterr().err.partition("all at once: rankmill ")[2]
     assert execute(shlex.split(suggested)) == 0, capfd.readouterr().err

@@ -68,16 +68,16 @@ def test_the_net_depends_on_the_rows_alone(arrays):
     )
 
 
-def test_it_stops_early_and_when_it_is_told_to(arrays):
+def test_it_stops_early_and_when_it_is_asked_to(arrays):
     (X, y, qid), watched = halves(arrays)
     long = {"epochs": 40, "early_stopping_epochs": 2, "learning_rate": 0.05}
     ranker = net(**long).fit(X, y, qid=qid, eval_set=tuple(watched), eval_names=["later"])
     assert len(ranker.history_) == ranker.best_round_ + 2 < 40
     assert {*ranker.evals_result_} == {"train", "later"}
     seen = []
-    told = net(**long).fit(X, y, qid=qid, callbacks=lambda record: seen.append(record) or len(seen) == 2)
-    assert told.history_ == tuple(seen)
-    assert told.best_round_ == 2
+    reported = net(**long).fit(X, y, qid=qid, callbacks=lambda record: seen.append(record) or len(seen) == 2)
+    assert reported.history_ == tuple(seen)
+    assert reported.best_round_ == 2
 
 
 def test_it_is_saved_loaded_cloned_and_trained_again(arrays, tmp_path):

@@ -174,11 +174,11 @@ def test_more_rounds(client: Any, dataset: Dataset, tmp_path: Path) -> None:
 
 
 def test_callbacks_hear_every_round_and_cannot_end_it(client: Any, expected: TrainingResult, tmp_path: Path) -> None:
-    told: list[RoundRecord] = []
+    reported: list[RoundRecord] = []
     ranker = Ranker(cluster=client, scratch=tmp_path, **SETTINGS)
     rows, valid = partitions(TRAIN, 90), (partitions(VALID), "grade")
-    ranker.fit(rows, "grade", eval_set=valid, callbacks=told.append)
-    assert tuple(told) == expected.history
+    ranker.fit(rows, "grade", eval_set=valid, callbacks=reported.append)
+    assert tuple(reported) == expected.history
     with refused(InvalidParameter, "callback", "early_stopping_rounds"):
         ranker.fit(rows, "grade", eval_set=valid, callbacks=lambda record: record.round_number == 2)
 

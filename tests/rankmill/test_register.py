@@ -80,12 +80,12 @@ def test_twice_is_once(registry: Registry, file: Path, tmp_path: Path) -> None:
     assert (again.version.number, again.is_new) == (1, False)
     (tmp_path / "test.json").write_text('{"test": {"ndcg@10": 0.5}, "latency": 3}')
     for is_new in (True, False):
-        told = register_file(registry, file, "web", metrics=tmp_path / "test.json")
-        assert (told.version.number, told.is_new) == (2, is_new)
-    assert told.version.manifest["metrics"] == {"test": {"ndcg@10": 0.5}, "latency": 3}
+        reported = register_file(registry, file, "web", metrics=tmp_path / "test.json")
+        assert (reported.version.number, reported.is_new) == (2, is_new)
+    assert reported.version.manifest["metrics"] == {"test": {"ndcg@10": 0.5}, "latency": 3}
     assert register_file(registry, file, "shop").is_new
     assert len(registry.log("web")) == 2
-    assert first.version.sha256 == told.version.sha256
+    assert first.version.sha256 == reported.version.sha256
 
 
 def test_a_version_that_knows_more_is_found(registry: Registry, file: Path, model: Forest) -> None:
@@ -95,13 +95,13 @@ def test_a_version_that_knows_more_is_found(registry: Registry, file: Path, mode
     assert not register_file(registry, file, "web").is_new
 
 
-def test_the_dataset_may_be_told(registry: Registry, tmp_path: Path) -> None:
-    told = "a" * 64
-    done = register_file(registry, GOLDEN[0].parent / "by_hand.rankmill", "web", dataset=told)
-    assert done.version.manifest["dataset_digest"] == told
+def test_the_dataset_may_be_given(registry: Registry, tmp_path: Path) -> None:
+    reported = "a" * 64
+    done = register_file(registry, GOLDEN[0].parent / "by_hand.rankmill", "web", dataset=reported)
+    assert done.version.manifest["dataset_digest"] == reported
     known = GOLDEN[0].parent / "best_first.rankmill"
-    with refused(InputError, "best_first.rankmill", told):
-        register_file(registry, known, "web", dataset=told)
+    with refused(InputError, "best_first.rankmill", reported):
+        register_file(registry, known, "web", dataset=reported)
     digest = Forest.load(known).info["dataset_digest"]
     assert register_file(registry, known, "web", dataset=str(digest)).version.manifest["dataset_digest"] == digest
     with refused(InputError, "folder", "digest"):
@@ -136,8 +136,8 @@ def test_as_typed(run, registry: Registry, file: Path, tmp_path: Path) -> None:
     assert (code, err) == (0, "")
     assert out.startswith(f"registered web@1 in {registry.root}: 2 trees of 4 features\nsha256 ")
     assert run("register", file, "--name", "web")[1].startswith("the same as web@1 in ")
-    told = json.loads(run("register", file, "--name", "web", "--json")[1])
-    assert (told["model"], told["new"], told["trees"], told["features"]) == ("web@1", False, 2, 4)
+    reported = json.loads(run("register", file, "--name", "web", "--json")[1])
+    assert (reported["model"], reported["new"], reported["trees"], reported["features"]) == ("web@1", False, 2, 4)
     assert run("register", tmp_path / "none.rankmill", "--name", "web")[0] == 2
     assert run("register", tmp_path, "--name", "web")[0] == 2
     assert run("register", file, "--name", "../web")[0] == 2

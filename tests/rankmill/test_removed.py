@@ -1,4 +1,4 @@
-"""Whoever uses what was removed gets one line that says what to use instead: on the command line, in rankmill.toml and in Python."""
+"""A user of what was removed gets one line that says what to use instead: on the command line, in rankmill.toml and in Python."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.refusals import only_line
 
 
 def answer(row: Removed, place: str, path: Path, capsys: pytest.CaptureFixture[str]) -> str:
-    """What who uses ``row`` in ``place`` is told, without where."""
+    """The message for a use of ``row`` in ``place``, without the place."""
     if place == RANKER:
         with pytest.raises(InvalidParameter) as refusal:
             Ranker(**{row.name: 1})

@@ -53,9 +53,9 @@ class Text(HTMLParser):
         self.feed(text)
 
     def handle_starttag(self, tag, attrs):
-        told = dict(attrs)
-        self.tags.append((tag, told))
-        quiet = tag in {"style", "head", "script"} or "tick" in (told.get("class") or "").split()
+        reported = dict(attrs)
+        self.tags.append((tag, reported))
+        quiet = tag in {"style", "head", "script"} or "tick" in (reported.get("class") or "").split()
         if tag in {"meta", "link", "input"}:  # they have no end
             return
         self._open.append((tag, quiet))
@@ -107,11 +107,11 @@ def numbers_in(value) -> set[str]:
     if isinstance(value, bool) or value is None:
         return set()
     sizes = {size_text(value)} if value >= 0 else set()
-    told = {f"{abs(value):.{digits}f}" for digits in range(10)} | {
+    reported = {f"{abs(value):.{digits}f}" for digits in range(10)} | {
         f"{abs(100 * value):.{digits}f}" for digits in (0, 1)
     }
-    told |= {f"{abs(value):,}", formatting.short(value), *sizes}
-    return set().union(*(re.findall(r"\d[\d,.]*\d|\d", text) for text in told))
+    reported |= {f"{abs(value):,}", formatting.short(value), *sizes}
+    return set().union(*(re.findall(r"\d[\d,.]*\d|\d", text) for text in reported))
 
 
 def test_every_figure_of_the_page_and_of_the_text_is_in_the_json(work: Work, facts) -> None:
@@ -125,9 +125,9 @@ def test_every_figure_of_the_page_and_of_the_text_is_in_the_json(work: Work, fac
             known |= {str(abs(row["rank"] - row["rank_before"])) for row in each["documents"]}
     for split in facts["data"]["splits"]:
         known |= {f"{100 * grade['documents'] / split['rows']:.1f}" for grade in split["grades"]}
-    told = Text(page(facts)).words
-    assert len(told) > 400
-    for text in [*told, *markdown(facts).splitlines()]:
+    reported = Text(page(facts)).words
+    assert len(reported) > 400
+    for text in [*reported, *markdown(facts).splitlines()]:
         for figure in re.findall(r"\d[\d,.]*\d|\d", text):
             assert figure in known or figure.rstrip(",.") in known, (figure, text)
 
@@ -197,10 +197,10 @@ def test_slices_share_the_queries_and_their_documents_out(work: Work, facts) -> 
 def test_a_dependence_has_the_spread_of_the_training_rows(work: Work, facts) -> None:
     for row in facts["dependence"]:
         values = np.concatenate([*work.dataset.feature_batches("train", [row["feature"]])])[:, 0]
-        known, told = values[~np.isnan(values)], row["values"]
-        assert (told["minimum"], told["maximum"]) == (float(known.min()), float(known.max()))
-        assert told["missing"] == pytest.approx(np.isnan(values).mean())
-        assert told["deciles"] == pytest.approx(np.quantile(known, np.arange(1, 10) / 10), abs=0.1)
+        known, reported = values[~np.isnan(values)], row["values"]
+        assert (reported["minimum"], reported["maximum"]) == (float(known.min()), float(known.max()))
+        assert reported["missing"] == pytest.approx(np.isnan(values).mean())
+        assert reported["deciles"] == pytest.approx(np.quantile(known, np.arange(1, 10) / 10), abs=0.1)
 
 
 def test_the_histogram_counts_every_query_once(facts) -> None:
@@ -263,13 +263,13 @@ def test_nothing_that_is_quoted_can_act(facts) -> None:
 def test_the_page_asks_for_nothing_from_outside(work: Work, facts) -> None:
     text = page(facts)
     assert not re.findall(r"https?:|//[a-z]|@import|url\(", text)
-    told = Text(text)
-    for tag, attributes in told.tags:
+    reported = Text(text)
+    for tag, attributes in reported.tags:
         assert tag not in {"img", "iframe", "object", "embed", "base", "form"}
         for name in ("src", "href", "action", "data", "xlink:href"):
             link = attributes.get(name)
             assert link is None or link.startswith("#") or link == "data:,"
-    policy = next(a for tag, a in told.tags if tag == "meta" and a.get("http-equiv"))
+    policy = next(a for tag, a in reported.tags if tag == "meta" and a.get("http-equiv"))
     script = re.search(r"<script>(.*?)</script>", text, re.DOTALL)[1]
     allowed = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     assert policy["content"] == (
@@ -279,10 +279,10 @@ def test_the_page_asks_for_nothing_from_outside(work: Work, facts) -> None:
 
 
 def test_what_is_pointed_to_is_there(facts) -> None:
-    told = Text(page(facts))
-    ids = [attributes["id"] for _, attributes in told.tags if attributes.get("id")]
+    reported = Text(page(facts))
+    ids = [attributes["id"] for _, attributes in reported.tags if attributes.get("id")]
     assert len(ids) == len(set(ids))
-    links = [attributes["href"] for tag, attributes in told.tags if tag == "a"]
+    links = [attributes["href"] for tag, attributes in reported.tags if tag == "a"]
     assert len(links) >= 10
     assert {link.removeprefix("#") for link in links} <= set(ids)
 
@@ -312,8 +312,8 @@ def check_without(part: str, facts: dict) -> None:
 
 def test_without_held_out_queries_there_is_a_report_of_the_model_and_the_data(tmp_path: Path) -> None:
     made = Work(tmp_path, split={"train": 1.0})
-    version, told = made.train()
-    known = Known(version=version, training={"seeds": [told]})
+    version, reported = made.train()
+    known = Known(version=version, training={"seeds": [reported]})
     facts = json.loads(write_report(made.path, made.registry, known=known, n_threads=1).facts.read_bytes())
     assert facts["metrics"] is None
     assert facts["slices"] == []
@@ -324,8 +324,8 @@ def test_without_held_out_queries_there_is_a_report_of_the_model_and_the_data(tm
 
 def test_a_report_says_whether_the_model_has_learnt_from_the_valid_split(facts, tmp_path: Path) -> None:
     made = Work(tmp_path)
-    version, told = made.train(refit="all")
-    known = Known(version=version, training={"seeds": [told]})
+    version, reported = made.train(refit="all")
+    known = Known(version=version, training={"seeds": [reported]})
     refitted = json.loads(write_report(made.path, made.registry, known=known, n_threads=1).facts.read_bytes())
     for each, learnt in ((facts, False), (refitted, True)):
         assert each["learning"]["refit"] == learnt

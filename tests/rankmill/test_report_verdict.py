@@ -62,9 +62,9 @@ def figures(text: str) -> list[float]:
 
 @given(st.lists(AMOUNT, min_size=2, max_size=2).map(sorted))
 def test_both_ends_of_an_interval_keep_their_sign(ends: list[float]) -> None:
-    told = figures(formatting.interval(ends, 3, sign=True))
-    assert [value > 0 for value in told] == [value > 0 for value in ends]
-    assert [value < 0 for value in told] == [value < 0 for value in ends]
+    reported = figures(formatting.interval(ends, 3, sign=True))
+    assert [value > 0 for value in reported] == [value > 0 for value in ends]
+    assert [value < 0 for value in reported] == [value < 0 for value in ends]
 
 
 @given(AMOUNT)
@@ -79,11 +79,11 @@ def test_a_difference_keeps_its_sign(amount: float) -> None:
 def test_the_headline_says_on_which_side_of_nothing_the_interval_ends(second: dict, three: list[float]) -> None:
     low, gap, high = three
     title = with_difference(second, low, gap, high)["findings"]["title"]
-    told = figures(title.partition("@10")[2])[-2:]
+    reported = figures(title.partition("@10")[2])[-2:]
     if high < 0.0:
-        assert all(value > 0.0 for value in told)  # "is worse by 0.1 (0.05 to 0.2)"
+        assert all(value > 0.0 for value in reported)  # "is worse by 0.1 (0.05 to 0.2)"
     else:
-        assert [value > 0 for value in told] == [low > 0, high > 0]
+        assert [value > 0 for value in reported] == [low > 0, high > 0]
 
 
 def test_an_end_beside_the_margin_is_not_rounded_onto_it(second: dict) -> None:
@@ -94,8 +94,8 @@ def test_an_end_beside_the_margin_is_not_rounded_onto_it(second: dict) -> None:
 
 def test_a_promotion_that_shows_no_gain_says_what_was_shown_and_is_not_green(second: dict) -> None:
     level = with_difference(second, -0.004, 0.001, 0.006, margin=0.005)
-    told = outcome(level)
-    assert (told["word"], told["look"]) == ("promoted: not worse by more than 0.005", "even")
+    reported = outcome(level)
+    assert (reported["word"], reported["look"]) == ("promoted: not worse by more than 0.005", "even")
     for text in (page(level), markdown(level)):
         assert "No significant difference" not in text
         assert "not worse" in text
@@ -137,7 +137,7 @@ def test_a_first_version_replaces_nothing_and_its_report_speaks_of_no_before(fir
 
 
 def test_a_guardrail_that_was_not_checked_says_so_in_a_column_with_a_heading(second: dict) -> None:
-    assert next(rail["verdict"] for rail in second["verdict"]["guardrails"] if rail["name"] == "drift") == "told"
+    assert next(rail["verdict"] for rail in second["verdict"]["guardrails"] if rail["name"] == "drift") == "noted"
     text = markdown(second)
     assert "| asked | verdict | found |" in text
     assert re.search(r"^\| drift \| not checked \|", text, re.M)

@@ -66,7 +66,13 @@ def run(project: Path, *options: str) -> int:
     return execute(["run", str(project / "rankmill.toml"), "--registry", str(project / "registry"), *options])
 
 
-OF_THE_RUN = {"lease", "digests.json", "last_run.json", "last_success.json", "log.jsonl"}  # told of itself, with times
+OF_THE_RUN = {
+    "lease",
+    "digests.json",
+    "last_run.json",
+    "last_success.json",
+    "log.jsonl",
+}  # printed about itself, with times
 
 
 def files_of(folder: Path) -> dict[str, str]:

@@ -74,9 +74,9 @@ def test_nothing_is_done_where_nothing_has_changed(project: Path) -> None:
     assert outcome(events) == ("unchanged", 0)
     assert [event["stage"] for event in of("stage_skipped", events)] == list(WITHOUT_CLICKS)
     assert files_of(project) == before
-    told = json.loads((project / "out" / "last_success.json").read_text())
-    assert told == json.loads((project / "out" / "last_run.json").read_text())
-    assert (told["outcome"], told["exit_code"]) == ("unchanged", 0)
+    reported = json.loads((project / "out" / "last_success.json").read_text())
+    assert reported == json.loads((project / "out" / "last_run.json").read_text())
+    assert (reported["outcome"], reported["exit_code"]) == ("unchanged", 0)
 
 
 def test_a_touched_file_has_not_changed_and_the_same_data_from_other_bytes_are_not_learnt_again(project: Path) -> None:
@@ -294,7 +294,7 @@ def test_a_record_of_another_stage_or_a_damaged_one_is_none(project: Path) -> No
     assert again(project)[0] == ["bin", "train"]
 
 
-def test_differences_are_told_by_name() -> None:
+def test_differences_are_reported_by_name() -> None:
     assert differences({"code": "a"}, {"code": "b"}) == "the code has changed"
     many = {f"sources {name}": "1" for name in "abcdef"}
     assert differences({}, many) == "sources a is new, sources b is new, sources c is new and 3 more"

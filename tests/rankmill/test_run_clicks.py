@@ -161,7 +161,7 @@ def test_mistakes_are_found_before_the_run(tmp_path: Path, capsys) -> None:
 def test_the_gate_asks_the_clicks_of_the_log_too(done: Path, capsys) -> None:
     rails = {row["name"]: row for row in json.loads((done / "work/gate.json").read_text())["guardrails"]}
     found = rails["clicks, against web-naive@1"]
-    assert found["verdict"] in {"passed", "failed", "told"}
+    assert found["verdict"] in {"passed", "failed", "noted"}
     low, high = found["value"]["interval"]
     assert low <= found["value"]["difference"] <= high
     assert found["value"]["effective_clicks"] > 0
@@ -179,7 +179,7 @@ def test_the_gate_asks_the_clicks_of_the_log_too(done: Path, capsys) -> None:
     log.write_parquet(done / "others.parquet")
     execute([*gate, "--alias", "others", "--log", str(done / "others.parquet"), *model])
     again = {row["name"]: row for row in json.loads(capsys.readouterr().out)["report"]["guardrails"]}
-    assert again["clicks, against web-naive@1"]["verdict"] == "told"
+    assert again["clicks, against web-naive@1"]["verdict"] == "noted"
     assert "the log does not say" in again["clicks, against web-naive@1"]["words"]
 
 
@@ -196,9 +196,9 @@ def test_clicks_refuse_only_what_is_worth_significantly_less() -> None:
         "failed",
     ]
     assert not unnamed(judged(-0.1, 0.05).reason, "clicks, against web@1", "-0.1000", "-0.1500 to -0.0500", "500")
-    assert judged(-0.1, 0.05, effective=99.0).verdict == "told"
+    assert judged(-0.1, 0.05, effective=99.0).verdict == "noted"
     refused = clicks_of_log("web@1", OffPolicyDifference(supported=False, estimator="dr", reason="it is too short"))
-    assert (refused.verdict, refused.words) == ("told", "the log does not say: it is too short")
+    assert (refused.verdict, refused.words) == ("noted", "the log does not say: it is too short")
 
 
 def test_a_version_that_is_worse_than_its_naive_model_is_refused(done: Path, tmp_path: Path, capsys) -> None:

@@ -36,7 +36,7 @@ def artefacts(project: Path) -> dict[str, str]:
     return work | blobs
 
 
-def told(project: Path) -> list[tuple[str, int | None]]:
+def reported(project: Path) -> list[tuple[str, int | None]]:
     """What happened in the registry: kinds of entries, with the version."""
     entries = Registry(project / "registry").log("web")
     return [(entry.change.op, getattr(entry.change, "version", None)) for entry in entries]
@@ -65,7 +65,7 @@ def test_dead_between_what_a_stage_makes_and_its_record(tmp_path: Path, monkeypa
     once(killed)
     once(whole)
     assert artefacts(killed) == artefacts(whole)
-    assert told(killed) == told(whole) == [("register", 1), ("gate", 1), ("promote", 1)]
+    assert reported(killed) == reported(whole) == [("register", 1), ("gate", 1), ("promote", 1)]
 
 
 MQ2008 = """
@@ -115,7 +115,7 @@ def test_killed_at_random_moments(tmp_path: Path, test_data: Path, capsys) -> No
     start_up = time.monotonic() - began
     assert process.wait() == 0
     seconds = time.monotonic() - began - start_up
-    expected, story = artefacts(whole), told(whole)
+    expected, story = artefacts(whole), reported(whole)
     assert story == [("register", 1), ("gate", 1), ("promote", 1)]
     draw = random.Random(2008)
     died_at: dict[str, int] = {}
@@ -136,7 +136,7 @@ def test_killed_at_random_moments(tmp_path: Path, test_data: Path, capsys) -> No
         died_at[stage] = died_at.get(stage, 0) + 1
         assert start(killed).wait() == 0, (killed / "err.txt").read_text()
         assert artefacts(killed) == expected
-        assert told(killed) == story
+        assert reported(killed) == story
     began = time.monotonic()
     assert start(killed).wait() == 0
     unchanged = time.monotonic() - began
@@ -159,7 +159,7 @@ def test_stopped_at_random_moments(tmp_path: Path, test_data: Path, kind: signal
     start_up = time.monotonic() - began
     assert process.wait() == 0
     seconds = time.monotonic() - began - start_up
-    expected, story = artefacts(whole), told(whole)
+    expected, story = artefacts(whole), reported(whole)
     draw = random.Random(15)
     for trial in range(3):
         stopped = mq2008_project(tmp_path / f"stopped-{trial}", test_data / "mq2008")
@@ -177,4 +177,4 @@ def test_stopped_at_random_moments(tmp_path: Path, test_data: Path, kind: signal
             assert (stopped / "out" / "lease").read_text() == ""
         assert start(stopped).wait() == 0
         assert artefacts(stopped) == expected
-        assert told(stopped) == story
+        assert reported(stopped) == story

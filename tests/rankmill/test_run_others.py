@@ -41,7 +41,7 @@ def question(project: Path, **asked: Any) -> RunRequest:
     return RunRequest(config=project / "rankmill.toml", registry=project / "registry", **asked)
 
 
-def test_what_is_not_asked_for_any_more_is_not_told_of(project: Path) -> None:
+def test_what_is_not_asked_for_any_more_is_not_reported(project: Path) -> None:
     edit(project, "split = {train = 0.7, valid = 0.15, test = 0.15}\n", "")
     edit(project, GATE, "")
     edit(project, '[rerank]\ncandidates = ["candidates.txt"]\ntop_k = 5\n', "")
@@ -126,7 +126,7 @@ def test_what_can_be_refused_is_refused_before_the_training(
     assert len(Registry(project / "registry").state("web").versions) == 1
 
 
-def test_what_another_version_was_worth_is_not_told_of_this_one(project: Path) -> None:
+def test_what_another_version_was_worth_is_not_reported_of_this_one(project: Path) -> None:
     edit(project, "n_rounds = 12", "n_rounds = 13")
     again(project, choice=StageChoice(last="train"))
     found = results(again(project, choice=StageChoice(first="gate", last="gate"))[1])

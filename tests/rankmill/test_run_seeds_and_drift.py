@@ -1,4 +1,4 @@
-"""A run of several seeds, and one whose data have moved: what is registered, what is told, and with which code it leaves."""
+"""A run of several seeds, and one whose data have moved: what is registered, what is reported, and the exit code."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ def run(project: Path, text: str, capsys: pytest.CaptureFixture[str], *options: 
 def test_seeds_are_kept_and_the_way_to_choose_costs_no_training(project: Path, capsys) -> None:
     code, best, _ = run(project, SEEDS, capsys)
     assert code == 0
-    told = json.loads((project / "out" / "model" / "training.json").read_text())
-    assert [each["seed"] for each in told["seeds"]] == [1, 2]
-    assert told["model"] == best["model"]["version"] == "web@1"
-    chosen = next(each for each in told["seeds"] if each["seed"] == told["chosen"])
+    reported = json.loads((project / "out" / "model" / "training.json").read_text())
+    assert [each["seed"] for each in reported["seeds"]] == [1, 2]
+    assert reported["model"] == best["model"]["version"] == "web@1"
+    chosen = next(each for each in reported["seeds"] if each["seed"] == reported["chosen"])
     assert chosen["sha256"] == best["model"]["sha256"]
     kept = {name: digest for name, digest in files_of(project / "out" / "model").items() if name != "training.json"}
     code, average, err = run(project, SEEDS.replace("seeds =", 'choose = "average"\nseeds ='), capsys)
     assert code == 0
     assert 'choose was "best" and is "average"' in err
-    told = json.loads((project / "out" / "model" / "training.json").read_text())
-    assert (told["chosen"], told["model"]) == (None, "web@2")
-    assert average["model"]["sha256"] not in {each["sha256"] for each in told["seeds"]}
+    reported = json.loads((project / "out" / "model" / "training.json").read_text())
+    assert (reported["chosen"], reported["model"]) == (None, "web@2")
+    assert average["model"]["sha256"] not in {each["sha256"] for each in reported["seeds"]}
     after = files_of(project / "out" / "model")
     assert {name: after[name] for name in kept} == kept
     facts = Registry(project / "registry").resolve("web@2", bare="latest").manifest
@@ -58,7 +58,7 @@ def test_seeds_are_kept_and_the_way_to_choose_costs_no_training(project: Path, c
 
 
 @pytest.mark.slow
-def test_drift_is_told_once_and_rules_over_the_gate(project: Path, capsys) -> None:
+def test_drift_is_reported_once_and_rules_over_the_gate(project: Path, capsys) -> None:
     text = CONFIG + "[drift]\n"  # a dataset is kept for the next run when a run has reached its end
     code, _, err = run(project, text, capsys, *WHOLE)
     assert code == 0
@@ -75,11 +75,11 @@ def test_drift_is_told_once_and_rules_over_the_gate(project: Path, capsys) -> No
     assert not unnamed(err.splitlines()[-1], "drifted", "f1")
     assert json.loads((project / "out" / "drift.json").read_text())["alarms"] == ["f1"]
     code, report, _ = run(project, worse, capsys, *WHOLE)
-    assert code == 11  # of the drift was told; the version still stands before the gate
+    assert code == 11  # the drift was reported; the version still stands before the gate
     assert report["drift"]["alarms"] == ["f1"]
 
 
-def test_drift_ends_the_run_before_the_training_where_it_is_told_to(project: Path, capsys) -> None:
+def test_drift_ends_the_run_before_the_training_where_it_is_asked_to(project: Path, capsys) -> None:
     text = CONFIG + "[drift]\nstop = true\n"
     assert run(project, text, capsys, *WHOLE)[0] == 0
     for path in project.glob("judgments/*.txt"):

@@ -147,7 +147,7 @@ class Simulated:
         self.end(len(self.started), -signal.SIGKILL)
 
 
-class Told:
+class Reported:
     def __init__(self) -> None:
         self.lines: list[str] = []
 
@@ -158,40 +158,40 @@ class Told:
         return [line for line in self.lines if words in line]
 
 
-def keep(world: Simulated, line: str = NIGHTLY, **options: Any) -> tuple[int, Told]:
-    told = Told()
+def keep(world: Simulated, line: str = NIGHTLY, **options: Any) -> tuple[int, Reported]:
+    reported = Reported()
     at_start = options.pop("at_start", False)
-    keeper = Scheduler(Ticks(line), lambda day: ["run", "--date", str(day)], world, told, **options)
-    return keeper.keep(at_start=at_start), told
+    keeper = Scheduler(Ticks(line), lambda day: ["run", "--date", str(day)], world, reported, **options)
+    return keeper.keep(at_start=at_start), reported
 
 
 def test_a_run_begins_at_every_moment_with_its_date_and_the_clock_is_read_every_minute() -> None:
     world = Simulated(EVENING, EVENING + 3 * DAY)
-    code, told = keep(world)
+    code, reported = keep(world)
     assert code == 143
     assert [moment.isoformat() for moment, _ in world.started] == [
         f"2026-11-{day}T02:00:00+00:00" for day in (21, 22, 23)
     ]
     assert [arguments[-1] for _, arguments in world.started] == ["2026-11-21", "2026-11-22", "2026-11-23"]
-    assert told.of("ended with") == [
+    assert reported.of("ended with") == [
         f"run of 2026-11-{day} ended with exit code 0: success, or nothing to do after 20 min" for day in (21, 22, 23)
     ]
-    assert told.lines[0] == "next run at 2026-11-21 02:00+00:00"
-    assert told.lines[-1] == "SIGTERM: no run is in progress; exiting"
+    assert reported.lines[0] == "next run at 2026-11-21 02:00+00:00"
+    assert reported.lines[-1] == "SIGTERM: no run is in progress; exiting"
 
 
 def test_a_moment_that_comes_while_a_run_is_under_way_is_skipped_and_said() -> None:
     world = Simulated(EVENING, EVENING + 4 * DAY)
     lasting = iter([26 * HOUR, HOUR, HOUR])
     world.takes = lambda: (next(lasting), 0)
-    _, told = keep(world)
+    _, reported = keep(world)
     assert [arguments[-1] for _, arguments in world.started] == ["2026-11-21", "2026-11-23", "2026-11-24"]
-    assert told.of("still in progress") == [
+    assert reported.of("still in progress") == [
         "skipped 2026-11-22 02:00+00:00: the run of 2026-11-21 02:00+00:00 is still in progress"
     ]
 
 
-def test_however_a_run_ends_it_is_told_and_the_next_one_begins() -> None:
+def test_however_a_run_ends_it_is_reported_and_the_next_one_begins() -> None:
     ends = {
         75: "75: locked or in conflict: try again",
         11: "11: gate not passed: registered, not promoted",
@@ -201,8 +201,8 @@ def test_however_a_run_ends_it_is_told_and_the_next_one_begins() -> None:
     }
     world, codes = Simulated(EVENING, EVENING + len(ends) * DAY), iter(ends)
     world.takes = lambda: (HOUR, next(codes))
-    _, told = keep(world)
-    for words, line in zip(ends.values(), told.of("ended with"), strict=True):
+    _, reported = keep(world)
+    for words, line in zip(ends.values(), reported.of("ended with"), strict=True):
         assert words in line
 
 
@@ -213,27 +213,27 @@ def test_a_run_that_cannot_begin_does_not_end_the_schedule() -> None:
         raise OSError(12, "Cannot allocate memory")
 
     world.start = refuse  # type: ignore[method-assign]
-    code, told = keep(world)
+    code, reported = keep(world)
     assert code == 143
-    assert len(told.of("could not start")) == 2
+    assert len(reported.of("could not start")) == 2
 
 
 def test_after_a_sleep_the_last_moment_that_was_missed_is_made_up_for_once() -> None:
     world = Simulated(EVENING, EVENING + HOUR * 8)
     world.at(HOUR, lambda: world.jump(3 * DAY + 6 * HOUR))  # asleep from 23:00 on the 20th to 05:00 on the 24th
-    _, told = keep(world)
+    _, reported = keep(world)
     assert [arguments[-1] for _, arguments in world.started] == ["2026-11-24"]
-    assert told.of("scheduled times before") == ["skipped 3 scheduled times before 2026-11-24 02:00+00:00"]
-    assert told.of(" starts")[0].startswith("run of 2026-11-24 starts, 3 h late")
+    assert reported.of("scheduled times before") == ["skipped 3 scheduled times before 2026-11-24 02:00+00:00"]
+    assert reported.of(" starts")[0].startswith("run of 2026-11-24 starts, 3 h late")
 
 
 def test_a_clock_that_was_far_ahead_and_is_put_right_does_not_stop_the_runs() -> None:
     world = Simulated(EVENING, EVENING + 2 * DAY)
     world.jump(4000 * DAY)
     world.at(timedelta(minutes=10), lambda: world.jump(-4000 * DAY))
-    _, told = keep(world)
+    _, reported = keep(world)
     assert [arguments[-1] for _, arguments in world.started] == ["2026-11-21", "2026-11-22"]
-    assert told.of("set back") == ["the clock was set back by 3999 d 23 h"]
+    assert reported.of("set back") == ["the clock was set back by 3999 d 23 h"]
 
 
 @settings(max_examples=30, deadline=None)
@@ -249,9 +249,9 @@ def test_on_any_clock_runs_never_overlap_and_none_begins_before_its_moment(
     for after, by in jumps:
         world.at(after * HOUR, lambda by=by: world.jump(by * HOUR))  # type: ignore[misc]
     world.takes = lambda: (lasting[len(world.started) % len(lasting)] * HOUR, 0)
-    code, told = keep(world, "0 */3 * * *", delay=jitter * HOUR)
+    code, reported = keep(world, "0 */3 * * *", delay=jitter * HOUR)
     assert code == 143
-    assert len(told.of(" starts")) == len(world.started)
+    assert len(reported.of(" starts")) == len(world.started)
     ticks = Ticks("0 */3 * * *")
     begun = [ticks.latest(moment - jitter * HOUR) for moment, _ in world.started]
     assert [str(ticks.date(tick)) for tick in begun] == [arguments[-1] for _, arguments in world.started]
@@ -281,22 +281,22 @@ def test_a_signal_reaches_the_run_which_may_end_in_peace(signum: int) -> None:
     world = Simulated(EVENING, EVENING + 4 * HOUR + timedelta(minutes=3))
     world.happening.clear()
     world.at(4 * HOUR + timedelta(minutes=3), lambda: world.came.append(signum))
-    code, told = keep(world)
+    code, reported = keep(world)
     assert code == 128 + signum
     assert world.sent == [signum]
     assert not world.killed
-    assert f"ended with exit code {128 + signum}" in told.of("ended with")[0]
+    assert f"ended with exit code {128 + signum}" in reported.of("ended with")[0]
 
 
-@pytest.mark.parametrize("again", [False, True], ids=["out of time", "told twice"])
+@pytest.mark.parametrize("again", [False, True], ids=["out of time", "asked twice"])
 def test_a_run_that_does_not_end_is_killed_when_its_time_is_over_or_the_signal_comes_again(again: bool) -> None:
     begun = 4 * HOUR + timedelta(minutes=3)
     world = Simulated(EVENING, EVENING + begun)
     world.stops_after = None
     if again:
         world.at(begun + timedelta(seconds=2), lambda: world.came.append(signal.SIGTERM))
-    code, told = keep(world, grace=timedelta(seconds=30))
+    code, reported = keep(world, grace=timedelta(seconds=30))
     assert code == 143
     assert world.killed
-    assert told.of("in time: killed") == ["the run did not end in time: killed"]
+    assert reported.of("in time: killed") == ["the run did not end in time: killed"]
     assert world.passed_seconds == begun.total_seconds() + (2 if again else 30)

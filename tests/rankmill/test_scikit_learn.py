@@ -76,12 +76,12 @@ def test_queries_are_routed_and_weights_if_they_are_asked_for(arrays):
     search.fit(X, y, groups=qid, qid=qid, sample_weight=weights)
     assert search.best_score_ == pytest.approx(max(np.mean(by_hand(arrays, weights, max_leaves=n)) for n in (2, 5)))
     assert search.score(X, y, qid=qid) == search.best_estimator_.score(X, y, qid=qid)
-    told = cross_validate(
+    reported = cross_validate(
         small().set_fit_request(qid="query").set_score_request(qid="query"), X, y, cv=FOLDS,
         params={"query": qid, "groups": qid}, return_train_score=True, error_score="raise",
     )  # fmt: skip
-    assert told["test_score"].tolist() == by_hand(arrays)
-    assert np.isfinite(told["train_score"]).all()
+    assert reported["test_score"].tolist() == by_hand(arrays)
+    assert np.isfinite(reported["train_score"]).all()
     with pytest.raises(UnsetMetadataPassedError, match="sample_weight"):
         GridSearchCV(small(), {}, cv=FOLDS).fit(X, y, groups=qid, qid=qid, sample_weight=weights)
 

@@ -119,13 +119,13 @@ def test_no_command_prints_what_would_be_hidden(work, monkeypatch, capfd):
     done = 0
     for command in COMMANDS:
         code = execute(command)
-        told = capfd.readouterr()
-        for text in (told.out, told.err):
+        reported = capfd.readouterr()
+        for text in (reported.out, reported.err):
             assert not HIDDEN.search(text), (command, text)
-        assert "Traceback" not in told.err, told.err
+        assert "Traceback" not in reported.err, reported.err
         if "--json" in command:
-            assert code == 0, told.err
-            assert json.loads(told.out)
+            assert code == 0, reported.err
+            assert json.loads(reported.out)
         done += code == 0
     assert done >= 22  # the others are mistakes
     for page in (*(work / "report").glob("*.html"), *(work / "report").glob("*.md")):

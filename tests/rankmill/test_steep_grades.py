@@ -31,17 +31,17 @@ def table(tmp_path, monkeypatch):
 
 
 def said(*arguments):
-    told = CliRunner().invoke(app, [*map(str, arguments)])
-    assert told.exit_code == 0, told.output
-    return " ".join(told.output.split())
+    reported = CliRunner().invoke(app, [*map(str, arguments)])
+    assert reported.exit_code == 0, reported.output
+    return " ".join(reported.output.split())
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("table")
 def test_every_command_that_gains_says_it_and_the_cure_works():
     ingest = ["data", "ingest", "rows.csv", "--ignore", "score", "-o"]
-    told = said(*ingest, "steep.dataset")
-    assert re.search(REMARK, told)
+    reported = said(*ingest, "steep.dataset")
+    assert re.search(REMARK, reported)
     said("data", "bin", "steep.dataset")
     train = ["train", "steep.dataset", "--name", "web", "--n-rounds", 3]
     assert re.search(REMARK, said(*train))
@@ -59,7 +59,7 @@ def test_every_command_that_gains_says_it_and_the_cure_works():
     assert re.search(REMARK, said(*evaluate))
     for other in (["--gain", "linear"], ["--metric", "map"]):
         assert "times as much" not in said(*evaluate[: 4 if other[0] == "--gain" else 2], *other)
-    cure = re.search(CURE, told)[1]
+    cure = re.search(CURE, reported)[1]
     assert "times as much" not in said(*ingest, "mapped.dataset", "--grades", cure)
 
 

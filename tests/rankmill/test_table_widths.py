@@ -1,4 +1,4 @@
-"""What commands print fits the terminal; nothing that is told in a wide one is lost in a narrow one."""
+"""What commands print fits the terminal; nothing that is printed in a wide one is lost in a narrow one."""
 
 from __future__ import annotations
 

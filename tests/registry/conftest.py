@@ -51,7 +51,7 @@ class OpenRegistry(Registry):
 
 @pytest.fixture
 def brisk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Do not pause before trying again, and let nobody wait for one that was told to stop in between."""
+    """Do not pause before trying again, and let nobody wait for one that was asked to stop in between."""
     monkeypatch.setattr(commit_log, "LONGEST_PAUSE", 0.0)
     for member in vars(Version).values():
         if isinstance(member, cached_property) and hasattr(member, "lock"):  # up to Python 3.11: one for all objects

@@ -57,9 +57,9 @@ def play(registry: Registry, steps: list[Step], name: str = "web") -> None:
 
 
 def seen(root: Location) -> dict[str, Any]:
-    """Everything that a reader is told."""
+    """Everything that a reader returns."""
     registry = Registry(root)
-    told: dict[str, Any] = {
+    reported: dict[str, Any] = {
         name: {
             "log": [entry.digest for entry in registry.log(name)],
             "versions": [
@@ -77,7 +77,7 @@ def seen(root: Location) -> dict[str, Any]:
         }
         for name in registry.names()
     }
-    for name, model in told.items():
+    for name, model in reported.items():
         for version, row in zip(registry.versions(name), model["versions"], strict=True):
             further = {
                 "tags": version.tags,
@@ -86,4 +86,4 @@ def seen(root: Location) -> dict[str, Any]:
                 "swept": version.swept_in,
             }
             row |= {key: value for key, value in further.items() if value}
-    return told
+    return reported

@@ -30,7 +30,7 @@ class Killed(BaseException):
 
 
 class Writer:
-    """One process at work on a machine, which makes its next call on the disk when it is told to and not before."""
+    """One process at work on a machine, which makes its next call on the disk when it is asked to and not before."""
 
     def __init__(
         self,

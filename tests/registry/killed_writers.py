@@ -55,12 +55,12 @@ def collect(registry: Registry, chance: random.Random, reason: str) -> None:
     registry.gc(rules=RULES)
 
 
-def write(root: Path, told: Path, work: Write, seed: int) -> None:
+def write(root: Path, reported: Path, work: Write, seed: int) -> None:
     """Commit, and write down what was acknowledged, until somebody kills this process."""
     chance, registry = random.Random(seed), Registry(root)
-    descriptor = os.open(told, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    descriptor = os.open(reported, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     for step in itertools.count():
-        reason = f"{told.stem} {step}"
+        reason = f"{reported.stem} {step}"
         try:
             entry = work(registry, chance, reason)
         except (ConflictError, UnknownModel):
@@ -84,14 +84,16 @@ def born(work: Callable[[], None]) -> int:
     return pid
 
 
-def main(root: Path, told: Path, seconds: float, promoters: int, registrars: int, collectors: int, seed: int) -> None:
+def main(
+    root: Path, reported: Path, seconds: float, promoters: int, registrars: int, collectors: int, seed: int
+) -> None:
     """Let them work, kill one at random again and again, and print what was seen."""
     chance, born_so_far = random.Random(seed), itertools.count(1)
     registry = Registry(root)
 
     def another(work: Write) -> int:
         number = next(born_so_far)
-        return born(lambda: write(root, told / f"writer {number}.jsonl", work, seed * 10**6 + number))
+        return born(lambda: write(root, reported / f"writer {number}.jsonl", work, seed * 10**6 + number))
 
     works: list[Write] = [promote] * promoters + [register] * registrars + [collect] * collectors
     alive = {another(work): work for work in works}

@@ -115,7 +115,7 @@ class Machine:
         self.root = Folder()
         self.renames: list[Rename] = []
         self.now = time.time() // 1.0 - BEHIND
-        """What the clock says that dates files; it moves when it is told to."""
+        """What the clock says that dates files; it moves when it is asked to."""
         self.root.names["srv"] = Folder()
 
     def copy(self) -> Machine:

@@ -219,8 +219,8 @@ def history(changes: list[Any], blobs: dict[str, bytes], **words: Any) -> bytes:
     entries: list[bytes] = []
     before = GENESIS
     for number, change in enumerate(changes, start=1):
-        told = {"actor": "a", "host": "h", "reason": "", "time": "2026-05-09T07:35:25.000Z", "txid": "t"} | words
-        entry = Entry.model_construct(number=number, prev=before, change=change, **told)
+        reported = {"actor": "a", "host": "h", "reason": "", "time": "2026-05-09T07:35:25.000Z", "txid": "t"} | words
+        entry = Entry.model_construct(number=number, prev=before, change=change, **reported)
         entries.append(entry.to_bytes())
         before = entry.digest
     parts = [(f"log/{number:020d}.json", entry) for number, entry in enumerate(entries, start=1)]

@@ -79,8 +79,8 @@ def test_export_import_export_gives_the_same_bytes_and_importing_twice_is_import
 
 
 def test_a_bundle_is_a_plain_tar(web: Registry, tmp_path: Path) -> None:
-    told = as_json(web.export("web", tmp_path / "web.tar"))
-    assert told == {
+    reported = as_json(web.export("web", tmp_path / "web.tar"))
+    assert reported == {
         "bundle": str(tmp_path / "web.tar"),
         "kind": "history",
         "name": "web",
@@ -183,7 +183,7 @@ def test_what_is_damaged_is_not_exported(web: Registry, tmp_path: Path) -> None:
     assert not [p for p in tmp_path.iterdir() if p.is_file()]
 
 
-def test_a_file_is_replaced_only_when_told_and_in_one_step(
+def test_a_file_is_replaced_only_when_asked_and_in_one_step(
     web: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "web.tar"
@@ -321,15 +321,17 @@ def test_what_a_log_takes_a_bundle_takes(registry: Registry, other: Registry, tm
     assert other.log("web") == registry.log("web")
 
 
-@pytest.mark.parametrize(("code", "told"), [(errno.ENOSPC, ("disk", "full")), (errno.EACCES, ("nothing", "written"))])
+@pytest.mark.parametrize(
+    ("code", "reported"), [(errno.ENOSPC, ("disk", "full")), (errno.EACCES, ("nothing", "written"))]
+)
 def test_an_export_names_the_folder_that_takes_no_file(
-    web: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, told: str
+    web: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, reported: str
 ) -> None:
     def refuse(*_: object) -> int:
         raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr(tarfile.TarFile, "addfile", refuse)
-    with refused(OSError, told) as caught:
+    with refused(OSError, reported) as caught:
         web.export("web", tmp_path / "web.tar")
     assert caught.value.filename == str(tmp_path)
     assert not [path for path in tmp_path.iterdir() if path.is_file()]

@@ -171,10 +171,10 @@ def test_export_and_import(web: Registry, tmp_path: Path) -> None:
     assert "3 versions, 7 entries of the log, 2" in said
     with refused(PromotionRefused, "web.tar", "production", "version 3", "--move-aliases"):
         there("import", tar)
-    told = there("import", tar, "--move-aliases").splitlines()
-    assert told[0] == "imported web as web: 7 new entries of 7"
-    assert told[-1] == "web: promoted version 1 to shadow (not set before)"
-    assert "web: promoted version 3 to production (before: 2)" in told
+    reported = there("import", tar, "--move-aliases").splitlines()
+    assert reported[0] == "imported web as web: 7 new entries of 7"
+    assert reported[-1] == "web: promoted version 1 to shadow (not set before)"
+    assert "web: promoted version 3 to production (before: 2)" in reported
     assert there("import", tar) == "nothing to do: web exists here as web\n"
     assert there("list").count("web") == 1
     assert there.json("export", "web", "-o", tar, "--overwrite")["head"] == web.log("web")[-1].digest

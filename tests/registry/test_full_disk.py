@@ -100,22 +100,22 @@ while True:
         break
     n += 1
 free = os.statvfs(mount)
-told = {"blocks": free.f_bavail, "files": free.f_favail}
+reported = {"blocks": free.f_bavail, "files": free.f_favail}
 try:
     Registry(mount / "r").register("web", bytes(5000), manifest=FACTS)
 except OSError as error:
-    told["register"] = str(error)
+    reported["register"] = str(error)
 try:
     Registry(mount / "r").rollback("web")
 except OSError as error:
-    told["rollback"] = str(error)
+    reported["rollback"] = str(error)
 (mount / "filler").unlink()
 (mount / "file0").unlink()  # here a second name takes a file, too
-told["again"] = Registry(mount / "r").rollback("web").number
-told["production"] = Registry(mount / "r").resolve("web", bare="production").number
-told["ok"] = Registry(mount / "r").verify().ok
-told["tmp"] = os.listdir(mount / "r" / "tmp")
-print(json.dumps(told))
+reported["again"] = Registry(mount / "r").rollback("web").number
+reported["production"] = Registry(mount / "r").resolve("web", bare="production").number
+reported["ok"] = Registry(mount / "r").verify().ok
+reported["tmp"] = os.listdir(mount / "r" / "tmp")
+print(json.dumps(reported))
 """
 
 
@@ -127,8 +127,8 @@ def test_on_a_real_disk_with_no_block_and_no_file_free(tmp_path: Path) -> None:
     if "unshare failed" in done.stderr or "mount: " in done.stderr:
         pytest.skip(f"no mounting here: {done.stderr.splitlines()[-1]}")
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert (told["blocks"], told["files"]) == (0, 0)
-    assert "the disk is full" in told["register"]
-    assert "the disk is full" in told["rollback"]
-    assert (told["again"], told["production"], told["ok"], told["tmp"]) == (5, 1, True, [])
+    reported = json.loads(done.stdout)
+    assert (reported["blocks"], reported["files"]) == (0, 0)
+    assert "the disk is full" in reported["register"]
+    assert "the disk is full" in reported["rollback"]
+    assert (reported["again"], reported["production"], reported["ok"], reported["tmp"]) == (5, 1, True, [])

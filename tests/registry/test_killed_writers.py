@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def survive(
-    root: Path, told: Path, seconds: float, *, promoters: int, registrars: int, collectors: int = 0, seed: int
+    root: Path, reported: Path, seconds: float, *, promoters: int, registrars: int, collectors: int = 0, seed: int
 ) -> str:
     """Let writers work and be killed for so long, check what is left, and tell how it went."""
     registry = Registry(root)
@@ -29,14 +29,14 @@ def survive(
         for alias in ALIASES:  # so that there is something to go back to
             registry.promote(NAME, number, alias=alias)
     before = len(registry.log(NAME))
-    told.mkdir()
-    arguments = [str(root), str(told), str(seconds), *map(str, [promoters, registrars, collectors, seed])]
+    reported.mkdir()
+    arguments = [str(root), str(reported), str(seconds), *map(str, [promoters, registrars, collectors, seed])]
     command = [sys.executable, "-m", "tests.registry.killed_writers", *arguments]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=seconds * 3 + LIMIT, check=False)
     assert run.returncode == 0, run.stderr
     facts = json.loads(run.stdout)
     log = Registry(root).log(NAME)
-    acknowledged = check(root, told)
+    acknowledged = check(root, reported)
     commits = len(log) - before
     swept = len(registry.state(NAME).swept)
     return (
@@ -45,7 +45,7 @@ def survive(
     )
 
 
-def check(root: Path, told: Path) -> int:
+def check(root: Path, reported: Path) -> int:
     """Hold what was acknowledged against the log; the number of acknowledgements."""
     registry = Registry(root)
     assert registry.verify().ok  # every move left from where the alias was, every blob is whole
@@ -53,7 +53,7 @@ def check(root: Path, told: Path) -> int:
     reasons = Counter(entry.reason for entry in log if entry.change.op not in {"mark", "sweep"} and entry.reason)
     assert not [reason for reason, times in reasons.items() if times > 1], "committed twice"
     acknowledged = 0
-    for path in sorted(told.iterdir()):
+    for path in sorted(reported.iterdir()):
         for text in path.read_bytes().splitlines(keepends=True):
             if not text.endswith(b"\n"):
                 continue  # killed while it wrote this down
@@ -74,14 +74,14 @@ def check(root: Path, told: Path) -> int:
 
 
 def test_writers_that_are_killed_lose_nothing(tmp_path: Path) -> None:
-    print(survive(tmp_path / "registry", tmp_path / "told", 1.5, promoters=3, registrars=1, collectors=1, seed=1))
+    print(survive(tmp_path / "registry", tmp_path / "reported", 1.5, promoters=3, registrars=1, collectors=1, seed=1))
 
 
 @pytest.mark.slow
 def test_sixteen_promoters_and_four_registrars_are_killed_for_a_minute(tmp_path: Path) -> None:
-    print(survive(tmp_path / "registry", tmp_path / "told", 60, promoters=16, registrars=4, seed=2))
+    print(survive(tmp_path / "registry", tmp_path / "reported", 60, promoters=16, registrars=4, seed=2))
 
 
 @pytest.mark.slow
 def test_collectors_beside_them_take_nothing_away(tmp_path: Path) -> None:
-    print(survive(tmp_path / "registry", tmp_path / "told", 20, promoters=4, registrars=4, collectors=2, seed=3))
+    print(survive(tmp_path / "registry", tmp_path / "reported", 20, promoters=4, registrars=4, collectors=2, seed=3))

@@ -107,13 +107,13 @@ def test_an_operation_of_a_later_version_is_named_and_other_spellings_are_refuse
     path = files(web, "models")[-1]
     body = path.read_bytes()[len(b'{"entry":') : -len(b',"sha256":""}\n') - 64]
 
-    def told_under_a_right_digest(body: bytes, *facts: str) -> None:
+    def refused_under_a_right_digest(body: bytes, *facts: str) -> None:
         rewrite(path, b'{"entry":%b,"sha256":"%b"}\n' % (body, hashlib.sha256(body).hexdigest().encode()))
         with refused(IntegrityError, "00000000000000000007.json", *facts):
             web.log("web")
 
-    told_under_a_right_digest(body.replace(b'"promote"', b'"crown"'), "'crown'")
-    told_under_a_right_digest(body.replace(b'"host":', b'"host": '), "changed")
+    refused_under_a_right_digest(body.replace(b'"promote"', b'"crown"'), "'crown'")
+    refused_under_a_right_digest(body.replace(b'"host":', b'"host": '), "changed")
 
 
 GOLDEN = (

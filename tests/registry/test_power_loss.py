@@ -50,12 +50,12 @@ class Writers(RuleBasedStateMachine):
         self.changed = False
 
     def _begin(self, slot: int, name: str, work: Callable[[Registry, str], Entry | None]) -> None:
-        """Let a new process do this, as far as its first call; whoever was there before is killed."""
+        """Let a new process do this, as far as its first call; the process that was there before is killed."""
         self._kill(slot)
         self.reasons += 1
         reason = f"operation {self.reasons}"
 
-        def told(registry: Registry) -> None:
+        def reported(registry: Registry) -> None:
             try:
                 entry = work(registry, reason)
                 if entry is not None:
@@ -63,7 +63,7 @@ class Writers(RuleBasedStateMachine):
             except (ConflictError, UnknownModel):
                 self.witness.refused.add(reason)
 
-        self.writers[slot] = Writer(self.machine, told)
+        self.writers[slot] = Writer(self.machine, reported)
 
     def _end(self, slot: int) -> None:
         writer = self.writers.pop(slot)
@@ -239,7 +239,7 @@ class Host:
                 self.witness.saw("web", entry)
                 later = truth(self.machine)[entry.number : before] if hasattr(entry.change, "alias") else []
                 moved = [other for other in later if getattr(other.change, "alias", None) == alias]
-                assert not moved, f"was told that {entry} stands, after {moved}"
+                assert not moved, f"was answered that {entry} stands, after {moved}"
 
         def move(registry: Registry) -> Entry:
             if way < 0.7:

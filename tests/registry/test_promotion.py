@@ -38,7 +38,7 @@ def test_a_second_rollback_needs_a_version_and_never_brings_back_what_was_taken_
     with refused(InputError, "web@production", "version 2", "--to", "entry 8", "version 1"):
         web.rollback("web")
     assert web.log("web") == entries
-    entry = web.rollback("web", to=3)  # whoever wants it says so
+    entry = web.rollback("web", to=3)  # an option asks for it
     assert production(web) == 3
     assert web.rollback("web", to=3) == entry == web.log("web")[-1]
 

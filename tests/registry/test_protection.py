@@ -78,7 +78,7 @@ FORGED = {
 def test_a_gate_whose_report_says_otherwise_promotes_nothing_here_and_is_not_imported(
     guarded: Registry, tmp_path: Path
 ) -> None:
-    """Whoever writes a log anew makes all digests fit; the report and the entry must still speak of the same thing."""
+    """Somebody who writes a log anew makes all digests fit; the report and the entry must still speak of the same thing."""
     for lie in FORGED.values():
         gate(guarded, 1, report=honest(guarded, 1) | lie)
         with refused(PromotionRefused, "report of the gate", "web@1"):
@@ -104,7 +104,7 @@ def test_the_report_of_another_version_is_none_and_a_lost_one_too(guarded: Regis
 
 
 @pytest.mark.parametrize("act", ["force", "promote", "unset", "open", "rollback"])
-def test_a_bundle_moves_no_protected_alias_unless_told_to(guarded: Registry, tmp_path: Path, act: str) -> None:
+def test_a_bundle_moves_no_protected_alias_unless_asked_to(guarded: Registry, tmp_path: Path, act: str) -> None:
     other, tar = Registry(tmp_path / "other", disk=QuickDisk()), tmp_path / "web.tar"
     gate(guarded, 1, report=honest(guarded, 1))
     guarded.export("web", tar)

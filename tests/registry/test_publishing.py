@@ -106,7 +106,7 @@ def test_another_file_system_below_the_root_is_named(web: Registry) -> None:
 
 
 class SeenLate(QuickDisk):
-    """The name is taken, and whoever looks at once does not see by what (NFS)."""
+    """The name is taken, and a reader that looks at once does not see by what (NFS)."""
 
     hidden = True
 
@@ -159,7 +159,7 @@ def init(root: Path, *words: str) -> str:
     return result.stdout
 
 
-def told(root: Path, *words: str) -> dict[str, object]:
+def reported(root: Path, *words: str) -> dict[str, object]:
     answer: dict[str, object] = json.loads(init(root, *words, "--json"))
     return answer
 
@@ -179,9 +179,9 @@ def test_it_makes_a_registry_once(
 ) -> None:
     root = tmp_path / "a" / "b"
     expected = {"registry": str(root), "made": True, "format": 4, "protected": protected}
-    assert told(root, *words) == expected
+    assert reported(root, *words) == expected
     before = (root / "FORMAT.json").stat()
-    assert told(root, *words) == told(root) == told(root, *words) | {"made": False}
+    assert reported(root, *words) == reported(root) == reported(root, *words) | {"made": False}
     assert (root / "FORMAT.json").stat() == before
     assert sorted(path.name for path in root.rglob("*")) == ["FORMAT.json", "tmp"]
     assert Registry(root).names() == []

@@ -122,7 +122,7 @@ def test_a_promotion_overtaken_is_decided_anew(web: Registry, monkeypatch: pytes
     assert (entry.number, entry.change.model_dump()["previous"]) == (9, 2)
 
 
-def test_whoever_never_wins_gives_up_with_a_conflict(web: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_writer_that_never_wins_gives_up_with_a_conflict(web: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(web._store.storage, "put_new", lambda target, data: False)
     monkeypatch.setattr(commit_log, "LONGEST_PAUSE", 0.0)
     with refused(ConflictError, "concurrent", "again"):

@@ -1,4 +1,4 @@
-"""Where nothing can be written everything can be looked at and used, and whoever wants to write gets one clear line."""
+"""Where nothing can be written everything can be looked at and used, and a writer gets one clear line."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def run(*words):
     with contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(stderr):
         code = execute([*words, *([] if "rerank" in words else ["--registry", root])])
     return [code, stdout.getvalue(), stderr.getvalue()]
-told = {
+reported = {
     "list": run("models", "list"),
     "list web": run("models", "list", "web"),
     "show": run("models", "show", "web@1"),
@@ -56,10 +56,10 @@ for name, work in {
 }.items():
     try:
         work(Registry(root))
-        told[name] = [0, "", ""]
+        reported[name] = [0, "", ""]
     except OSError as error:
-        told[name] = [74, "", f"rankmill: {error.filename}: {error.strerror}\\n"]
-print(json.dumps(told))
+        reported[name] = [74, "", f"rankmill: {error.filename}: {error.strerror}\\n"]
+print(json.dumps(reported))
 """
 READING = ["list", "list web", "show", "log", "verify", "rerank", "promote what stands"]
 
@@ -76,7 +76,9 @@ def used(tmp_path: Path) -> Registry:
     return registry
 
 
-def told_by(prefix: list[str], used: Registry, prepare: Callable[[], object] | None = None) -> dict[str, list[object]]:
+def reported_by(
+    prefix: list[str], used: Registry, prepare: Callable[[], object] | None = None
+) -> dict[str, list[object]]:
     """What every command says of the registry in a process of its own."""
     candidates, out = used.root.parent / "candidates.txt", used.root.parent / "ranked"
     write_letor(candidates, random_candidates(1))
@@ -85,12 +87,12 @@ def told_by(prefix: list[str], used: Registry, prepare: Callable[[], object] | N
     if "unshare failed" in done.stderr or "mount: " in done.stderr:
         pytest.skip(f"no mounting here: {done.stderr.splitlines()[-1]}")
     assert done.returncode == 0, done.stderr
-    told: dict[str, list[object]] = json.loads(done.stdout.splitlines()[-1])
-    return told
+    reported: dict[str, list[object]] = json.loads(done.stdout.splitlines()[-1])
+    return reported
 
 
-def check(told: dict[str, list[object]]) -> None:
-    for name, (code, stdout, stderr) in told.items():
+def check(reported: dict[str, list[object]]) -> None:
+    for name, (code, stdout, stderr) in reported.items():
         if name in READING:
             assert code == 0, (name, stderr)
         else:
@@ -124,7 +126,7 @@ def without_overrides() -> None:
 @pytest.mark.skipif(SUPERUSER and not LINUX, reason="the superuser may write everywhere")
 def test_without_leave_to_write(sealed: Registry, tree: Callable[[Path], object]) -> None:
     before = tree(sealed.root)
-    check(told_by([], sealed, without_overrides))
+    check(reported_by([], sealed, without_overrides))
     assert tree(sealed.root) == before
 
 
@@ -133,7 +135,7 @@ def test_without_leave_to_write(sealed: Registry, tree: Callable[[Path], object]
 def test_on_a_read_only_mount(used: Registry, tree: Callable[[Path], object]) -> None:
     before = tree(used.root)
     mount = f'mount --bind "{used.root}" "{used.root}" && mount -o remount,bind,ro "{used.root}" && exec "$@"'
-    check(told_by(["unshare", "-m" if SUPERUSER else "-rm", "sh", "-c", mount, "sh"], used))
+    check(reported_by(["unshare", "-m" if SUPERUSER else "-rm", "sh", "-c", mount, "sh"], used))
     assert tree(used.root) == before
 
 

@@ -306,8 +306,12 @@ class TestCommand:
             assert words in text
         assert "nothing was changed" in text
         assert tree(shop.root) == before
-        told = models.json("gc", "--keep", "1")
-        assert (told["models"]["shop"]["marked"], told["freed"], told["dry_run"]) == ({"1": 100, "5": 500}, 0, False)
+        reported = models.json("gc", "--keep", "1")
+        assert (reported["models"]["shop"]["marked"], reported["freed"], reported["dry_run"]) == (
+            {"1": 100, "5": 500},
+            0,
+            False,
+        )
 
     def test_grace_is_a_time(self, shop: Registry) -> None:
         models = Shell(shop.root)
@@ -327,7 +331,7 @@ def test_what_is_no_blob_is_left_alone_and_named(shop: Registry) -> None:
     assert [finding.partition(": ")[0] for finding in shop.verify().findings] == [str(file)]
 
 
-def test_what_came_and_was_marked_since_it_looked_is_swept_and_told(
+def test_what_came_and_was_marked_since_it_looked_is_swept_and_reported(
     shop: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between a look at the log and the sweep others register versions, and another collector (of a bucket) marks them."""

@@ -136,7 +136,7 @@ FAILURES = {
 
 
 @pytest.mark.parametrize("call", FAILURES)
-def test_a_failure_is_told_with_its_place_and_what_it_means(
+def test_a_failure_is_reported_with_its_place_and_what_it_means(
     store: Store, call: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*arguments: object) -> None:
@@ -219,7 +219,7 @@ class Recorder(QuickDisk):
         super().close(descriptor)
         self._note("close", self.files[descriptor])
 
-    def told(self, call: str) -> list[Path]:
+    def reported(self, call: str) -> list[Path]:
         return [path for name, path in self.calls if name == call]
 
 
@@ -238,7 +238,7 @@ def test_a_file_that_could_not_be_written_or_flushed_is_given_up(tmp_path: Path,
     disk = Recorder(call, number)
     with refused(OSError, "nothing was changed", os.strerror(number)):
         written(tmp_path, disk)
-    assert len(disk.told("create")) == 1
+    assert len(disk.reported("create")) == 1
     assert call != "allocate" or "write" not in dict(disk.calls)  # a full disk shows first
     assert list((tmp_path / "tmp").iterdir()) == []
     assert not (tmp_path / "one").exists()

@@ -91,10 +91,10 @@ def test_every_kind_of_change_has_a_sentence(busy: Registry, models: Shell) -> N
     assert len(lines) == len(entries)
     for line, entry in zip(lines, entries, strict=True):
         assert line.split()[0] == str(entry.number)
-        for told in (what_of(entry), entry.actor, entry.host, entry.reason, entry.time[:10], entry.time[11:19]):
-            assert told in line
+        for reported in (what_of(entry), entry.actor, entry.host, entry.reason, entry.time[:10], entry.time[11:19]):
+            assert reported in line
     text = "\n".join(lines)
-    for told in (
+    for reported in (
         "registered version 4: with monday",
         "promoted version 4 to production (before: 3; gate: entry 10): won the test of May",
         "put version 2 to the gate for production: DID NOT PASS against version 4 (ndcg@10 on test of dataset dddddddddddd",
@@ -108,7 +108,7 @@ def test_every_kind_of_change_has_a_sentence(busy: Registry, models: Shell) -> N
         "marked to be swept, replacing all earlier marks: versions 1, 2",
         "swept the bytes of version 2",
     ):
-        assert told in text
+        assert reported in text
     assert [entry.change.op for entry in entries if stands_out(entry)] == ["gate", "force"]
 
 
@@ -125,7 +125,7 @@ def test_the_last_entries_of_a_log_are_its_end(busy: Registry, models: Shell) ->
 def test_the_story_tells_all_that_was_done_and_known(busy: Registry, models: Shell) -> None:
     text = " ".join(models("show", "web@4").split())
     version = busy.resolve("web@4", bare="latest")
-    for told in (
+    for reported in (
         "with monday",
         "after 3, the same model as 1",
         "production since",
@@ -153,7 +153,7 @@ def test_the_story_tells_all_that_was_done_and_known(busy: Registry, models: She
         f"circumstances: {len(json.dumps(CIRCUMSTANCES))} B, train_queries: 8 B",
         "link expected_grade",
     ):
-        assert told in text, told
+        assert reported in text, reported
     refused = " ".join(models("show", "web@2").split())
     assert "entry 12: DID NOT PASS against version 4" in refused
     assert "f9 is gone" in refused
@@ -162,35 +162,35 @@ def test_the_story_tells_all_that_was_done_and_known(busy: Registry, models: She
 
 
 def test_the_story_as_json_has_all_of_it(busy: Registry, models: Shell) -> None:
-    told = models.json("show", "web@4")
-    assert told["manifest"] == json.loads(json.dumps(TRAINED))
-    assert told["versions"] == {"before": [3], "after": [], "same_bytes": [1]}
-    assert [entry["number"] for entry in told["history"]] == [11, 13, 14]
-    assert told["moves"] == [entry for entry in told["history"] if entry["number"] == 14]
-    (found,) = told["gates"]
+    reported = models.json("show", "web@4")
+    assert reported["manifest"] == json.loads(json.dumps(TRAINED))
+    assert reported["versions"] == {"before": [3], "after": [], "same_bytes": [1]}
+    assert [entry["number"] for entry in reported["history"]] == [11, 13, 14]
+    assert reported["moves"] == [entry for entry in reported["history"] if entry["number"] == 14]
+    (found,) = reported["gates"]
     assert found["entry"]["change"]["passed"]
     assert found["report"]["comparisons"][0]["words"] == "web@3, the current version"
-    assert told["tags"] == {"owner": "search-team"}
-    assert told["circumstances"] == CIRCUMSTANCES
-    assert told["attachments"]["train_queries"]["size"] == 8
-    assert told["bytes"] == {"there": True, "fault": None, "marked_in": None, "swept_in": None}
-    assert told["policies"] == {"production": None}
+    assert reported["tags"] == {"owner": "search-team"}
+    assert reported["circumstances"] == CIRCUMSTANCES
+    assert reported["attachments"]["train_queries"]["size"] == 8
+    assert reported["bytes"] == {"there": True, "fault": None, "marked_in": None, "swept_in": None}
+    assert reported["policies"] == {"production": None}
     assert models.json("show", "web@2")["bytes"]["swept_in"] == 21
 
 
-def test_damaged_bytes_are_told_and_not_stumbled_over(busy: Registry, models: Shell) -> None:
+def test_damaged_bytes_are_reported_and_not_stumbled_over(busy: Registry, models: Shell) -> None:
     path = busy.resolve("web@3", bare="latest").model_path
     path.unlink()
     assert "DAMAGED" in models("show", "web@3")
-    told = models.json("show", "web@3")["bytes"]
-    assert (told["there"], "missing" in told["fault"]) == (False, True)
+    reported = models.json("show", "web@3")["bytes"]
+    assert (reported["there"], "missing" in reported["fault"]) == (False, True)
     manifest = CommitLog(busy._store, "web").blobs.path(busy.resolve("web@1", bare="latest").manifest_sha256)
     manifest.unlink()
     assert "DAMAGED" in models("list", "web")
     assert [each["manifest"] is None for each in models.json("list", "web")["versions"]] == [True, False, False, False]
 
 
-def test_facts_of_any_shape_are_told(registry: Registry) -> None:
+def test_facts_of_any_shape_are_reported(registry: Registry) -> None:
     odd: list[dict[str, Any]] = [
         {"dataset": "monday", "intervals": [1, 2], "best_round": "last"},
         {"dataset": {"rows": "many"}, "changed_parameters": 7, "base_model": "x"},

@@ -55,9 +55,9 @@ def test_what_columns_are_called_and_what_else_there_is_does_not_show(tmp_path, 
     assert read_ranked(tmp_path / "guessed") == expected
     assert evaluate(path, model=forest).means == mean
     other = {"qid": "kw", "doc_id": "page", "grade": "stars"}
-    path = write(tmp_path / "told.parquet", rows, other, more)
-    assert rerank(path, forest, tmp_path / "told", columns=other).columns_guessed == {}
-    assert read_ranked(tmp_path / "told") == expected
+    path = write(tmp_path / "reported.parquet", rows, other, more)
+    assert rerank(path, forest, tmp_path / "reported", columns=other).columns_guessed == {}
+    assert read_ranked(tmp_path / "reported") == expected
     assert evaluate(path, model=forest, columns=other).means == mean
     with refused(DataRejected, "'qid'", "columns qid=NAME"):
         rerank(path, forest, tmp_path / "none")
@@ -97,18 +97,18 @@ def test_a_feature_of_the_model_is_never_guessed_to_be_anything_else(tmp_path, r
     assert read_ranked(tmp_path / "out") == ranked(forest, rows)
 
 
-def test_the_guess_is_told_and_mistakes_are_named(tmp_path, forest, rows, monkeypatch):
+def test_the_guess_is_reported_and_mistakes_are_named(tmp_path, forest, rows, monkeypatch):
     monkeypatch.chdir(tmp_path)
     forest.save(tmp_path / "m.rankmill")
     path = write(tmp_path / "c.parquet", rows, NAMES)
     line = "columns: qid from 'query_id', doc_id from 'url', grade from 'relevance' (inferred; set with --columns)"
     for command in (["rerank", str(path), "-o", "out"], ["evaluate", str(path)]):
-        told = CliRunner().invoke(app, [*command, "--model", "m.rankmill"])
-        assert told.exit_code == 0
-        assert line in told.stderr.splitlines()
-        settled = "qid=query_id,doc_id=url,grade=relevance"
+        reported = CliRunner().invoke(app, [*command, "--model", "m.rankmill"])
+        assert reported.exit_code == 0
+        assert line in reported.stderr.splitlines()
+        given = "qid=query_id,doc_id=url,grade=relevance"
         again = CliRunner().invoke(
-            app, [*command, "--model", "m.rankmill", "--columns", settled, *["--overwrite"] * (command[0] == "rerank")]
+            app, [*command, "--model", "m.rankmill", "--columns", given, *["--overwrite"] * (command[0] == "rerank")]
         )
         assert again.exit_code == 0
         assert line not in again.stderr

@@ -41,8 +41,8 @@ def test_each_output_of_a_linked_forest_depends_for_itself() -> None:
     for documents in (None, x):
         found = partial_dependence(forest, ["f1"], values=documents)
         for k in range(3):
-            told = None if documents is None else documents.tolist()
-            expected = [naive_inspect.dependence(forest, (0,), (at,), told, k) for at in found.points[0].tolist()]
+            reported = None if documents is None else documents.tolist()
+            expected = [naive_inspect.dependence(forest, (0,), (at,), reported, k) for at in found.points[0].tolist()]
             assert found.outputs[k] == pytest.approx(expected, rel=1e-11, abs=1e-12)
 
 

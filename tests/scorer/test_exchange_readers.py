@@ -138,8 +138,8 @@ def test_onnx_splits_by_sets_of_categories(texts):
         there = numbered(forest, rows, seed)
         assert np.max(np.abs(naive_exchange.onnx_scores(written.data, there) - predict(forest, rows))) <= written.bound
         metadata = [naive_exchange.fields(data) for data in naive_exchange.fields(written.data)[14]]
-        told = {entry[1][0].decode(): json.loads(entry[2][0]) for entry in metadata}
-        assert ("categories" in told) == (texts is TEXTS)
+        reported = {entry[1][0].decode(): json.loads(entry[2][0]) for entry in metadata}
+        assert ("categories" in reported) == (texts is TEXTS)
         with suppress(ImportError):
             import onnxruntime
 

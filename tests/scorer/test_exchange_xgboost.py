@@ -207,7 +207,7 @@ def test_models_that_xgboost_has_trained_keep_their_scores(parameters):
     assert same_model(exchange.read(bytes(model.save_raw("json")), "m").forest, forest)
 
 
-def test_the_rounds_that_early_stopping_found_best_are_told_and_taken():
+def test_the_rounds_that_early_stopping_found_best_are_reported_and_taken():
     rows, data, model = trained(n_rounds=9)
     model.set_attr(best_iteration="3")
     raw = bytes(model.save_raw("json"))
@@ -273,7 +273,7 @@ def test_what_is_no_cover_weighs_nothing(cover):
         shap_values(found, np.zeros((1, 5), dtype=np.float32))
 
 
-def test_columns_without_names_are_told_as_features_of_letor_text():
+def test_columns_without_names_are_reported_as_features_of_letor_text():
     xgboost = peer("xgboost")
     rows, grades = np.random.default_rng(0).normal(size=(200, 3)), np.arange(200) % 3
     notes = {}
@@ -348,7 +348,7 @@ def test_damage_is_one_line_with_its_place():
 
 
 def test_models_of_the_first_versions_in_json_are_read():
-    """XGBoost 1.0 had no categories, no targets and no names in its files, and told default_left by true and false."""
+    """XGBoost 1.0 had no categories, no targets and no names in its files, and wrote default_left as true and false."""
 
     def older(learner, trees):
         learner.pop("feature_names")
@@ -381,7 +381,7 @@ def test_the_base_of_logitraw_was_a_probability_before_version_2():
     assert at(1) == pytest.approx(np.log(0.25 / 0.75))
 
 
-def test_a_dump_is_told_from_a_model():
+def test_a_dump_is_distinguished_from_a_model():
     with refused(InputError, "Booster.save_model", "list of trees"):
         exchange.read(b'[{"nodeid": 0, "leaf": 0.5}]', "m.json")
 

@@ -92,7 +92,7 @@ def test_groups_of_rows_without_a_document_of_the_run_are_not_read(tmp_path, for
     assert read_ranked(tmp_path / "a.parquet") == read_ranked(tmp_path / "b.parquet")
 
 
-def test_documents_without_a_row_are_told_or_dropped(tmp_path, forest):
+def test_documents_without_a_row_are_reported_or_dropped(tmp_path, forest):
     rows = with_ids(6, 200)
     listed, lines = drawn(rows, 7)
     source = write_letor(tmp_path / "f.txt", rows)
@@ -113,7 +113,7 @@ def test_documents_without_a_row_are_told_or_dropped(tmp_path, forest):
 
 
 @pytest.mark.parametrize("block", [200, 1 << 20])
-def test_a_second_row_of_a_document_is_told(tmp_path, forest, block, monkeypatch):
+def test_a_second_row_of_a_document_is_reported(tmp_path, forest, block, monkeypatch):
     monkeypatch.setattr(MemoryPlan, "of", lambda total: MemoryPlan(10**9, block, 64 << 20))
     rows = with_ids(8, 100)
     a = write_letor(tmp_path / "a.txt", rows[:60])
@@ -154,7 +154,7 @@ def test_runs_that_cannot_be_used_are_refused(tmp_path, forest):
         rerank.rerank(source, forest, tmp_path / "out", run=run, lacking="drp")
 
 
-def test_hashes_that_agree_in_their_first_half_are_told_apart(tmp_path, monkeypatch):
+def test_hashes_that_agree_in_their_first_half_are_distinguished(tmp_path, monkeypatch):
     whole = first_stage._hashes
     monkeypatch.setattr(first_stage, "_hashes", lambda q, d: (whole(q, d)[0] % np.uint64(3), whole(q, d)[1]))
     run = write_run(tmp_path / "r.run", [f"q{k % 4} Q0 d{k} 1 2 x\n" for k in range(40)])

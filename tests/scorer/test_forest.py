@@ -260,10 +260,10 @@ def test_save_replaces_in_one_step_and_leaves_nothing_behind(tmp_path, monkeypat
 GOLDEN = sorted((Path(__file__).parent / "golden").glob("*.rankmill"))
 
 
-def told_of(path):
-    told = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
-    rows = np.array([[float.fromhex(x) for x in row] for row in told["rows"]], dtype=np.float32)
-    return told, rows
+def facts_of(path):
+    reported = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
+    rows = np.array([[float.fromhex(x) for x in row] for row in reported["rows"]], dtype=np.float32)
+    return reported, rows
 
 
 def test_there_is_one_of_each_kind_and_format_number():
@@ -271,21 +271,21 @@ def test_there_is_one_of_each_kind_and_format_number():
         *("best_first", "depth_first", "oblivious", "weighted", "mcrank", "mcrank_gain", "ordinal"),
         *("several_trees_a_round", "by_hand", "no_trees", "sets_by_hand"),
     }
-    assert {told_of(path)[0]["format"] for path in GOLDEN} == {1, 2, 3}
+    assert {facts_of(path)[0]["format"] for path in GOLDEN} == {1, 2, 3}
 
 
 @pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
 def test_a_golden_file_is_read_and_written_again(path):
-    data, (told, _) = path.read_bytes(), told_of(path)
+    data, (reported, _) = path.read_bytes(), facts_of(path)
     forest = Forest.from_bytes(data)
-    assert (data[8], forest.sha256) == (told["format"], told["sha256"])
+    assert (data[8], forest.sha256) == (reported["format"], reported["sha256"])
     assert forest.to_bytes() == data
 
 
 @pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
 def test_a_golden_file_gives_the_scores_that_it_gave(path):
-    forest, (told, rows) = Forest.load(path), told_of(path)
-    assert [float(score).hex() for score in predict(forest, rows)] == told["scores"]
-    assert [float(ForestPredictor(forest).scores(row[None])[0]).hex() for row in rows] == told["scores"]
+    forest, (reported, rows) = Forest.load(path), facts_of(path)
+    assert [float(score).hex() for score in predict(forest, rows)] == reported["scores"]
+    assert [float(ForestPredictor(forest).scores(row[None])[0]).hex() for row in rows] == reported["scores"]
     if forest.link == "identity":
-        assert [score.hex() for score in naive.predict(forest, rows)] == told["scores"]
+        assert [score.hex() for score in naive.predict(forest, rows)] == reported["scores"]

@@ -121,7 +121,7 @@ def test_dependence(workplace, forests):
         call("dependence", "m.rankmill", "f1", "--qid", "q1")
 
 
-def test_queries_that_were_drawn_are_told(workplace):
+def test_queries_that_were_drawn_are_reported(workplace):
     drawn = CliRunner().invoke(app, ["shap", "m.rankmill", "--on", "c.txt", "--queries", "3"])
     assert "sampled 3 queries with " in drawn.stderr
     assert "of 300 documents; use --queries 0 for all" in drawn.stderr

@@ -81,7 +81,7 @@ WRONG = [
 ]  # fmt: skip
 
 
-def test_a_misspelt_metric_and_a_wrong_policy_are_told_what_is_meant():
+def test_a_misspelt_metric_and_a_wrong_policy_get_a_suggestion():
     for text, *facts in MISSPELT:
         with refused(InputError, *facts):
             parse_metric(text)

@@ -335,8 +335,8 @@ def test_headers_that_no_writer_writes_are_refused():
 
 def test_header_lengths_that_lie_are_refused():
     data = GOLDEN[0].read_bytes()
-    told = struct.unpack_from("<Q", data, 16)[0]
-    for length in (0, 1, told - 1, told + 1, len(data), 2**26, 2**26 + 1, 2**31, 2**32, 2**63, 2**64 - 1):
+    reported = struct.unpack_from("<Q", data, 16)[0]
+    for length in (0, 1, reported - 1, reported + 1, len(data), 2**26, 2**26 + 1, 2**31, 2**32, 2**63, 2**64 - 1):
         assert altered_is_refused(resealed(data[:16] + struct.pack("<Q", length) + data[24:]))
 
 

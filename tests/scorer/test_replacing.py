@@ -122,7 +122,7 @@ def test_a_run_killed_between_two_renames_loses_nothing(tmp_path):
         out.rename(tmp_path / ".out.0123456789ab.replaced")
         (tmp_path / ".out.0123456789ab.staging").mkdir()
         (tmp_path / ".out.0123456789ab.staging" / "lock").touch()
-        with staging_folder(out):  # whoever sweeps first
+        with staging_folder(out):  # whichever sweeps first
             assert (tmp_path / ".out.0123456789ab.replaced").is_dir()
         with refused(InputError, "overwrite"):
             rerank(source, forest, out)

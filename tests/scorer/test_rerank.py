@@ -276,7 +276,7 @@ def test_mistakes_leave_nothing_behind(tmp_path, forest, rows, monkeypatch):
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_what_exists_is_replaced_only_when_told_and_only_our_own(tmp_path, forest, rows, monkeypatch):
+def test_what_exists_is_replaced_only_when_asked_and_only_our_own(tmp_path, forest, rows, monkeypatch):
     source = write_letor(tmp_path / "c.txt", rows)
     for name in ("out", "out.parquet"):
         rerank(source, forest, tmp_path / name, top_k=2)
@@ -322,7 +322,7 @@ def test_what_another_run_has_written_meanwhile_is_not_replaced(tmp_path, forest
     assert [p.name for p in tmp_path.iterdir() if "staging" in p.name] == []
 
 
-def test_text_candidates_without_a_grade_are_told_what_to_write(tmp_path, forest):
+def test_text_candidates_without_a_grade_get_a_line_that_says_what_to_write(tmp_path, forest):
     (tmp_path / "c.txt").write_text("qid:1 1:0.5 5:1\n")
     with refused(MalformedLine, "qid:1"):
         rerank(tmp_path / "c.txt", forest, tmp_path / "out")

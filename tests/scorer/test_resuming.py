@@ -1,4 +1,4 @@
-"""A run that is killed is gone on with, and leaves the same bytes as one that was left alone."""
+"""A run that is killed is resumed, and leaves the same bytes as one that was left alone."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def left_as_killed(monkeypatch):
 
 @pytest.fixture
 def small_steps(monkeypatch):
-    """Settle often, and cut small batches, parts and shards."""
+    """Flush often, and cut small batches, parts and shards."""
     monkeypatch.setattr(rerank_run, "CHECKPOINT_ROWS", 100)
     monkeypatch.setattr(ranked_writer, "SHARD_ROWS", 60)
     monkeypatch.setattr(sorting, "BATCH_ROWS", 50)
@@ -106,7 +106,7 @@ def test_kills_at_any_moment_leave_no_trace(tmp_path, monkeypatch, out, most):
 
 
 @pytest.mark.usefixtures("left_as_killed", "small_steps")
-def test_what_was_settled_is_not_scored_again_unless_something_changed(tmp_path, monkeypatch):
+def test_what_was_flushed_is_not_scored_again_unless_something_changed(tmp_path, monkeypatch):
     forest = random_forest(5, n_trees=4, max_leaves=8)
     rows = random_candidates(6, n_rows=900, n_queries=9)
     sources = sources_of(tmp_path, rows)
@@ -148,7 +148,7 @@ def test_what_was_settled_is_not_scored_again_unless_something_changed(tmp_path,
 
 
 @pytest.mark.usefixtures("small_steps")
-def test_an_interrupt_leaves_what_is_settled_and_an_error_leaves_nothing(tmp_path, monkeypatch):
+def test_an_interrupt_leaves_what_is_flushed_and_an_error_leaves_nothing(tmp_path, monkeypatch):
     forest = random_forest(5, n_trees=4, max_leaves=8)
     sources = sources_of(tmp_path, random_candidates(6, n_rows=900, n_queries=9))
     for error, left in ((KeyboardInterrupt(), 1), (SystemExit(143), 1), (OSError(28, "No space left on device"), 0)):

@@ -275,7 +275,7 @@ def test_counts_of_grades_must_belong_to_the_list(tmp_path):
         evaluate_scored(table, NDCG, POLICY, grade_counts=tmp_path / "none.parquet")
 
 
-def test_unknown_grades_count_as_zero_and_are_told():
+def test_unknown_grades_count_as_zero_and_are_reported():
     rows = [("a", "d1", 1.0, None), ("a", "d2", 0.0, 1)]
     found = evaluate_scored(scored_table(rows), [Metric("mrr")], POLICY)
     assert found.means[Metric("mrr")] == 0.5

@@ -61,7 +61,7 @@ def test_rerank_with_every_way_to_name_a_model(workplace, tmp_path, rows, model,
     assert "memory 600 MB: " not in result.stderr  # which matters to large inputs
 
 
-def test_large_inputs_are_told_how_the_memory_is_divided(workplace, monkeypatch):
+def test_large_inputs_print_how_the_memory_is_divided(workplace, monkeypatch):
     monkeypatch.setattr("rankmill.scorer.rerank.rerank._LARGE", 1)
     result = call("rerank", "c.txt", "--model", "web", "-o", "out", "--memory", "600MB")
     assert result.stderr.startswith("memory 600 MB: ")

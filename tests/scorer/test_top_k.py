@@ -132,7 +132,7 @@ def test_reading_may_begin_at_any_row(tmp_path):
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_the_first_bad_row_is_told(tmp_path, threads):
+def test_the_first_bad_row_is_reported(tmp_path, threads):
     forest = random_forest(4, n_features=len(NAMES), n_trees=3, names=NAMES)
     table = columns()
     ids = table["qid"].to_pylist()
@@ -145,7 +145,7 @@ def test_the_first_bad_row_is_told(tmp_path, threads):
     assert not (tmp_path / "out").exists()
 
 
-def test_damage_in_a_column_is_told(tmp_path):
+def test_damage_in_a_column_is_reported(tmp_path):
     forest = random_forest(4, n_features=len(NAMES), n_trees=30, names=NAMES)
     path = tmp_path / "c.parquet"
     pq.write_table(pa.table(columns()), path, row_group_size=350, compression="zstd", use_dictionary=False)

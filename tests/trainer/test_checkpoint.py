@@ -65,15 +65,15 @@ def test_what_is_no_checkpoint_of_this_training_is_passed_over(tmp_path: Path) -
     assert fit(data, options={"checkpoint": Checkpoint(path)}).forest == whole.forest
 
 
-def test_a_disk_that_is_full_is_told_and_ends_no_training(tmp_path: Path, monkeypatch) -> None:
+def test_a_disk_that_is_full_is_reported_and_ends_no_training(tmp_path: Path, monkeypatch) -> None:
     def full(*_: object) -> None:
         raise OSError(28, "no space left on device")
 
     monkeypatch.setattr("rankmill.trainer.rounds.checkpoints.write_atomically", full)
-    told: list[str] = []
-    fit(small_data(), n_rounds=2, options={"checkpoint": Checkpoint(tmp_path / "c", 0.0, told.append)})
-    assert told
-    assert all("no space left" in line for line in told)
+    reported: list[str] = []
+    fit(small_data(), n_rounds=2, options={"checkpoint": Checkpoint(tmp_path / "c", 0.0, reported.append)})
+    assert reported
+    assert all("no space left" in line for line in reported)
 
 
 DYING = """

@@ -166,7 +166,7 @@ def test_depth_and_leaf_bounds_hold(max_depth):
         assert tree.rows[node] == tree.rows[tree.left[node]] + tree.rows[tree.right[node]]
 
 
-def test_rows_that_cannot_be_told_apart_and_rows_without_hessian_make_a_single_leaf():
+def test_rows_that_cannot_be_distinguished_and_rows_without_hessian_make_a_single_leaf():
     scores = np.zeros(10)
     tree = grown(np.ones((10, 2), np.uint8), np.arange(10.0), np.ones(10), scores=scores)
     assert scores == pytest.approx(-4.5)

@@ -55,15 +55,15 @@ def test_the_facts_name_data_code_and_parameters(dataset: Dataset, result: Train
     manifest = dataset.manifest
     assert facts["dataset_digest"] == dataset.digest == result.forest.info["dataset_digest"]
     assert facts["binspec_digest"] == result.forest.info["binspec_digest"]
-    told = facts["dataset"]
-    assert (told["rows"], told["queries"], told["max_bin"]) == (manifest.rows, manifest.queries, 31)
-    assert told["split_by"] == {"shares": SHARES}
-    for split, count in told["splits"].items():
+    reported = facts["dataset"]
+    assert (reported["rows"], reported["queries"], reported["max_bin"]) == (manifest.rows, manifest.queries, 31)
+    assert reported["split_by"] == {"shares": SHARES}
+    for split, count in reported["splits"].items():
         assert (count["queries"], count["rows"]) == (len(dataset.queries(split)), dataset.queries(split).n_rows)
     files = {path.name: path.read_bytes() for path in dataset.path.parent.glob("week*.txt")}
-    assert told["sources"]["files"] == 2
-    assert told["sources"]["bytes"] == sum(map(len, files.values()))
-    assert {each["name"]: each["sha256"] for each in told["sources"]["list"]} == {
+    assert reported["sources"]["files"] == 2
+    assert reported["sources"]["bytes"] == sum(map(len, files.values()))
+    assert {each["name"]: each["sha256"] for each in reported["sources"]["list"]} == {
         name: hashlib.sha256(data).hexdigest() for name, data in files.items()
     }
     assert facts["parameters"] == result.forest.parameters
@@ -81,7 +81,7 @@ def test_the_same_training_says_the_same_and_no_time_or_path(dataset: Dataset, r
     assert str(dataset.path.parent) not in facts
 
 
-def test_of_many_sources_their_number_and_a_digest_are_told(
+def test_of_many_sources_their_number_and_a_digest_are_reported(
     dataset: Dataset, result: TrainingResult, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = as_json(facts_of(dataset, result))["dataset"]["sources"]
@@ -96,24 +96,24 @@ def test_of_many_sources_their_number_and_a_digest_are_told(
 def test_metrics_and_intervals_are_those_of_an_evaluation(dataset: Dataset, result: TrainingResult) -> None:
     facts = as_json(facts_of(dataset, result))
     names = ["ndcg@10", "map", "concordance_micro"]
-    assert result.best_round < len(result.history)  # else this would say nothing of which round is told
+    assert result.best_round < len(result.history)  # else this would say nothing of which round is reported
     for split in ("train", "valid"):
         found = evaluate(dataset.path, model=result.forest, split=split, metrics=names)
         place = {qid: i for i, qid in enumerate(found.qids)}
         order = [place[qid] for qid in dataset.queries(split).qid.to_pylist()]  # chance draws queries by their order
         for metric in found.metrics:
             assert facts["metrics"][split][str(metric)] == found.means[metric]
-            told, evaluated = facts["intervals"][split][str(metric)], found.intervals[metric]
+            reported, evaluated = facts["intervals"][split][str(metric)], found.intervals[metric]
             assert evaluated is not None
-            assert told == pytest.approx(evaluated, abs=0.3 * (evaluated[1] - evaluated[0]))
+            assert reported == pytest.approx(evaluated, abs=0.3 * (evaluated[1] - evaluated[0]))
             if metric.name != "concordance_micro":  # whose queries weigh differently
-                assert tuple(told) == percentile_interval(found.values[metric][order])
+                assert tuple(reported) == percentile_interval(found.values[metric][order])
         assert "deviance" in facts["metrics"][split]
         assert set(facts["intervals"][split]) == set(names)
 
 
 @pytest.mark.parametrize("options", [{"rounds_by": "test"}, {"rounds_by": "oob", "query_fraction": 0.5}])
-def test_the_best_round_by_any_rule_is_the_one_that_is_told(dataset: Dataset, options: dict) -> None:
+def test_the_best_round_by_any_rule_is_the_one_that_is_reported(dataset: Dataset, options: dict) -> None:
     parameters = fixed(n_rounds=12, max_leaves=4, learning_rate=0.5, early_stopping_rounds=0, **options)
     result = train(dataset, parameters, TrainingOptions(n_threads=1))
     facts = as_json(facts_of(dataset, result))
@@ -158,9 +158,9 @@ def test_attachments_hold_the_queries_trained_on_and_the_circumstances(
         qids = dataset.queries(split).qid
         found = overlap(sketch, qids)
         assert (found.found, found.queries, found.exact) == (len(qids) if whole else 0, len(qids), True)
-    told = json.loads(attached[CIRCUMSTANCES])
-    assert told["libraries"]["numpy"] == np.__version__
-    assert told["resumed"] == {"model": "web@1", "sha256": result.forest.sha256}
+    reported = json.loads(attached[CIRCUMSTANCES])
+    assert reported["libraries"]["numpy"] == np.__version__
+    assert reported["resumed"] == {"model": "web@1", "sha256": result.forest.sha256}
     assert "resumed" not in json.loads(attachments_of(dataset)[CIRCUMSTANCES])
 
 

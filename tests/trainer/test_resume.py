@@ -1,4 +1,4 @@
-"""Going on with a training gives the bytes of training in one go, or one line about what differs."""
+"""A resumed training gives the bytes of training in one go, or one line about what differs."""
 
 from __future__ import annotations
 

@@ -351,7 +351,7 @@ def test_without_early_stopping_all_rounds_are_kept():
 
 
 @pytest.mark.parametrize("rounds_by", ["test", "oob", "cv"])
-def test_whoever_says_how_many_rounds_are_kept_is_not_overruled(rounds_by):
+def test_keep_rounds_is_not_overruled(rounds_by):
     way = {"early_stopping_rounds": 0, "learning_rate": 1.0, "n_rounds": 60, "folds": 2, "row_fraction": 0.5}
     found = fitted(rounds_by=rounds_by, objective="l2", **way)
     assert found.forest.n_rounds == found.best_round < 60

@@ -163,18 +163,18 @@ def test_a_killed_training_of_three_seeds_goes_on_with_the_third(dataset: Datase
 
     with pytest.raises(KeyboardInterrupt):
         candidate_of(dataset, tmp_path, "average", on_round=killed, checkpoint_every=0.0)
-    told: list[str] = []
+    reported: list[str] = []
     seen: list[int] = []
     found = candidate_of(
         dataset,
         tmp_path,
         "average",
-        on_message=told.append,
+        on_message=reported.append,
         on_round=lambda record: seen.append(record.seed),
         checkpoint_every=0.0,
     )
     assert set(seen) == {3}
-    assert [line.split(":")[0] for line in told[:2]] == ["seed 1 is already trained", "seed 2 is already trained"]
+    assert [line.split(":")[0] for line in reported[:2]] == ["seed 1 is already trained", "seed 2 is already trained"]
     assert found.forest == whole.forest
     assert found.record() == whole.record()
     assert not list(tmp_path.glob("*.checkpoint"))

@@ -263,16 +263,16 @@ def test_what_does_not_decide_the_bytes_is_attached_and_makes_no_version(dataset
     resumed = facts(capsys, "train", dataset, "--name", "web", *SMALL, "--resume", "web@1")
     assert [each["new"] for each in (again, resumed)] == [False, False]
     web = Registry("registry-data").resolve("web@1", bare="latest")
-    told = json.loads(web.attachment("circumstances") or b"")
-    assert told["libraries"]["numpy"] != "99"
-    assert "resumed" not in told
+    reported = json.loads(web.attachment("circumstances") or b"")
+    assert reported["libraries"]["numpy"] != "99"
+    assert "resumed" not in reported
     on_top = facts(capsys, "train", dataset, "--name", "more", *SMALL, "--base-model", "web@1")
     more = Registry("registry-data").resolve(on_top["model"], bare="latest")
     assert more.manifest["base_model"] == {"model": "web@1", "sha256": web.sha256}
     assert more.attachment("train_queries") == web.attachment("train_queries")
 
 
-def test_several_seeds_are_trained_and_told(split_dataset: str, capsys) -> None:
+def test_several_seeds_are_trained_and_reported(split_dataset: str, capsys) -> None:
     asked = ["train", split_dataset, "--name", "web", *SMALL, "--query-fraction", "0.5", "--checkpoint", "ck"]
     average = facts(capsys, *asked, "--seeds", "2,1,3", "--choose", "average")
     assert [each["seed"] for each in average["seeds"]] == [1, 2, 3]
@@ -310,11 +310,11 @@ def test_seeds_that_cannot_be_are_refused(dataset: str, capsys) -> None:
 
 def test_a_refit_says_what_it_learnt_from_and_an_average_what_it_costs(split_dataset: str, capsys) -> None:
     own = [*SMALL, "--refit", "all", "--stop-window", "3"]
-    told = facts(capsys, "train", split_dataset, "--name", "web", *own)
+    reported = facts(capsys, "train", split_dataset, "--name", "web", *own)
     plain = facts(capsys, "train", split_dataset, "--name", "plain", *SMALL, "--stop-window", "3")
-    assert told["refit"] == {"rows": 446, "queries": 50, "rounds": told["rounds"]}
+    assert reported["refit"] == {"rows": 446, "queries": 50, "rounds": reported["rounds"]}
     assert "refit" not in plain
-    assert (told["valid"], told["curves"]) == (plain["valid"], plain["curves"])
+    assert (reported["valid"], reported["curves"]) == (plain["valid"], plain["curves"])
     assert execute(["train", split_dataset, "--name", "web", *own, "--seeds", "1,2", "--choose", "average"]) == 0
     out, err = capsys.readouterr()
     assert not unnamed(out, "average of all 2", " 2 times")

@@ -59,11 +59,11 @@ def check_same(found: TrainingResult, expected: TrainingResult) -> None:
 def test_any_number_of_workers_and_the_progress_of_one_machine(
     workers: str, dataset: Dataset, expected: TrainingResult
 ) -> None:
-    told: list[RoundRecord] = []
-    options = replace(OPTIONS, on_round=told.append)
+    reported: list[RoundRecord] = []
+    options = replace(OPTIONS, on_round=reported.append)
     cluster, engine = in_threads(*workers.split())
     check_same(train_on_cluster(dataset, SHORT, options, None, cluster, "key"), expected)
-    assert tuple(told) == expected.history
+    assert tuple(reported) == expected.history
     assert engine.started == [tuple(workers.split())]
     assert not [path for path in dataset.path.iterdir() if path.name.startswith(".")]
 
@@ -113,12 +113,12 @@ def test_a_worker_is_lost_before_and_after_every_exchange(
 def test_a_worker_that_joins_gets_its_share(
     dataset: Dataset, expected: TrainingResult, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rankmill.foundation.cluster.workers._SETTLE_SECONDS", 0.0)
+    monkeypatch.setattr("rankmill.foundation.cluster.workers._JOIN_SECONDS", 0.0)
 
     def add(who: str, step: int) -> None:
         if step == 40 and "c" not in engine.here:
             engine.here.append("c")
-            until_true(engine.is_told_to_stop, 30.0)
+            until_true(engine.is_asked_to_stop, 30.0)
 
     cluster, engine = in_threads("a", "b", at_step=add)
     # a key of its own: all threads keep rounds in one place, those of workers that were lost, too

@@ -79,9 +79,9 @@ def test_the_best_trials_and_the_options_as_given_are_repeated(done: tuple[Path,
     assert scores == sorted(scores, reverse=True)
     assert {row.trial for row in table.rows if row.repeats} == {0, *[row.trial for row in table.rows if row.trial][:2]}
     assert table.best.mean == max(row.mean for row in table.rows if row.repeats)
-    told = table.to_dict()["trials"][0]["over_seeds"]
-    assert told["mean"] == table.rows[0].mean
-    assert told["least"] == min(table.rows[0].scores)
+    reported = table.to_dict()["trials"][0]["over_seeds"]
+    assert reported["mean"] == table.rows[0].mean
+    assert reported["least"] == min(table.rows[0].scores)
 
 
 def test_the_winner_is_the_best_trial_only_if_it_gains_on_other_queries(done: tuple[Path, Table]) -> None:
@@ -149,7 +149,7 @@ def test_a_search_that_is_killed_again_and_again_leaves_what_an_undisturbed_one_
     assert calls == before  # all is known
 
 
-def test_a_trial_that_fails_is_told_and_ends_nothing(dataset: Dataset, tmp_path: Path) -> None:
+def test_a_trial_that_fails_is_reported_and_ends_nothing(dataset: Dataset, tmp_path: Path) -> None:
     space = space_of({"objective": "l2,gbrank", "step_search": "line"}, "t")  # which gbrank's loss does not have
     options = TuneOptions(trials=6, repeat=0, workers=1)
     table = tune(plan_tuning(dataset, replace(BASE, n_rounds=3), space, options), tmp_path / "t")
@@ -381,9 +381,9 @@ def test_the_command(dataset: Dataset, tmp_path: Path, capsys) -> None:
     assert not unnamed(printed.err, "2 random trials", "8 parameters", "ndcg@10", "5 folds")  # not the objective
     assert '[train]\nobjective = "l2"\nmetric = "ndcg@10"\nn_rounds = ' in printed.out
     assert execute([*command, "--objective", "l2", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told == json.loads((tmp_path / "t/table.json").read_text())
-    assert [each["trial"] for each in told["trials"] if not each["parameters"]] == [0]
+    reported = json.loads(capsys.readouterr().out)
+    assert reported == json.loads((tmp_path / "t/table.json").read_text())
+    assert [each["trial"] for each in reported["trials"] if not each["parameters"]] == [0]
     assert execute([*command, "--vary", "max_leaves=2..4"]) == 2
     assert "--fresh" in capsys.readouterr().err
     assert execute([*command, "--vary", "max_leafs=2..4"]) == 2
@@ -421,7 +421,7 @@ def _in_group(group: int) -> bool:
 
 
 @pytest.mark.slow
-def test_a_worker_that_is_killed_is_told_of(dataset: Dataset, tmp_path: Path, monkeypatch) -> None:
+def test_a_worker_that_is_killed_is_reported(dataset: Dataset, tmp_path: Path, monkeypatch) -> None:
     from joblib.externals.loky.process_executor import TerminatedWorkerError
 
     class Broken:

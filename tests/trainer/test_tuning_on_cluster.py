@@ -141,16 +141,16 @@ OF_FOLDS = TrainingOptions(n_threads=1, eval_metrics=["map"])
 @pytest.mark.parametrize("looks", [("a",), ("a b", "a b", "b", "b c", "a c")])
 def test_any_workers_in_any_order(looks: tuple[str, ...], dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     look_often(monkeypatch)
-    told: list[RoundRecord] = []
-    expected = cross_validate(dataset, PARAMETERS, replace(OF_FOLDS, on_round=told.append))
-    assert len({sum(record.fold == fold for record in told) for fold in range(1, 5)}) > 1
+    reported: list[RoundRecord] = []
+    expected = cross_validate(dataset, PARAMETERS, replace(OF_FOLDS, on_round=reported.append))
+    assert len({sum(record.fold == fold for record in reported) for fold in range(1, 5)}) > 1
     heard: list[RoundRecord] = []
     cluster, _ = in_memory(*looks, seed=len(looks))
     found = cross_validate_on_cluster(dataset, PARAMETERS, replace(OF_FOLDS, on_round=heard.append), cluster)
     assert found == expected
     assert found.to_dict() == expected.to_dict()
     assert sorted((record.fold, record.round_number) for record in heard) == sorted(
-        (record.fold, record.round_number) for record in told
+        (record.fold, record.round_number) for record in reported
     )
     assert not [path for path in dataset.path.iterdir() if path.name.startswith(".")]
 

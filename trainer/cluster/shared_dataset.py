@@ -20,7 +20,7 @@ class SharedDataset:
 
     @classmethod
     def of(cls, dataset: Dataset) -> Self:
-        """Return what workers are told of ``dataset``, whose newest bins are used."""
+        """Return what workers need to open ``dataset``, whose newest bins are used."""
         return cls(dataset.path.absolute(), dataset.digest, dataset.bin_set().binspec)
 
     def opened(self) -> Dataset:

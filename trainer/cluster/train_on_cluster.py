@@ -51,7 +51,7 @@ class _Task:
 
 @dataclass(frozen=True, slots=True)
 class _Saved:
-    """Told by the first worker: a model file of all rounds so far."""
+    """Sent by the first worker: a model file of all rounds so far."""
 
     rounds: int
     model: bytes
@@ -59,7 +59,7 @@ class _Saved:
 
 @dataclass(frozen=True, slots=True)
 class _Traffic:
-    """Told by the first worker at the end."""
+    """Sent by the first worker at the end."""
 
     rounds: int
     exchanges: int
@@ -127,15 +127,15 @@ def train_on_cluster(
 
 
 class _Listener:
-    """Takes what the workers tell."""
+    """Takes the messages of the workers."""
 
     def __init__(self, options: TrainingOptions, saved: Checkpoint | None) -> None:
         self._options, self._saved = options, saved
-        self._rounds = 0  # told before; after a loss they are told again
+        self._rounds = 0  # reported before; after a loss workers send them again
         self.model: bytes | None = None  # the last one that was saved
 
     def hear(self, word: bytes) -> bool:
-        """Pass a word on; return whether it is a round that was not told before."""
+        """Pass a word on; return whether it is a round that was not reported before."""
         found = pickle.loads(word)  # noqa: S301 - from our own workers
         if isinstance(found, RoundRecord):
             news = found.round_number > self._rounds
@@ -157,7 +157,7 @@ _kept: dict[str, tuple[int, bytes]] = {}
 
 
 class _Keeper(Checkpoint):
-    """The checkpoint of one worker: in memory, and told by the first worker now and then."""
+    """The checkpoint of one worker: in memory, and sent by the first worker now and then."""
 
     def __init__(self, task: _Task, peers: Peers) -> None:
         super().__init__(task.dataset.path, task.every if peers.number == 0 else inf)

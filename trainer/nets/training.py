@@ -365,13 +365,13 @@ class _Training:
         for array in (
             *self._inputs.arrays().values(),
             self._data.train.rows.query_names,
-            *(each for split in (self._data.train, self._data.valid) if split for each in _told_by(split.rows)),
+            *(each for split in (self._data.train, self._data.valid) if split for each in _arrays_of(split.rows)),
         ):
             digest.update(b"none" if array is None else np.ascontiguousarray(array).tobytes())
         return digest.hexdigest()
 
 
-def _told_by(rows: RankedRows) -> list[npt.NDArray[Any] | None]:
+def _arrays_of(rows: RankedRows) -> list[npt.NDArray[Any] | None]:
     """Return the columns that losses and metrics read."""
     pairs = (
         () if rows.pairs is None else (rows.pairs.better, rows.pairs.worse, rows.pairs.weight, rows.pairs.probability)

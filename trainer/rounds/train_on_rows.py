@@ -138,8 +138,10 @@ def cross_validate_rows(
     def train(
         fold: Fold, rounds: int | None, before: TrainingResult | None, on_round: OnRound | None = options.on_round
     ) -> TrainingResult:
-        told = replace(options, on_round=on_round)
-        return train_fold(data, parameters, told, fold, rounds, None if before is None else before.forest, checkpoints)
+        reporting = replace(options, on_round=on_round)
+        return train_fold(
+            data, parameters, reporting, fold, rounds, None if before is None else before.forest, checkpoints
+        )
 
     def values(fold: Fold, rounds: int, before: TrainingResult) -> npt.NDArray[np.float64]:
         return train(fold, rounds, before, None).by_query[HOLDOUT][str(measure)].values

@@ -7,7 +7,7 @@ for, a cell, and in whether the user may leave after a click:
     pbm         a cell for each rank
     ubm         a cell for each rank and rank of the last click (Dupret and Piwowarski 2008)
     cascade     1 up to the first click, then nothing (Craswell et al. 2008)
-    dcm         1 up to a click at k, after which the user goes on with lambda_k (Guo et al. 2009)
+    dcm         1 up to a click at k, after which the user continues with probability lambda_k (Guo et al. 2009)
     allpairs    as pbm, from documents shown at both of two ranks, one relevance for each pair of ranks (Agarwal et al. 2019)
     randomised  as pbm, from the click-through rate of each rank under a policy of random order
     trust       as pbm, and with ``trust_k`` users click at rank k whatever the document (affine; Vardasbi et al. 2020)
@@ -284,7 +284,7 @@ def _check_spread(counts: ClickCounts, theta: Floats) -> None:
     strength = sum(_prior(counts.by_document(counts.clicked), examined))
     if strength > _MOST_ALIKE:
         raise NotIdentified(
-            "trust: the documents hardly differ in relevance, so that trust cannot be told from examination"
+            "trust: the documents hardly differ in relevance, so that trust cannot be distinguished from examination"
         )
 
 
@@ -312,7 +312,7 @@ def _not_connected(name: ClickModelName, ranks: npt.NDArray[np.int64]) -> NotIde
     cure = "show some lists with swapped neighbours" if first == 2 else f"fit {spelled('ranks')} {first - 1}"
     noun = "rank" if len(ranks) == 1 else "ranks"
     return NotIdentified(
-        f"{name}: no clicked document links {noun} {named} to rank 1, so that examination there cannot be told from relevance; {cure}"
+        f"{name}: no clicked document links {noun} {named} to rank 1, so that examination there cannot be distinguished from relevance; {cure}"
     )
 
 

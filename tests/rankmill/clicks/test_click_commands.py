@@ -103,7 +103,7 @@ def test_figures_are_those_of_the_lists_in_any_blocks():
 def test_without_swaps_it_says_what_cannot_be_estimated():
     found = described(log_of(5000).log)
     assert found.recommended.model is None
-    assert "cannot be told from relevance" in found.recommended.reason
+    assert "cannot be distinguished from relevance" in found.recommended.reason
     assert {each.model for each in found.models if each.refused} == {"pbm", "ubm", "trust", "allpairs"}
     assert found.repeated_documents == 0
     assert "do not correct" in found.render()

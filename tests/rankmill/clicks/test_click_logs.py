@@ -253,11 +253,11 @@ def test_columns_have_usual_or_given_names(tmp_path):
         "time": "timestamp",
     }
     renamed = [{names.get(name, name): value for name, value in row.items()} | {"x": 1} for row in some_rows()]
-    told: list[str] = []
+    reported: list[str] = []
     path = write(tmp_path / "renamed.csv", renamed)
-    with open_click_log([path], say=told.append) as log:
+    with open_click_log([path], say=reported.append) as log:
         assert contents(list(log.blocks())) == expected[1]
-    assert "session from 'visit_id'" in told[0]
+    assert "session from 'visit_id'" in reported[0]
     odd = [{"p" if name == "rank" else name: value for name, value in row.items()} for row in renamed]
     assert read([write(tmp_path / "odd.csv", odd)], columns={"position": "p"}) == expected
     with refused(InputError, "odd.csv", "'q'", "position"):
@@ -343,8 +343,8 @@ def test_logs_of_ubi(tmp_path, suffix):
             for row in rows
         ]
         write(tmp_path / f"{name}.{suffix}", shown)
-    told: list[str] = []
-    with open_click_log([tmp_path], say=told.append) as log:
+    reported: list[str] = []
+    with open_click_log([tmp_path], say=reported.append) as log:
         blocks = list(log.blocks())
     found = []
     for block in blocks:
@@ -358,7 +358,7 @@ def test_logs_of_ubi(tmp_path, suffix):
             )
     assert sorted(found) == sorted(UBI_LISTS)
     assert len({session for block in blocks for session in block.lists.session.tolist()}) == 2
-    assert "1 queries without text" in told[0]
+    assert "1 queries without text" in reported[0]
 
 
 def test_bad_logs_of_ubi(tmp_path):

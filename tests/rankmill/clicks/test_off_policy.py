@@ -145,7 +145,7 @@ def test_over_a_thousand_logs_ips_is_unbiased_and_intervals_cover(capsys):
         assert 0.93 <= count / logs <= 0.97
 
 
-def test_the_gate_is_told_which_ranking_is_better_or_why_not():
+def test_the_gate_gets_which_ranking_is_better_or_why_not():
     case = Case(30)
     simulated = case.log(6000, 5)
     gamma = simulated.relevance * EXAMINATION[0]

@@ -30,8 +30,8 @@ def judgments(seed: int) -> tuple[pl.DataFrame, np.ndarray[Any, Any], np.ndarray
     values = rng.normal(size=(120, 3)).astype(np.float32)
     values[:, 2] = rng.integers(0, 4, 120)
     values[rng.random((120, 3)) < 0.15] = np.nan
-    told = np.where(np.isnan(values), [0.4, 1.5, -1.0], values) @ [1.0, 0.5, 0.7] + 0.3 * rng.normal(size=120)
-    grades = np.clip(np.floor(told + 1), 0, 3).astype(np.int64)
+    reported = np.where(np.isnan(values), [0.4, 1.5, -1.0], values) @ [1.0, 0.5, 0.7] + 0.3 * rng.normal(size=120)
+    grades = np.clip(np.floor(reported + 1), 0, 3).astype(np.int64)
     return pl.DataFrame(values, schema=list(FEATURES)), grades, np.repeat(np.arange(12), 10)
 
 
@@ -134,14 +134,14 @@ def write() -> None:
         forest = make()
         data = forest.to_bytes()
         scores = predict(forest, rows())
-        told = {
+        reported = {
             "format": data[8],
             "sha256": forest.sha256,
             "rows": [[float(x).hex() for x in row] for row in rows()],
             "scores": [float(score).hex() for score in scores],
         }
         path.write_bytes(data)
-        path.with_suffix(".json").write_text(json.dumps(told, indent=0) + "\n", encoding="utf-8")
+        path.with_suffix(".json").write_text(json.dumps(reported, indent=0) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

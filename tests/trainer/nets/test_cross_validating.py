@@ -108,8 +108,8 @@ def test_the_command(dataset, capsys):
     assert not unnamed(printed.err, "cross-validating a net (8) in 3 folds")
     assert not unnamed(printed.out, "of 2 epochs", "ndcg@10")
     assert execute([*command, "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert (told["folds"], told["rounds_trained"]) == (3, 2)
+    reported = json.loads(capsys.readouterr().out)
+    assert (reported["folds"], reported["rounds_trained"]) == (3, 2)
     for more, named in ((["--max-leaves", "5"], "--max-leaves is an option of trees"),):
         assert execute([*command, *more]) == 2
         assert named in capsys.readouterr().err

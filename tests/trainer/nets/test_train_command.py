@@ -123,7 +123,7 @@ def test_neither_files_nor_batches_of_reading_change_the_bytes(dataset, tmp_path
     assert train_net_on(dataset, options(), CheckpointOptions()).net.sha256 == whole.sha256
 
 
-def test_a_damaged_checkpoint_is_told_and_not_used(dataset, tmp_path):
+def test_a_damaged_checkpoint_is_reported_and_not_used(dataset, tmp_path):
     machine = CheckpointOptions(checkpoint=tmp_path / "kept")
     whole, said = train_net_on(dataset, options(epochs=1), machine), []
     data = whole.checkpoint.read_bytes()

@@ -126,9 +126,11 @@ def test_categories_are_learnt():
 
 def test_offsets_are_part_of_scores_in_training_only():
     data = planted_data(3, n_queries=150)
-    told = data.train.values[:, 0].astype(np.float64)
-    told[np.isnan(told)] = 0.0
-    offset = replace(data, train=replace(data.train, rows=replace(data.train.rows, offsets=100.0 * told)), valid=None)
+    reported = data.train.values[:, 0].astype(np.float64)
+    reported[np.isnan(reported)] = 0.0
+    offset = replace(
+        data, train=replace(data.train, rows=replace(data.train.rows, offsets=100.0 * reported)), valid=None
+    )
     assert trained(offset).net != trained(replace(data, valid=None)).net
     assert trained(offset).history[0].train["ndcg@10"] > 0.7
 

@@ -1,6 +1,6 @@
 """SIGTERM during each long command: 143 within seconds, nothing half-written, nobody left behind, and the rerun is as if nothing was.
 
-What stays may be something to go on with (a folder aside of a re-ranking, bins that no manifest names yet); what a reader sees
+What stays may be something to resume from (a folder aside of a re-ranking, bins that no manifest names yet); what a reader sees
 is what was there before.
 """
 
@@ -42,7 +42,7 @@ class Case:
     needs: tuple[str, ...]
     makes: str | None = None
     at: tuple[str, int] | None = None
-    """The operation on a file at which it is told to end, for the ordinary tests: the first on such a path, and so many behind it."""
+    """The operation on a file at which it is terminated, for the ordinary tests: the first on such a path, and so many behind it."""
 
 
 CASES = {
@@ -127,7 +127,7 @@ def check_nobody_is_left(process: subprocess.Popen) -> None:
 
 
 @pytest.mark.slow
-def test_told_to_end_while_files_are_made(prepared: Path, tmp_path: Path, monkeypatch) -> None:
+def test_terminated_while_files_are_made(prepared: Path, tmp_path: Path, monkeypatch) -> None:
     processes = {}
     for name, case in CASES.items():
         if case.at is not None:
@@ -151,7 +151,7 @@ def test_told_to_end_while_files_are_made(prepared: Path, tmp_path: Path, monkey
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
-def test_told_to_end_at_any_moment(name: str, prepared: Path, tmp_path: Path) -> None:
+def test_terminated_at_any_moment(name: str, prepared: Path, tmp_path: Path) -> None:
     case, rng = CASES[name], random.Random(name)
     whole = prepare(case, prepared, tmp_path / "whole")
     lasts = run_to_the_end(case, whole)
@@ -167,7 +167,7 @@ def test_told_to_end_at_any_moment(name: str, prepared: Path, tmp_path: Path) ->
         time.sleep(lasts * rng.uniform(0.25, 1.0) * 0.8 ** max(moment - 1, 0))  # earlier, as long as it comes too late
         process.send_signal(signal.SIGTERM)
         _, err = process.communicate(timeout=LIMIT)
-        # -15: told while Python itself was starting; 0: it had done all
+        # -15: terminated while Python itself was starting; 0: it had done all
         assert process.returncode in {143, 0, -signal.SIGTERM}, err
         assert "Traceback" not in err
         check_nobody_is_left(process)
