@@ -19,7 +19,7 @@ from rankmill.scorer.models.loading import predictor_of
 from rankmill.scorer.models.model import Model
 from rankmill.scorer.options import JudgedOptions
 from rankmill.scorer.rerank.candidate_sources import DatasetSource, files_of, open_sources, read_options
-from rankmill.scorer.rerank.scored_rows import scored_rows
+from rankmill.scorer.rerank.score import scored_rows
 
 RELEVANCE = schema_of([("qid", pa.string(), False), ("doc_id", pa.string(), False), ("label", pa.float64(), False)])
 

@@ -62,7 +62,7 @@ from rankmill.scorer.rerank.candidate_sources import (
     paths_of,
     read_options,
 )
-from rankmill.scorer.rerank.scored_rows import scored_rows
+from rankmill.scorer.rerank.score import scored_rows
 
 _NO_SCALES: Mapping[str, int] = MappingProxyType({})
 _POLICY = frozenset(each.name for each in fields(Policy))

@@ -21,10 +21,9 @@ from rankmill.pipeline.read.file_ranges import FileRange, ranges_of
 from rankmill.scorer.models.model import Predictor
 from rankmill.scorer.options import JudgedOptions
 from rankmill.scorer.rerank.candidate_sources import say
-from rankmill.scorer.rerank.on_cluster import check_ranges, job_of, locate_all, refuse_buckets, scored_ranges
+from rankmill.scorer.rerank.on_cluster import refuse_buckets, rows_of_ranges, scored_ranges
 from rankmill.scorer.rerank.ranked_file import scored_schema
-from rankmill.scorer.rerank.spill import batches_of
-from rankmill.scorer.rerank.tasks import ShardRange, numbered
+from rankmill.scorer.rerank.tasks import ShardRange
 
 
 def rows_scored_on_cluster(
@@ -35,7 +34,7 @@ def rows_scored_on_cluster(
     dataset: Dataset | None = None,
     split: str | None = None,
 ) -> pa.Table:
-    """Let the workers of ``options.cluster`` score ``sources``, or a split of ``dataset``; the table is that of `rankmill.scorer.rerank.scored_rows.scored_rows`.
+    """Let the workers of ``options.cluster`` score ``sources``, or a split of ``dataset``; the table is that of `rankmill.scorer.rerank.score.scored_rows`.
 
     Raises
     ------
@@ -48,23 +47,16 @@ def rows_scored_on_cluster(
     """
     assert options.cluster is not None  # noqa: S101 - the caller asks
     refuse_buckets(sources)
-    layouts = locate_all(sources, [predictor], reading)
-    batches, before = [], 0
     try:
         with (
             staging_folder(sources[0].path.absolute()) as staging,
             open_cluster(options.cluster, say if options.announce else lambda _: None) as cluster,
         ):
-            job = job_of(staging, [predictor.model], sources, reading, options)
             ranges: Sequence[FileRange | ShardRange] = (
                 ranges_of(sources) if dataset is None else _ranges_of_shards(dataset, split, cluster.size)
             )
-            scored = scored_ranges(cluster, job, ranges, counted=False, resumes=False)
-            check_ranges(sources, layouts, reading, scored)
-            for each in scored:
-                files = each.spilled[0].paths(staging / "scored" / each.folder / "0", "scored")
-                batches += [numbered(batch, before) for batch in batches_of(files)]
-                before += each.rows
+            scored = scored_ranges(cluster, staging, sources, [predictor], reading, options, ranges, resumes=False)
+            batches = list(rows_of_ranges(staging, scored, 0))
     except PermissionError as error:
         raise InputError(
             f"{sources[0].path.absolute().parent}: {spelled('cluster')} writes scores beside the input while it works, and"

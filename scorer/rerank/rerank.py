@@ -183,20 +183,20 @@ def _rerank(
         say(plan.memory.render())
     with ExitStack() as stack:
         staging, journal = stack.enter_context(open_staging(plan))
-        score, write = run.score, run.write
+        scoring: run.Scoring = run.score_here
         if options.cluster is not None:
             from rankmill.scorer.rerank import on_cluster
 
             on_cluster.check(plan)
             journal.write(staging)
             cluster = stack.enter_context(open_cluster(options.cluster, say if options.announce else lambda _: None))
-            score, write = partial(on_cluster.score, cluster), partial(on_cluster.write, cluster)
+            scoring = partial(on_cluster.score, cluster)
         before = journal.place.all_rows
         if options.announce and before:
             say(f"resuming after {before:,} candidates of an earlier run; use {spelled('fresh')} to start over")
         if not journal.scored:
-            score(plan, staging, journal)
-        written = write(plan, staging, journal)
+            run.score(plan, staging, journal, scoring)
+        written = run.write(plan, staging, journal)
         refuse_changed(plan.states)
         check_unchanged(target, overwrite=options.overwrite)
         run.publish(plan, staging, written)

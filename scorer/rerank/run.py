@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from typing import Any
 
 from rankmill.foundation.records import canonical_json
 from rankmill.foundation.storage.publish import file_digest
 from rankmill.foundation.storage.staging import staging_folder
 from rankmill.scorer.rerank.journal import Journal, OfModel, RankedShard
 from rankmill.scorer.rerank.kept_columns import appended
-from rankmill.scorer.rerank.plan import ModelToRank, RerankPlan
+from rankmill.scorer.rerank.plan import RerankPlan
 from rankmill.scorer.rerank.publish import replace_folder
 from rankmill.scorer.rerank.ranked_file import FORMAT, MANIFEST, SEVERAL
-from rankmill.scorer.rerank.score import InputPosition, Scored, ScoringLimits, score_in_order
-from rankmill.scorer.rerank.spill import (
-    DealtPart,
-    ScoreSpill,
-    Spilled,
-    partition,
-    parts_of,
-    sorted_parts,
-)
+from rankmill.scorer.rerank.score import InputPosition, Scored, ScoringLimits, Take, score_in_order
+from rankmill.scorer.rerank.spill import ScoreSpill, partition, sorted_parts
 from rankmill.scorer.rerank.write import RankedFiles, publish_file, write_lists
 
 CHECKPOINT_ROWS = 1_000_000
@@ -45,7 +37,19 @@ def open_staging(plan: RerankPlan) -> Iterator[tuple[Path, Journal]]:
         yield staging, Journal.read(staging, plan.key) or new
 
 
-def score(plan: RerankPlan, staging: Path, journal: Journal) -> None:
+Scoring = Callable[[RerankPlan, Path, Take, InputPosition], InputPosition]
+"""Scores the input from a position on: hands the results to ``Take``, and returns the final position."""
+
+
+def score_here(plan: RerankPlan, _: Path, take: Take, begin: InputPosition) -> InputPosition:
+    """Score the input in this process."""
+    return score_in_order(
+        plan.sources, [model.predictor for model in plan.models.values()], plan.reading, take,
+        ScoringLimits.within(plan.memory, plan.options.threads), top_k=plan.options.top_k, begin=begin, stage=plan.stage,
+    )  # fmt: skip
+
+
+def score(plan: RerankPlan, staging: Path, journal: Journal, scoring: Scoring = score_here) -> None:
     """Score the input that the ``journal`` does not cover, with a checkpoint now and then."""
     stage, before = plan.stage, journal.place.all_rows
     reader = None if plan.kept is None else plan.kept.reader(before)
@@ -75,11 +79,7 @@ def score(plan: RerankPlan, staging: Path, journal: Journal) -> None:
 
         if stage is not None:
             stage.restore_seen(journal.seen)
-        predictors = [model.predictor for model in plan.models.values()]
-        end = score_in_order(
-            plan.sources, predictors, plan.reading, take, ScoringLimits.within(plan.memory, plan.options.threads),
-            top_k=plan.options.top_k, begin=journal.place, stage=stage,
-        )  # fmt: skip
+        end = scoring(plan, staging, take, journal.place)
         if stage is not None:
             stage.check_seen(plan.options.lacking)
             journal.lacking = stage.lacking
@@ -101,30 +101,16 @@ def write(plan: RerankPlan, staging: Path, journal: Journal) -> list[RankedFiles
             of_model.shards.append(shard)
             journal.write(staging)
 
-        parts, done = parts_of(spill, of_model.spilled, of_model.dealt), list(of_model.shards)
-        written.append(
-            write_parts(plan, spill, out, model, parts, of_model.spilled, journal, done=done, finished=finished)
-        )
+        with sorted_parts(
+            spill, of_model.spilled, of_model.dealt, sort_bytes=plan.memory.sort_bytes, n_threads=plan.options.threads,
+            kept=plan.kept_schema,
+        ) as rows:  # fmt: skip
+            files = write_lists(
+                rows, out, plan.target, plan.facts_of(model), rows=journal.place.ranked, counted=plan.counted,
+                done=list(of_model.shards), finished=finished,
+            )  # fmt: skip
+        written.append(files)
     return written
-
-
-def write_parts(
-    plan: RerankPlan,
-    folder: Path,
-    out: Path,
-    model: ModelToRank,
-    parts: Sequence[DealtPart],
-    spilled: Spilled,
-    journal: Journal,
-    **progress: Any,
-) -> RankedFiles:
-    """Sort and write ``parts``, the lists of one model, to ``out``; the sort spills to ``folder``."""
-    sort_bytes, n_threads = plan.memory.sort_bytes, plan.options.threads
-    with sorted_parts(
-        folder, parts, spilled, sort_bytes=sort_bytes, n_threads=n_threads, kept=plan.kept_schema
-    ) as found:
-        rows, counted = journal.place.ranked, plan.counted
-        return write_lists(found, out, plan.target, plan.facts_of(model), rows=rows, counted=counted, **progress)
 
 
 def publish(plan: RerankPlan, staging: Path, lists: Sequence[RankedFiles]) -> None:

@@ -23,7 +23,7 @@ from rankmill.pipeline.read.made_ids import named_by_row
 from rankmill.scorer.models.model import Predictor
 from rankmill.scorer.rerank.candidates import Columns, check_finite, check_rows, locate_features
 from rankmill.scorer.rerank.first_stage import FirstStage, Listed, columns_of, rows_of
-from rankmill.scorer.rerank.ranked_file import SCORED_ROW
+from rankmill.scorer.rerank.ranked_file import SCORED_ROW, scored_schema
 from rankmill.scorer.rerank.top_k import BestScores, first_of_queries
 
 if TYPE_CHECKING:
@@ -146,6 +146,17 @@ def score_in_order(
         layouts = [layout for of_source in scoring.layouts for layout in of_source]
         check_rows(sources, layouts, options, place.all_rows, place.width)
     return place
+
+
+def scored_rows(sources: Sequence[Source], predictor: Predictor, reading: ReadOptions, n_threads: int) -> pa.Table:
+    """Score all ``sources``; return a table of `scored_schema` in their order.  Errors: `score_in_order`."""
+    rows: list[pa.RecordBatch] = []
+
+    def take(results: list[list[Scored]], _: InputPosition) -> None:
+        rows.extend(part.rows for part in results[0])
+
+    score_in_order(sources, [predictor], reading, take, ScoringLimits.unlimited(n_threads))
+    return pa.Table.from_batches(rows, scored_schema(reading.goals))
 
 
 def check_first_rows(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno
 import shutil
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,14 +77,6 @@ class Spilled:
         return [spill_file(folder, kind, number) for number in range(self.files)]
 
 
-@dataclass(frozen=True, slots=True)
-class DealtPart:
-    """The files of a range of qids: scored rows, and grade counts of rows left out."""
-
-    scored: tuple[Path, ...]
-    dropped: tuple[Path, ...]
-
-
 def spill_schemas(kept: pa.Schema) -> dict[str, pa.Schema]:
     """Return the schemas of the two kinds of files of a spill, whose rows have the further columns ``kept``."""
     return SPILLED | {"scored": pa.schema([*SCORED_ROW, *kept])}
@@ -112,7 +104,7 @@ class ScoreSpill:
         self.written = written or Spilled()
         self._folder, self._schemas = folder, spill_schemas(kept)
         self._held: dict[str, list[pa.RecordBatch]] = {kind: [] for kind in SPILLED}
-        self._n_held = self._bytes_held = self._n_counts_held = 0
+        self._rows_held, self._bytes_held = dict.fromkeys(SPILLED, 0), dict.fromkeys(SPILLED, 0)
         self._n_rows = self._n_bytes = 0
         self._writers: dict[str, pa.RecordBatchStreamWriter] = {}
         known = {path for kind in SPILLED for path in self.written.paths(folder, kind)}
@@ -129,22 +121,20 @@ class ScoreSpill:
 
     def write(self, rows: pa.RecordBatch, dropped: pa.RecordBatch | None = None) -> None:
         """Add rows of the schema ``SCORED_ROW``, and grade counts of rows that are not to be ranked."""
-        self._held["scored"].append(rows)
-        self._n_held += rows.num_rows
-        self._bytes_held += rows.nbytes
-        if dropped is not None:
-            self._held["dropped"].append(dropped)
-            self._n_counts_held += dropped.num_rows
-        if self._n_counts_held >= COUNTS_HELD:
-            self._flush_counts()
-        if self._n_held >= BATCH_ROWS or self._bytes_held >= BATCH_BYTES:
-            self._flush_rows()
+        for kind, batch in (("scored", rows), ("dropped", dropped)):
+            if batch is not None:
+                self._held[kind].append(batch)
+                self._rows_held[kind] += batch.num_rows
+                self._bytes_held[kind] += batch.nbytes
+        if self._rows_held["dropped"] >= COUNTS_HELD:
+            self._flush("dropped")
+        if self._rows_held["scored"] >= BATCH_ROWS or self._bytes_held["scored"] >= BATCH_BYTES:
+            self._flush("scored")
 
     def checkpoint(self) -> Spilled:
         """Make all that was written so far durable, and return that state."""
-        self._flush_rows()
-        self._flush_counts()
         for kind in SPILLED:
+            self._flush(kind)
             self._writer(kind).close()
             fsync_file(spill_file(self._folder, kind, self.written.files))
         fsync_folder(self._folder)
@@ -159,23 +149,18 @@ class ScoreSpill:
             self._writers[kind] = open_spill_file(path, self._schemas[kind])
         return self._writers[kind]
 
-    def _flush_rows(self) -> None:
-        held, self._held["scored"], self._n_held, self._bytes_held = self._held["scored"], [], 0, 0
-        if held:
-            for batch in pa.Table.from_batches(held, self._schemas["scored"]).combine_chunks().to_batches():
-                self._writer("scored").write_batch(batch)
+    def _flush(self, kind: str) -> None:
+        """Write the buffered rows; counts are summed by query and grade."""
+        held, self._held[kind] = pa.Table.from_batches(self._held[kind], self._schemas[kind]), []
+        self._rows_held[kind] = self._bytes_held[kind] = 0
+        if kind == "dropped":
+            added = held.group_by(["qid", "grade"], use_threads=False).aggregate([("count", "sum")])
+            held = added.select(["qid", "grade", "count_sum"]).rename_columns(GRADE_COUNTS.names).cast(GRADE_COUNTS)
+        for batch in held.combine_chunks().to_batches(BATCH_ROWS if kind == "dropped" else None):
+            self._writer(kind).write_batch(batch)
+            if kind == "scored":
                 self._n_rows += batch.num_rows
                 self._n_bytes += batch.nbytes
-
-    def _flush_counts(self) -> None:
-        """Write the buffered counts, summed by query and grade."""
-        held, self._held["dropped"], self._n_counts_held = self._held["dropped"], [], 0
-        if held:
-            counts = pa.Table.from_batches(held, GRADE_COUNTS)
-            added = counts.group_by(["qid", "grade"], use_threads=False).aggregate([("count", "sum")])
-            columns = [added.column(name) for name in ("qid", "grade", "count_sum")]
-            for batch in pa.Table.from_arrays(columns, schema=GRADE_COUNTS).to_batches(BATCH_ROWS):
-                self._writer("dropped").write_batch(batch)
 
 
 def partition(folder: Path, written: Spilled, sort_bytes: int, kept: pa.Schema = NOTHING_KEPT) -> int:
@@ -190,28 +175,27 @@ def partition(folder: Path, written: Spilled, sort_bytes: int, kept: pa.Schema =
         return 0
     for kind, schema in spill_schemas(kept).items():
         paths = [spill_file(folder, f"{DEALT}-{kind}", part) for part in range(len(bounds) + 1)]
-        partition_files(written.paths(folder, kind), paths, bounds, schema)
+        with ExitStack() as stack:
+            writers = [stack.enter_context(open_spill_file(path, schema)) for path in paths]
+            batches = batches_of(written.paths(folder, kind))
+            dealt = stack.enter_context(closing(list(_by_range(batch, bounds)) for batch in batches))
+            for parts in stack.enter_context(closing(ahead(dealt))):
+                for i, rows in parts:
+                    writers[i].write_batch(rows)
         for path in paths:
             fsync_file(path)
     fsync_folder(folder)
     return len(bounds) + 1
 
 
-def parts_of(folder: Path, written: Spilled, n_dealt: int) -> list[DealtPart]:
-    """Return the parts of a spill that `partition` has dealt out, and remove the files that they were dealt from."""
-    if n_dealt == 0:
-        return [DealtPart(*(tuple(written.paths(folder, kind)) for kind in SPILLED))]
-    for kind in SPILLED:
-        for path in written.paths(folder, kind):
-            path.unlink(missing_ok=True)
-    return [DealtPart(*((spill_file(folder, f"{DEALT}-{kind}", part),) for kind in SPILLED)) for part in range(n_dealt)]
-
-
 @dataclass(frozen=True, slots=True)
 class SortedParts:
-    """Parts of spilled rows, which ascend by qid and hold all rows of a query in one, and the database that sorts them."""
+    """Parts of spilled rows, which ascend by qid and hold all rows of a query in one, and the database that sorts them.
 
-    parts: Sequence[DealtPart]
+    ``parts`` has the files of each: scored rows, and grade counts of rows left out.
+    """
+
+    parts: Sequence[tuple[list[Path], list[Path]]]
     batch_rows: int
     kept: pa.Schema
     database: Any
@@ -268,10 +252,10 @@ class SortedParts:
         """Run ``sql`` on ``columns`` of one part."""
         import duckdb
 
-        files, schema = self.parts[part], spill_schemas(self.kept)["scored"]
+        (scored, dropped), schema = self.parts[part], spill_schemas(self.kept)["scored"]
         places = [schema.get_field_index(name) for name in columns.names]
         try:
-            with closing(batches_of(files.scored, places)) as rows, closing(batches_of(files.dropped)) as counts:
+            with closing(batches_of(scored, places)) as rows, closing(batches_of(dropped)) as counts:
                 self.database.register("part", pa.RecordBatchReader.from_batches(columns, rows))
                 self.database.register("dropped", pa.RecordBatchReader.from_batches(GRADE_COUNTS, counts))
                 # A relation's reader streams; a plain execute() would hold the whole result.
@@ -293,16 +277,25 @@ class SortedParts:
 
 @contextmanager
 def sorted_parts(
-    folder: Path,
-    parts: Sequence[DealtPart],
-    written: Spilled,
-    *,
-    sort_bytes: int,
-    n_threads: int,
-    kept: pa.Schema = NOTHING_KEPT,
+    folder: Path, written: Spilled, n_dealt: int, *, sort_bytes: int, n_threads: int, kept: pa.Schema = NOTHING_KEPT
 ) -> Iterator[SortedParts]:
-    """Open ``parts``, which have the rows and bytes of ``written`` in all; the sort spills to ``folder`` beyond ``sort_bytes``."""
-    with open_sorter(folder / "sort", sort_bytes, n_threads) as database:
+    """Open a spill that `partition` has dealt out to ``n_dealt`` parts, and remove the files that they were dealt from.
+
+    DuckDB sorts them; it holds ``sort_bytes``, and spills to a folder in ``folder``.
+    """
+    if n_dealt == 0:
+        parts = [(written.paths(folder, "scored"), written.paths(folder, "dropped"))]
+    else:
+        for path in (path for kind in SPILLED for path in written.paths(folder, kind)):
+            path.unlink(missing_ok=True)
+        of_kinds = [[[spill_file(folder, f"{DEALT}-{kind}", part)] for part in range(n_dealt)] for kind in SPILLED]
+        parts = list(zip(*of_kinds, strict=True))
+    pa.default_memory_pool().release_unused()  # free the memory of scoring for the sort
+    shutil.rmtree(folder / "sort", ignore_errors=True)
+    threads = max(1, min(n_threads, SORT_THREADS, sort_bytes // MEMORY_OF_A_THREAD))
+    with closing(
+        open_database(memory=sort_bytes, threads=threads, spill=folder / "sort", preserve_insertion_order=False)
+    ) as database:
         yield SortedParts(parts, written.batch_rows, kept, database)
 
 
@@ -353,18 +346,6 @@ def _range_bounds(ids: Iterable[pa.Array[Any]], n_rows: int, n_parts: int) -> pa
     return ascending.take(np.unique(np.arange(1, n_parts) * len(ascending) // n_parts)).unique()
 
 
-@contextmanager
-def open_sorter(folder: Path, sort_bytes: int, n_threads: int) -> Iterator[Any]:
-    """Open a database of DuckDB that holds ``sort_bytes`` and spills to ``folder``."""
-    pa.default_memory_pool().release_unused()  # free the memory of scoring for the sort
-    shutil.rmtree(folder, ignore_errors=True)
-    threads = max(1, min(n_threads, SORT_THREADS, sort_bytes // MEMORY_OF_A_THREAD))
-    with closing(
-        open_database(memory=sort_bytes, threads=threads, spill=folder, preserve_insertion_order=False)
-    ) as database:
-        yield database
-
-
 def open_spill_file(path: Path, schema: pa.Schema) -> pa.RecordBatchStreamWriter:
     """Open a new file of record batches."""
     return pa.ipc.new_stream(str(path), schema, options=pa.ipc.IpcWriteOptions(compression="lz4"))
@@ -376,22 +357,6 @@ def batches_of(paths: Sequence[Path], columns: list[int] | None = None) -> Gener
     for path in paths:
         with pa.ipc.open_stream(pa.OSFile(str(path), "r"), options=options) as reader:
             yield from reader
-
-
-def partition_files(
-    sources: Sequence[Path],
-    paths: Sequence[Path],
-    bounds: pa.Array[Any],
-    schema: pa.Schema,
-    change: Callable[[pa.RecordBatch], pa.RecordBatch] = lambda batch: batch,
-) -> None:
-    """Copy the rows of ``sources``, after ``change``, to ``paths``: file i gets the qids of at least bound i - 1 and below bound i."""
-    with ExitStack() as stack:
-        writers = [stack.enter_context(open_spill_file(path, schema)) for path in paths]
-        dealt = stack.enter_context(closing(list(_by_range(change(batch), bounds)) for batch in batches_of(sources)))
-        for parts in stack.enter_context(closing(ahead(dealt))):
-            for i, rows in parts:
-                writers[i].write_batch(rows)
 
 
 def _by_range(batch: pa.RecordBatch, bounds: pa.Array[Any]) -> Iterator[tuple[int, pa.RecordBatch]]:

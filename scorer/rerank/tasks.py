@@ -1,4 +1,4 @@
-"""What workers of a cluster do: score a range of the input, deal it out by query, write the lists of a range of queries.
+"""What workers of a cluster do: score a range of the input.
 
 Each call writes to a new folder and returns its name, so a call may be made twice, also at the same time.  Rows of a range
 are numbered from its first one; `numbered` adds the rows before it, when all ranges are scored.
@@ -6,8 +6,6 @@ are numbered from its first one; `numbered` adds the rows before it, when all ra
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +14,7 @@ import pyarrow as pa
 
 from rankmill.foundation.cluster.duty import folder_of_call, stopper
 from rankmill.foundation.errors import NotFiniteScore
-from rankmill.foundation.storage.publish import file_digest, fsync_file, fsync_folder
+from rankmill.foundation.storage.publish import fsync_folder
 from rankmill.pipeline.arrow import as_array
 from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.dataset.manifest import Manifest
@@ -29,23 +27,9 @@ from rankmill.scorer.models.loading import laid_out
 from rankmill.scorer.models.model import Predictor
 from rankmill.scorer.rerank.candidate_sources import DatasetSource, open_sources
 from rankmill.scorer.rerank.memory import MemoryPlan
-from rankmill.scorer.rerank.query_counts import QUERY_COUNT, count_queries
-from rankmill.scorer.rerank.ranked_file import GRADE_COUNTS, RankedPart, scored_schema
+from rankmill.scorer.rerank.ranked_file import scored_schema
 from rankmill.scorer.rerank.score import InputPosition, Scored, ScoringLimits, score_in_order
-from rankmill.scorer.rerank.spill import (
-    SPILLED,
-    DealtPart,
-    ScoreSpill,
-    Spilled,
-    open_spill_file,
-    partition_files,
-    sorted_parts,
-    spill_file,
-)
-from rankmill.scorer.rerank.write import ParquetWriter
-
-SYNCED_AT_ONCE = 16
-"""Files that are made durable at a time: the disk does it together."""
+from rankmill.scorer.rerank.spill import ScoreSpill, Spilled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,12 +72,11 @@ class ShardRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoreRange:
-    """Score a range of the input; ``counted``: count its rows by query, too."""
+    """Score a range of the input."""
 
     job: Job
     number: int
     rows: FileRange | ShardRange
-    counted: bool = True
 
     def open(self, predictors: list[Predictor]) -> tuple[list[Source], InputPosition]:
         """Open the range, and return where its rows begin."""
@@ -116,9 +99,13 @@ class ScoredRange:
     width: int
     spilled: tuple[Spilled, ...]
 
+    def of_model(self, staging: Path, model: int) -> Path:
+        """Return the folder of what a model, by its number, has spilled."""
+        return staging / "scored" / self.folder / str(model)
+
 
 def score_range(task: ScoreRange, threads: int) -> ScoredRange:
-    """Score a range with all models, and spill its rows and their numbers by query."""
+    """Score a range with all models, and spill its rows."""
     job, stop = task.job, stopper()
     predictors = laid_out(job.models, job.n_rounds, job.start_round)
     sources, begin = task.open(predictors)
@@ -143,19 +130,8 @@ def score_range(task: ScoreRange, threads: int) -> ScoredRange:
             error.part = task.number
             raise
         spilled = tuple(spill.checkpoint() for spill in spills)
-    for number, state in enumerate(spilled if task.counted else ()):
-        counts = count_queries(state.paths(folder / str(number), "scored"))
-        path = queries_file(folder, number)
-        with open_spill_file(path, QUERY_COUNT) as file:
-            file.write_table(counts)
-        fsync_file(path)
     fsync_folder(folder)
     return ScoredRange(folder=folder.name, rows=end.all_rows, width=end.width, spilled=spilled)
-
-
-def queries_file(folder: Path, model: int) -> Path:
-    """Return the file with the rows by query of a scored range."""
-    return folder / str(model) / "queries.arrows"
 
 
 def numbered(batch: pa.RecordBatch, before: int) -> pa.RecordBatch:
@@ -164,101 +140,3 @@ def numbered(batch: pa.RecordBatch, before: int) -> pa.RecordBatch:
     columns = dict(zip(batch.schema.names, batch.columns, strict=True))
     columns |= {"doc_id": named_by_row(columns["doc_id"], row), "row": as_array(row)}
     return pa.record_batch(list(columns.values()), schema=batch.schema)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DealRange:
-    """Deal the rows of a scored range out to ranges of queries, which begin at ``bounds`` (of each model); ``before`` rows come before."""
-
-    job: Job
-    number: int
-    scored: ScoredRange
-    before: int
-    bounds: tuple[tuple[str, ...], ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DealtRange:
-    """The folder of a range that was dealt out."""
-
-    folder: str
-
-
-def deal_range(task: DealRange, threads: int) -> DealtRange:  # noqa: ARG001
-    """Divide the rows of a range by query, numbered in the whole input."""
-    folder, stop = folder_of_call(task.job.staging, "dealt", task.number), stopper()
-
-    def in_whole(batch: pa.RecordBatch) -> pa.RecordBatch:
-        stop()
-        return numbered(batch, task.before)
-
-    changes: dict[str, Callable[[pa.RecordBatch], pa.RecordBatch]] = {"scored": in_whole}
-    for model, (bounds, state) in enumerate(zip(task.bounds, task.scored.spilled, strict=True)):
-        (folder / str(model)).mkdir()
-        scored = task.job.staging / "scored" / task.scored.folder / str(model)
-        for kind, schema in SPILLED.items():
-            paths = [spill_file(folder / str(model), kind, part) for part in range(len(bounds) + 1)]
-            change = changes.get(kind, lambda batch: batch)
-            partition_files(state.paths(scored, kind), paths, pa.array(bounds, pa.string()), schema, change)
-            with ThreadPoolExecutor(SYNCED_AT_ONCE) as pool:
-                list(pool.map(fsync_file, paths))
-        fsync_folder(folder / str(model))
-    return DealtRange(folder=folder.name)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WriteQueries:
-    """Write the shards of a range of queries, of which ``part`` has the rows."""
-
-    job: Job
-    number: int
-    part: DealtPart
-    spilled: Spilled
-    sort_bytes: int
-    metadata: dict[str, str]
-    first_shard: int
-    shard_rows: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WrittenQueries:
-    """The folder of written shards, and the shards in their order with their digests."""
-
-    folder: str
-    shards: tuple[RankedPart, ...]
-    sha256: tuple[str, ...]
-
-
-def write_queries(task: WriteQueries, threads: int) -> WrittenQueries:
-    """Sort the rows of a range of queries, and write its shards and its counts of grades."""
-    job, stop = task.job, stopper()
-    folder = folder_of_call(job.staging, "written", task.number)
-    writer = ParquetWriter(
-        folder, "part-{:05d}.parquet", task.metadata, shard_rows=task.shard_rows, first=task.first_shard
-    )
-    n_threads = job.n_threads or threads
-    with sorted_parts(folder, [task.part], task.spilled, sort_bytes=task.sort_bytes, n_threads=n_threads) as rows:
-        try:
-            for batch in rows.ranked(job.top_k):
-                stop()
-                writer.write(batch)
-            files = writer.close()
-        except BaseException:
-            writer.abandon()
-            raise
-        if job.top_k is not None:
-            with open_spill_file(grades_file(folder), GRADE_COUNTS) as counts:
-                for table in rows.grade_counts():
-                    stop()
-                    counts.write_table(table)
-            fsync_file(grades_file(folder))
-    for file in files:
-        fsync_file(folder / file.name)
-    digests = tuple(file_digest(folder / file.name) for file in files)
-    fsync_folder(folder)
-    return WrittenQueries(folder=folder.name, shards=tuple(files), sha256=digests)
-
-
-def grades_file(folder: Path) -> Path:
-    """Return the file with the counts of grades of written shards."""
-    return folder / "grades.arrows"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -112,7 +112,7 @@ def write_lists(
     finished
         Called with each further shard but the last once it is durable.
     """
-    top_k, metadata = facts.top_k, metadata_of(facts)
+    top_k, metadata = facts.top_k, {FACTS: canonical_json(as_json(facts)).decode()}
     digests = {shard.written.name: shard.sha256 for shard in done}
 
     def shard_written(written: RankedPart, part: int, row: int) -> None:
@@ -133,35 +133,15 @@ def write_lists(
     except BaseException:
         writer.abandon()
         raise
-    counts = rows_of.grade_counts() if counted else ()
-    written = describe_lists(folder, target, facts, files, digests, counts, rows=rows)
-    return replace(written, lacks_counts=top_k is not None and graded and not counted)
-
-
-def describe_lists(
-    folder: Path,
-    target: Path,
-    facts: RankedFacts,
-    files: tuple[RankedPart, ...],
-    digests: Mapping[str, str],
-    counts: Iterable[pa.Table],
-    *,
-    rows: int,
-) -> RankedFiles:
-    """Write the grade ``counts`` of a top k, and the manifest of a folder, beside the written ``files``.
-
-    ``digests`` has those that are known; ``rows`` counts the candidates.
-    """
-    single, top_k = bool(checked_suffix(target)), facts.top_k
-    metadata = metadata_of(facts)
+    single = bool(checked_suffix(target))
     sha256 = {file.name: digests.get(file.name) or file_digest(folder / file.name) for file in files}
-    counted = None
-    if top_k is not None:
+    side = None
+    if top_k is not None and counted:
         belongs = {BELONGS: sha256[files[0].name]} if single else {}
-        counted = write_grade_counts(folder / grades_path(target).name, counts, metadata | belongs)
-    written = RankedFiles(folder, files, counted)
+        side = write_grade_counts(folder / grades_path(target).name, rows_of.grade_counts(), metadata | belongs)
+    written = RankedFiles(folder, files, side, lacks_counts=top_k is not None and graded and not counted)
     if not single:
-        grades = None if counted is None else {"name": counted.name, "sha256": file_digest(folder / counted.name)}
+        grades = None if side is None else {"name": side.name, "sha256": file_digest(folder / side.name)}
         manifest = as_json(facts) | {
             "grades": grades,
             "queries": written.queries,
@@ -174,11 +154,6 @@ def describe_lists(
         }
         (folder / MANIFEST).write_bytes(canonical_json(manifest) + b"\n")
     return written
-
-
-def metadata_of(facts: RankedFacts) -> dict[str, str]:
-    """Return the metadata of a Parquet file."""
-    return {FACTS: canonical_json(as_json(facts)).decode()}
 
 
 def publish_file(lists: RankedFiles, target: Path) -> None:
@@ -282,10 +257,7 @@ Finished = Callable[[RankedPart, int, int], None]
 
 
 class ParquetWriter:
-    """Write Parquet files ``name.format(number)``: one, or shards of whole queries of about ``shard_rows`` rows, after ``done``.
-
-    ``first`` is the number of the first one.
-    """
+    """Write Parquet files ``name.format(number)``: one, or shards of whole queries of about ``shard_rows`` rows, after ``done``."""
 
     def __init__(
         self,
@@ -296,11 +268,10 @@ class ParquetWriter:
         shard_rows: int | None = None,
         done: Iterable[RankedPart] = (),
         finished: Finished = lambda *_: None,
-        first: int = 0,
         kept: pa.Schema = NOTHING_KEPT,
     ) -> None:
         self._schema = ranked_schema(kept)
-        self._folder, self._name, self._metadata, self._first = folder, name, metadata, first
+        self._folder, self._name, self._metadata = folder, name, metadata
         self._shard_rows, self._finished = shard_rows, finished
         self._done = list(done)
         self._open = self._next()
@@ -330,9 +301,7 @@ class ParquetWriter:
         self._open.abandon()
 
     def _next(self) -> _ParquetFile:
-        return _ParquetFile(
-            self._folder / self._name.format(self._first + len(self._done)), self._schema, self._metadata
-        )
+        return _ParquetFile(self._folder / self._name.format(len(self._done)), self._schema, self._metadata)
 
 
 class LinesWriter:

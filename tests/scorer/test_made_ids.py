@@ -176,8 +176,7 @@ def test_repeated_documents_are_those_above_in_the_list_whatever_the_batches(dat
         spill = sorting.ScoreSpill(Path(folder))
         spill.write(pa.record_batch(arrays, schema=SCORED_ROW))
         written = spill.checkpoint()
-        parts = sorting.parts_of(Path(folder), written, 0)
-        with sorting.sorted_parts(Path(folder), parts, written, sort_bytes=256 << 20, n_threads=1) as found:
+        with sorting.sorted_parts(Path(folder), written, 0, sort_bytes=256 << 20, n_threads=1) as found:
             batches = list(found.ranked(top_k))
     seen, expected = set(), []
     for row in (row for batch in batches for row in batch.rows.select(["qid", "doc_id"]).to_pylist()):

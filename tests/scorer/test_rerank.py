@@ -455,9 +455,8 @@ def test_batches_of_long_ids_are_short(tmp_path, monkeypatch):
     for first in range(0, n, 100):
         spill.write(rows.slice(first, 100))
     spilled = spill.checkpoint()
-    parts = sorting.parts_of(tmp_path, spilled, 0)
-    written = [batch.num_rows for batch in sorting.batches_of(parts[0].scored)]
-    with sorting.sorted_parts(tmp_path, parts, spilled, sort_bytes=1 << 30, n_threads=1) as found:
+    written = [batch.num_rows for batch in sorting.batches_of(spilled.paths(tmp_path, "scored"))]
+    with sorting.sorted_parts(tmp_path, spilled, 0, sort_bytes=1 << 30, n_threads=1) as found:
         ranked = [len(batch.rows) for batch in found.ranked(None)]
     for sizes in (written, ranked):
         assert sum(sizes) == n
