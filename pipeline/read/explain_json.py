@@ -7,10 +7,9 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rankmill.pipeline.read._line_kernels import DEEPEST
 from rankmill.pipeline.read.batch import shorten
 from rankmill.pipeline.read.column_roles import IDS, KEPT, TRUTHS
-from rankmill.pipeline.read.json_keys import FEATURES
+from rankmill.pipeline.read.json_keys import DEEPEST, FEATURES
 from rankmill.pipeline.read.times import TIME
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ _EXPECTED = {
     "Invalid control character at": "an escape in place of a control character",
 }
 
-_EXACT = 2**53  # a larger float may stand for another whole number
+EXACT = 2**53  # a larger float may stand for another whole number
 _NOT_DEEPER = f"at most {DEEPEST} brackets in one another"
 
 
@@ -147,7 +146,7 @@ def _nested_problems(text: str, value: Any, columns: TableColumns, keys: Keys, a
 
 def _value_problems(part: str, key: str, value: Any, columns: TableColumns, at: int) -> Iterator[LineExplanation]:
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    whole = number and (isinstance(value, int) or (value.is_integer() and abs(value) < _EXACT))
+    whole = number and (isinstance(value, int) or (value.is_integer() and abs(value) < EXACT))
     text = isinstance(value, str)
     if value is None:
         return

@@ -1,7 +1,6 @@
-"""Find the keys of the objects of a file, in one pass before the rows are read.
+"""Find the lines of JSON lines, and the keys of all objects of a file in one pass before the rows are read.
 
-As keys are optional, the columns are known only after the whole file was read.  The pass does not parse values, so it takes a
-fraction of the time of reading the rows.
+As keys are optional, the columns are known only after the whole file was read.  The pass does not convert numbers.
 """
 
 from __future__ import annotations
@@ -9,26 +8,29 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from rankmill.foundation.errors import DataRejected
 from rankmill.pipeline.options import MAX_FEATURES
-from rankmill.pipeline.read import _line_kernels as _kernels
 from rankmill.pipeline.read.blocks import Block, read_blocks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
     from rankmill.foundation.records import JSON
 
 FEATURES = "features"
+DEEPEST = 64  # nested brackets
 _BLOCK_BYTES = 4 << 20
 _MOST_KEYS = 2 * MAX_FEATURES  # features and ignored keys
-_TABLE = 4 * _MOST_KEYS
+_BLANKS = b" \t\r"
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"?')
+_BRACKET = re.compile(rb"[\[\]{}]")
+_HALF_PAIR = re.compile("[\ud800-\udfff]")
 
 Positions = npt.NDArray[np.int64]
 Form = Literal["flat", "object", "array"]
@@ -44,8 +46,8 @@ class Lines:
     start: Positions
     stop: Positions
     """(n,) start and end without surrounding blanks."""
-    wrong: Positions
-    """(n,) position of the error if the line is not a single object, else -1."""
+    wrong: npt.NDArray[np.bool_]
+    """(n,) whether the line cannot be an object: by its first or last character, or as its brackets are nested too deeply."""
 
     def __len__(self) -> int:
         return len(self.number)
@@ -57,10 +59,36 @@ class Lines:
 
 def lines_of(block: Block) -> Lines:
     """Find the lines of ``block``."""
-    most = block.lines
-    number, start, stop, wrong = (np.empty(most, dtype=np.int64) for _ in range(4))
-    n = _kernels.find_objects(block.bytes_view, block.start, block.stop, number, start, stop, wrong)
-    return Lines(block, number[:n], start[:n], stop[:n], wrong[:n])
+    text = block.bytes_view
+    stop = block.start + np.flatnonzero(text[block.start : block.stop] == ord("\n"))
+    start = np.concatenate([[block.start], stop[:-1] + 1])
+    stop = stop - ((stop > start) & (text[stop - 1] == ord("\r")))
+    wrong = _unlike_objects(text, start, stop)
+    for k in np.flatnonzero(wrong).tolist():  # perhaps with blanks around
+        line = bytes(block.data[start[k] : stop[k]])
+        start[k] += len(line) - len(line.lstrip(_BLANKS))
+        stop[k] = start[k] + len(line.strip(_BLANKS))
+    wrong[wrong] = _unlike_objects(text, start[wrong], stop[wrong])
+    opened = block.start + np.flatnonzero((text[block.start : block.stop] | 0x20) == ord("{"))  # or [
+    counts = np.searchsorted(opened, stop) - np.searchsorted(opened, start)
+    for k in np.flatnonzero(counts > DEEPEST).tolist():
+        wrong[k] |= _depth(bytes(block.data[start[k] : stop[k]])) > DEEPEST
+    (number,) = np.nonzero(stop > start)
+    return Lines(block, number, start[number], stop[number], wrong[number])
+
+
+def _unlike_objects(text: npt.NDArray[np.uint8], start: Positions, stop: Positions) -> npt.NDArray[np.bool_]:
+    unlike: npt.NDArray[np.bool_] = (text[start] != ord("{")) | (text[stop - 1] != ord("}")) | (stop - start < 2)
+    return unlike
+
+
+def _depth(line: bytes) -> int:
+    """Return how many brackets in ``line`` are open at once, at most."""
+    depth = deepest = 0
+    for bracket in _BRACKET.findall(_STRING.sub(b"", line)):
+        depth += 1 if bracket in b"[{" else -1
+        deepest = max(deepest, depth)
+    return deepest
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,39 +121,42 @@ def read_keys(path: Path) -> Keys:
     DataRejected
         It is not text, or has too many keys.
     """
-    word = np.frombuffer(FEATURES.encode(), dtype=np.uint8)
-    table = np.zeros(_TABLE, dtype=np.uint64)
-    state = np.zeros(_kernels.STATE_CELLS, dtype=np.int64)
-    key_from, key_to, level = (np.empty(_MOST_KEYS, dtype=np.int64) for _ in range(3))
-    keys: dict[tuple[int, str], None] = {}
+    top: dict[str, None] = {}
+    nested: dict[str, None] = {}
     form: Form = "flat"
     width = 0
     first: Mapping[str, JSON] | None = None
+    for text, found in _objects(path):
+        if not found.keys() <= top.keys():
+            top |= _names(found)
+        features = found.get(FEATURES)
+        if form == "flat" and isinstance(features, (dict, list)):
+            form, width = ("object", 0) if isinstance(features, dict) else ("array", len(features))
+        if isinstance(features, dict) and not features.keys() <= nested.keys():
+            nested |= _names(features)
+        if first is None and found:
+            first = json.loads(text)
+        if len(top) + len(nested) > _MOST_KEYS:
+            raise DataRejected(f"{path}: more than {_MOST_KEYS} different keys; keys must not contain values")
+    names = tuple(f"f{k}" for k in range(1, width + 1)) if form == "array" else naturally_sorted(nested)
+    return Keys(tuple(top), form, names, first)
+
+
+def _objects(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the text and the object of each line that is one; in the object, numbers are replaced by others."""
+    decode = json.JSONDecoder(parse_float=len, parse_int=len).decode  # converting them would take most of the time
     for block in read_blocks(path, _BLOCK_BYTES):
         lines = lines_of(block)
-        room = _MOST_KEYS - len(keys)
-        _kernels.find_keys(
-            block.bytes_view, lines.start, lines.stop, lines.wrong, word, table, key_from[:room], key_to, level, state
-        )
-        found = int(state[_kernels.KEYS])
-        if found > room:
-            raise DataRejected(f"{path}: more than {_MOST_KEYS} different keys; keys must not contain values")
-        for k in range(found):
-            name = _unquoted(bytes(block.data[key_from[k] : key_to[k]]))
-            if name is not None:
-                keys[int(level[k]), name] = None
-        if form == "flat" and state[_kernels.FORM]:
-            form = "object" if state[_kernels.FORM] == _kernels.OBJECT else "array"
-            if form == "array":
-                width = _width(lines.text(int(state[_kernels.FORM_LINE])))
-        if first is None:
-            first = next(
-                (read for k in np.flatnonzero(lines.wrong < 0).tolist() if (read := as_object(lines.text(k)))), None
-            )
-    top = tuple(name for of, name in keys if of == 1)
-    named = tuple(name for of, name in keys if of != 1)
-    features = tuple(f"f{k}" for k in range(1, width + 1)) if form == "array" else naturally_sorted(named)
-    return Keys(top, form, features, first)
+        for k in np.flatnonzero(~lines.wrong).tolist():
+            try:
+                yield (text := lines.text(k)), decode(text)
+            except ValueError:  # reading the row reports it
+                continue
+
+
+def _names(found: Iterable[str]) -> dict[str, None]:
+    """Return the keys that are Unicode; an object with half a surrogate pair in a key has no such column."""
+    return {name: None for name in found if not _HALF_PAIR.search(name)}
 
 
 def naturally_sorted(names: Iterable[str]) -> tuple[str, ...]:
@@ -149,19 +180,3 @@ def as_object(text: str) -> Mapping[str, JSON] | None:
     except (ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None
-
-
-def _unquoted(data: bytes) -> str | None:
-    if b"\\" not in data:
-        return data.decode()
-    try:
-        name = str(json.loads(b'"' + data + b'"'))
-        name.encode()
-    except ValueError:
-        return None  # invalid JSON, or an unpaired surrogate, which reading the row reports
-    return name
-
-
-def _width(text: str) -> int:
-    found = (as_object(text) or {}).get(FEATURES)
-    return len(found) if isinstance(found, list) else 0

@@ -4,7 +4,7 @@ Features are next to the ids, or at the key ``features``: in an object, or in an
 If there is such a key, keys without a role are ignored.  A missing key or ``null`` is a missing value.  So the features of a file
 are all keys of any of its objects, sorted by name; several files have the features of all of them.
 
-A line does not depend on the lines around it.  Ids, grades and times may be text or numbers.  Usual lines are read by a kernel, all
+A line does not depend on the lines around it.  Ids, grades and times may be text or numbers.  Usual lines are read by Arrow, all
 others by Python's json.
 """
 
@@ -102,7 +102,7 @@ class JsonSource(TableSource):
         block.check()
         lines = lines_of(block)
         for found in self._lines.read(lines):
-            rows, problems = self._reader.rows(found.batch, found.numbers)
+            rows, problems = self._reader.rows(found.batch)
             self._put_aside(lines, found, problems)
             yield rows
 

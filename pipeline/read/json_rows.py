@@ -1,24 +1,20 @@
-"""Read the values of JSON lines, given the roles of the keys."""
+"""Read the values of JSON lines, given the roles of the keys: by Arrow, and unusual lines one by one with Python's json."""
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.json as arrow_json
+import pyarrow.types as kinds
 
-from rankmill.pipeline.arrow import as_array
-from rankmill.pipeline.read import _value_kernels as _kernels
-from rankmill.pipeline.read._number_kernels import POWERS
 from rankmill.pipeline.read.batch import BATCH_BYTES
-from rankmill.pipeline.read.blocks import copy_tokens
-from rankmill.pipeline.read.column_roles import IDS, KEPT
-from rankmill.pipeline.read.columnar import ParsedNumbers
-from rankmill.pipeline.read.explain_json import LineExplanation, Values, explain, read_line
-from rankmill.pipeline.read.json_keys import FEATURES
+from rankmill.pipeline.read.column_roles import IDS, KEPT, TRUTHS
+from rankmill.pipeline.read.explain_json import EXACT, LineExplanation, Values, explain, read_line
+from rankmill.pipeline.read.json_keys import FEATURES, as_object
 from rankmill.pipeline.read.times import TIME
 
 if TYPE_CHECKING:
@@ -28,188 +24,158 @@ if TYPE_CHECKING:
     from rankmill.pipeline.read.json_keys import Keys, Lines
 
 _MOST_ROWS = 1 << 16
+_FEW = 256  # lines that are read one by one if one of them is unusual
+_SAMPLED = 16  # lines that show the types of a batch
+_TYPES: dict[type, pa.DataType] = {bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: pa.string()}
 
 
 class Found(NamedTuple):
     """The rows of some lines."""
 
     batch: pa.RecordBatch
-    """The columns with a role and the categories, by their keys; null if missing."""
-    numbers: ParsedNumbers
+    """The columns with a role and the features, by their keys; null if missing."""
     lines: npt.NDArray[np.int64]
     """(n,) which of the lines of the block are these rows."""
     malformed: Mapping[int, LineExplanation]
     """Other lines that were looked at, and are no rows."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Cells:
-    """The values of some lines; what the kernel writes, and what Python's parser adds."""
-
-    values: npt.NDArray[np.float32]  # (n, features)
-    numbers: npt.NDArray[np.float64]  # (columns, n)
-    start: npt.NDArray[np.int64]  # (columns, n) where texts begin, -1 if missing
-    stop: npt.NDArray[np.int64]
-    escaped: npt.NDArray[np.bool_]  # (columns, n)
-    words: npt.NDArray[np.bool_]  # (columns,) whether some cell is a string
-    texts: dict[tuple[int, int], str]  # other texts, by column and row
-
-    @classmethod
-    def empty(cls, columns: int, features: int, rows: int) -> _Cells:
-        start, stop = (np.full((columns, rows), -1, dtype=np.int64) for _ in range(2))
-        return cls(
-            values=np.full((rows, features), np.nan, dtype=np.float32),
-            numbers=np.full((columns, rows), np.nan),
-            start=start,
-            stop=stop,
-            escaped=np.zeros((columns, rows), dtype=np.bool_),
-            words=np.zeros(columns, dtype=np.bool_),
-            texts={},
-        )
-
-    def forget(self, row: int) -> None:
-        """Discard what was read of ``row``."""
-        self.values[row] = np.nan
-        self.numbers[:, row] = np.nan
-        self.start[:, row] = self.stop[:, row] = -1
-        self.escaped[:, row] = False
-
-
-@dataclass(frozen=True, slots=True)
-class _KeyTable:
-    """What the kernel needs to know of the keys."""
-
-    names: npt.NDArray[np.uint8]
-    name_from: npt.NDArray[np.int64]  # (keys + 1,)
-    depths: npt.NDArray[np.int64]  # (keys,)
-    kinds: npt.NDArray[np.int64]  # (keys,)
-    places: npt.NDArray[np.int64]  # (keys,)
-    table: npt.NDArray[np.int64]
-
-    @classmethod
-    def of(cls, keys: Mapping[tuple[int, str], tuple[int, int]]) -> _KeyTable:
-        """Return the table of ``keys``, the kind and place of each by its depth and name.
-
-        Keys that need escapes are left out: the kernel compares names with the text as it is, and Python's parser reads such lines.
-        """
-        keys = {key: known for key, known in keys.items() if json.dumps(key[1], ensure_ascii=False) == f'"{key[1]}"'}
-        texts = [name.encode() for _, name in keys]
-        names = np.frombuffer(b"".join(texts) or b"\0", dtype=np.uint8)
-        name_from = np.cumsum([0, *map(len, texts)], dtype=np.int64)
-        depths = np.array([depth for depth, _ in keys], dtype=np.int64)
-        kinds, places = np.array(list(keys.values()), dtype=np.int64).reshape(-1, 2).T.copy()
-        table = np.full(1 << (2 * len(keys)).bit_length(), -1, dtype=np.int64)
-        _kernels.enter_keys(names, name_from, depths, table)
-        return cls(names, name_from, depths, kinds, places, table)
-
-
 class LineReader:
-    """Parses lines, given the roles of the keys.  Keeps no state between blocks."""
+    """Parses lines, given the roles of the keys.  Keeps no state between blocks.
+
+    Arrow reads a batch of lines if all are objects with values of one type a key.  A batch that it refuses is halved until few
+    lines are left, which Python's json reads.  So a line means the same beside any others.
+    """
 
     def __init__(self, columns: TableColumns, keys: Keys) -> None:
         self._columns = columns
         self._keys = keys if columns.features else replace(keys, form="flat")  # judgments have no features
-        roles = {key: _kind_of(part, columns) for part, key in columns.column_of.items()}
-        categories = {key: _kernels.TEXT for key in columns.features if key in columns.categorical}
-        self._of = {**roles, **categories}  # what is read apart from the features that are numbers
-        self._place = {key: place for place, key in enumerate(columns.features)}
-        apart = {key: (kind, p) for p, (key, kind) in enumerate(self._of.items())}
-        features = {key: apart.get(key, (_kernels.FEATURE, place)) for key, place in self._place.items()}
-        form, ignored = self._keys.form, (_kernels.IGNORED, 0)
-        top = {key: apart[key] for key in roles}
-        top = features | top if form == "flat" else top | {FEATURES: (_kernels.NESTED, 0)}
-        known = {(1, key): top.get(key, ignored) for key in keys.top}
-        known |= {(2, key): features.get(key, ignored) for key in keys.features} if form == "object" else {}
-        self._table = _KeyTable.of(known)
-        # of an array the kernel reads float32, which is not enough for categories: Python's parser reads those
-        array = keys.features if form == "array" and not categories else ()
-        self._array = np.array([self._place.get(key, -1) for key in array], dtype=np.int64)
+        self._roles = {key: part for part, key in columns.column_of.items()}
+        self._names = [*self._roles, *columns.features]
         self._rows = max(1, min(_MOST_ROWS, BATCH_BYTES // (8 * max(1, len(columns.features)))))
 
     def read(self, lines: Lines) -> Iterator[Found]:
         """Yield the rows among ``lines``, in order, some at a time."""
-        following = np.full(len(self._table.depths) + 2, -1, dtype=np.int64)
         for first in range(0, len(lines), self._rows):
-            yield self._read(lines, np.arange(first, min(first + self._rows, len(lines))), following)
+            yield from self._read(lines, first, min(first + self._rows, len(lines)))
 
-    def _read(self, lines: Lines, here: npt.NDArray[np.int64], following: npt.NDArray[np.int64]) -> Found:
-        """Read the lines ``here``; ``following`` is the usual order of the keys so far."""
-        unusual = lines.wrong[here] >= 0
-        malformed = {k: explain(lines.text(k), self._columns, self._keys) for k in here[unusual].tolist()}
-        here, table = here[~unusual], self._table
-        cells = _Cells.empty(len(self._of), len(self._place), len(here))
-        known, seen = np.empty(len(here), dtype=np.bool_), np.empty(len(table.depths), dtype=np.int64)
-        _kernels.parse_objects(
-            lines.block.bytes_view, lines.start[here], lines.stop[here], table.names, table.name_from, table.depths,
-            table.kinds, table.places, table.table, following, seen, self._array, self._keys.form != "flat", POWERS,
-            cells.values, cells.numbers, cells.start, cells.stop, cells.escaped, cells.words, known,
-        )  # fmt: skip
-        for p, row in np.argwhere(cells.escaped & known).tolist():
-            text = _unescaped(lines.block.text(cells.start[p, row], cells.stop[p, row]))
-            if text is None:
-                known[row] = False
+    def _read(self, lines: Lines, first: int, last: int) -> Iterator[Found]:
+        """Yield the rows of lines ``first`` to ``last`` - 1."""
+        batch = self._by_arrow(lines, first, last)
+        if batch is not None:
+            yield Found(batch, np.arange(first, last), {})
+        elif last - first <= _FEW:
+            yield self._line_by_line(lines, first, last)
+        else:
+            middle = (first + last) // 2
+            yield from self._read(lines, first, middle)
+            yield from self._read(lines, middle, last)
+
+    def _by_arrow(self, lines: Lines, first: int, last: int) -> pa.RecordBatch | None:
+        """Return the rows of lines ``first`` to ``last`` - 1; None if Arrow cannot read one, or would read it as Python does not."""
+        data, start, stop = lines.block.data, int(lines.start[first]), int(lines.stop[last - 1])
+        if lines.wrong[first:last].any() or data.find(b"Inf", start, stop) >= 0:  # Arrow takes Inf for Infinity
+            return None
+        try:
+            table = arrow_json.read_json(
+                cast("Any", pa.BufferReader(pa.py_buffer(data)[start:stop])),
+                arrow_json.ReadOptions(use_threads=False, block_size=stop - start + 1),
+                arrow_json.ParseOptions(
+                    explicit_schema=self._schema(lines, first, last), unexpected_field_behavior="ignore"
+                ),
+            )
+        except pa.ArrowInvalid:
+            return None
+        if len(table) != last - first:  # several objects on a line
+            return None
+        (stored,) = table.combine_chunks().to_batches()
+        found: dict[str, Any] = dict(zip(stored.schema.names, stored.columns, strict=True))
+        if self._keys.form != "flat":
+            nested: Any = found.pop(FEATURES)
+            if nested.null_count:
+                return None
+            if self._keys.form == "object":
+                found |= zip(nested.type.names, nested.flatten(), strict=True)
+            elif (nested.value_lengths().to_numpy() == len(self._keys.features)).all():
+                numbers = nested.flatten().to_numpy(zero_copy_only=False).reshape(len(nested), -1).T
+                every = (pa.array(np.ascontiguousarray(column), from_pandas=True) for column in numbers)
+                found |= zip(self._keys.features, every, strict=True)
             else:
-                cells.texts[p, row] = text
-        keep = np.ones(len(here), dtype=np.bool_)
-        for row in np.flatnonzero(~known).tolist():
-            line = read_line(lines.text(here[row]), self._columns, self._keys)
-            if isinstance(line, LineExplanation):
-                malformed[int(here[row])], keep[row] = line, False
+                return None
+        columns = [column for key in self._names if (column := self._column(key, found[key])) is not None]
+        return pa.RecordBatch.from_arrays(columns, self._names) if len(columns) == len(self._names) else None
+
+    def _schema(self, lines: Lines, first: int, last: int) -> pa.Schema:
+        """Return the types in which Arrow reads the values, as the first lines show them."""
+        sample = [as_object(lines.text(k)) or {} for k in range(first, min(first + _SAMPLED, last))]
+        nested = [each.get(FEATURES) for each in sample]
+        form = self._keys.form
+        top = [*self._roles, *(self._columns.features if form == "flat" else ())]
+        fields = [pa.field(key, self._type(key, sample)) for key in top]
+        if form == "object":
+            inner = [pa.field(key, self._type(key, nested)) for key in self._columns.features]
+            fields.append(pa.field(FEATURES, pa.struct(inner)))
+        elif form == "array":
+            fields.append(pa.field(FEATURES, pa.list_(pa.float64())))
+        return pa.schema(fields)
+
+    def _type(self, key: str, objects: list[Any]) -> pa.DataType:
+        values = (each.get(key) for each in objects if isinstance(each, dict))
+        kind = _TYPES.get(type(next((value for value in values if value is not None), None)))
+        part = self._roles.get(key, "")
+        if part in IDS or part == TIME:
+            return pa.string() if kind is None or kinds.is_boolean(kind) else kind
+        if part.startswith(KEPT) or key in self._columns.categorical:
+            return kind or pa.string()
+        if part in self._columns.graded:
+            return pa.float64() if kind is None or kinds.is_integer(kind) else kind
+        return pa.bool_() if kind == pa.bool_() and (not part or part in TRUTHS) else pa.float64()
+
+    def _column(self, key: str, column: pa.Array[Any]) -> pa.Array[Any] | None:
+        """Return the ``column`` of a key as the rows have it; None if Python has to read it."""
+        part, kind = self._roles.get(key, ""), column.type
+        if part in self._columns.graded:
+            return column.cast(pa.string()) if kinds.is_boolean(kind) else column
+        if not self._has_texts(key):
+            return column
+        if not kinds.is_floating(kind):
+            return (column.cast(pa.int8()) if kinds.is_boolean(kind) else column).cast(pa.string())
+        numbers = column.drop_null().to_numpy()
+        fits = np.abs(numbers) < EXACT
+        if part in IDS or part == TIME:
+            fits &= numbers == np.floor(numbers)
+        if not fits.all():
+            return None
+        return pa.array([None if x is None else _as_text(x) for x in column.to_pylist()], pa.string())
+
+    def _has_texts(self, key: str) -> bool:
+        """Whether the values of ``key`` are read as text, exactly."""
+        part = self._roles.get(key, "")
+        return part in IDS or part == TIME or part.startswith(KEPT) or key in self._columns.categorical
+
+    def _line_by_line(self, lines: Lines, first: int, last: int) -> Found:
+        """Return the rows of lines ``first`` to ``last`` - 1, whatever their form."""
+        rows: dict[int, Values] = {}
+        malformed: dict[int, LineExplanation] = {}
+        for k in range(first, last):
+            read = explain if lines.wrong[k] else read_line
+            line = read(lines.text(k), self._columns, self._keys)
+            if isinstance(line, Values):
+                rows[k] = line
             else:
-                self._write(line, cells, row)
-        batch = pa.RecordBatch.from_arrays(
-            [self._column(p, kind, lines, cells) for p, kind in enumerate(self._of.values())], list(self._of)
-        )
-        if keep.all():
-            return Found(batch, ParsedNumbers(cells.values, ()), here, malformed)
-        return Found(batch.filter(as_array(keep)), ParsedNumbers(cells.values[keep], ()), here[keep], malformed)
+                malformed[k] = line
+        columns = [self._values(key, list(rows.values())) for key in self._names]
+        batch = pa.RecordBatch.from_arrays(columns, self._names)
+        return Found(batch, np.array(list(rows), dtype=np.int64), malformed)
 
-    def _write(self, line: Values, cells: _Cells, row: int) -> None:
-        """Write the values that Python's parser found instead of those that the kernel did."""
-        cells.forget(row)
-        for p, (key, kind) in enumerate(self._of.items()):
-            value = (line.top if key not in self._columns.categorical else line.features).get(key)
-            if value is None:
-                continue
-            if kind == _kernels.GRADED and isinstance(value, bool):
-                value = str(value).lower()  # a word, as in other formats
-            if kind != _kernels.TEXT and not isinstance(value, str):
-                cells.numbers[p, row] = _as_float(value)
-            cells.words[p] |= isinstance(value, str)
-            cells.texts[p, row] = _as_text(value)
-        for key, place in self._place.items():
-            value = line.features.get(key)
-            if value is not None and key not in self._of:
-                with np.errstate(over="ignore"):
-                    cells.values[row, place] = _as_float(value)
-
-    def _column(self, p: int, kind: int, lines: Lines, cells: _Cells) -> pa.Array[Any]:
-        if kind == _kernels.PRECISE or (kind == _kernels.GRADED and not cells.words[p]):
-            return as_array(cells.numbers[p])
-        texts = copy_tokens(lines.block.bytes_view, cells.start[p], cells.stop[p])
-        others = {row: text for (of, row), text in cells.texts.items() if of == p}
-        if not others:
-            return texts
-        every = texts.to_pylist()
-        for row, text in others.items():
-            every[row] = text
-        return pa.array(every, pa.string())
-
-
-def _kind_of(part: str, columns: TableColumns) -> int:
-    if part in IDS or part == TIME or part.startswith(KEPT):
-        return _kernels.TEXT
-    return _kernels.GRADED if part in columns.graded else _kernels.PRECISE
-
-
-def _unescaped(text: str) -> str | None:
-    """Return what the string ``text`` of JSON means; None if it is invalid."""
-    try:
-        found = str(json.loads(f'"{text}"'))
-        found.encode()
-    except ValueError:
-        return None
-    return found
+    def _values(self, key: str, rows: list[Values]) -> pa.Array[Any]:
+        values = [(row.top if key in self._roles else row.features).get(key) for row in rows]
+        graded = self._roles.get(key, "") in self._columns.graded
+        if graded and any(isinstance(value, (str, bool)) for value in values):
+            values = [str(value).lower() if isinstance(value, bool) else value for value in values]
+        elif not self._has_texts(key):
+            return pa.array([None if value is None else _as_float(value) for value in values], pa.float64())
+        return pa.array([None if value is None else _as_text(value) for value in values], pa.string())
 
 
 def _as_float(value: float) -> float:
@@ -224,5 +190,5 @@ def _as_text(value: str | float) -> str:
     if isinstance(value, bool):
         return str(int(value))  # as in other formats
     if isinstance(value, float):
-        return f"{value:.0f}" if value.is_integer() else str(value)
+        return f"{value + 0.0:.0f}" if value.is_integer() else str(value)
     return str(value)

@@ -162,3 +162,57 @@ def test_keys_with_escapes_are_themselves(tmp_path, name):
     (batch,) = source.batches()
     expected = {name: [1.5, np.nan], other: [np.nan, 2.5]}
     np.testing.assert_array_equal(batch.values.T, np.float32([expected[column] for column in source.columns]))
+
+
+def read(path, lines, **options):
+    """All rows, and the numbers of the lines that are no rows."""
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8", newline="")
+    quarantine = Quarantine(10_000)
+    rows = []
+    for batch in JsonSource(path, ReadOptions(**options), quarantine).batches(1 << 20):
+        names = {code: text for text, code in batch.categories.get("shop", {}).items()}
+        doc_ids = [None] * len(batch) if batch.doc_id is None else batch.doc_id.to_pylist()
+        shops = [str(names.get(value, value)) for value in batch.values[:, 0].tolist()]
+        rows += zip(
+            batch.qid.to_pylist(), doc_ids, batch.grade.tolist(), map(np.ndarray.tobytes, batch.values), shops, strict=True
+        )  # fmt: skip
+    return rows, {reject.line for reject in quarantine.rejects}
+
+
+UNUSUAL = [
+    '{"qid":Infinity,"grade":1,"x":1,"shop":"s"}',
+    '{"qid":"q","grade":1,"x":Infinity,"shop":"s"}',
+    '{"qid":"q","grade":1,"x":Inf,"shop":"s"}',
+    '{"qid":"q","grade":1,"x":NaN,"shop":"s"}',
+    '{"qid":"q","grade":1,"x":-0,"shop":-0}',
+    '{"qid":"q","grade":1,"x":1e400,"shop":0.5}',
+    '{"qid":1.5,"grade":1,"x":1,"shop":1.5}',
+    '{"qid":7.0,"grade":1,"x":true,"shop":true}',
+    '{"qid":9007199254740993,"grade":2.0,"x":1,"shop":9007199254740993}',
+    '{"qid":-0,"grade":true,"x":null,"shop":null}',
+    '{"qid":1e18,"grade":1,"x":1,"shop":1}',
+    '{"qid":"1e18","grade":"2","x":1,"shop":1e18}',
+    '{"qid":"q","grade":1,"x":"1","shop":"s"}',
+    '{"qid":"q","grade":1,"x":1,"x":2,"shop":"s"}',
+    '{"qid":"q","grade":1,"x":1}{"qid":"q","grade":1,"x":1}',
+    '{"qid":"q","grade":1,"x":1,"note":' + "[" * 63 + "]" * 63 + "}",
+    '{"qid":"q","grade":1,"x":1,"note":' + "[" * 64 + "]" * 64 + "}",
+    '{"qid":"q","grade":1,"x":1,"note":' + "[" * 100_000 + "]" * 100_000 + "}",
+    '{"qid":"q","grade":1,"x":1,"note":[' + "{}," * 100 + '"[[[["]}',
+    "null",
+    "{}",
+    '{"qid":"q",',
+    '  \t{"qid":"q","grade":1,"x":1}\t ',
+]
+
+
+@pytest.mark.parametrize("usual", ['{"qid":"a","grade":1,"x":2.5,"shop":"s"}', '{"qid":3,"grade":"1","x":2,"shop":7}'])
+def test_a_line_means_the_same_beside_any_others(tmp_path, usual):
+    """Also the rare forms that Arrow refuses, or reads in another way, among many that it reads."""
+    for line in UNUSUAL:
+        alone, bad = read(tmp_path / "a.jsonl", [usual, line], categorical=frozenset({"shop"}))
+        rows, among = read(
+            tmp_path / "b.jsonl", [usual] * 700 + [line] + [usual] * 300, categorical=frozenset({"shop"})
+        )
+        assert among == {number + 699 for number in bad}
+        assert rows == alone[:1] * 700 + alone[1:] + alone[:1] * 300
