@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rankmill.foundation.cluster.duty import stopper
 from rankmill.foundation.cluster.workers import Cluster
 from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.trainer.candidates.train_on_dataset import data_of
 from rankmill.trainer.cluster.shared_dataset import SharedDataset
+from rankmill.trainer.cluster.train_on_cluster import for_workers
 from rankmill.trainer.data.measured_queries import check_decides
 from rankmill.trainer.data.training_rows import read_columns
 from rankmill.trainer.parameters import TrainParameters
@@ -36,8 +37,7 @@ class FoldTask:
 
     dataset: SharedDataset
     parameters: TrainParameters
-    eval_metrics: tuple[str, ...]
-    histogram_memory: int
+    options: TrainingOptions
     fold: int  # 1, 2, ..
     rounds: int | None
     before: TrainingResult | None
@@ -71,8 +71,7 @@ def cross_validate_on_cluster(
             FoldTask(
                 dataset=shared,
                 parameters=parameters,
-                eval_metrics=tuple(options.eval_metrics),
-                histogram_memory=options.histogram_memory,
+                options=for_workers(options),
                 fold=fold.number,
                 rounds=rounds,
                 before=before,
@@ -109,12 +108,7 @@ def _train_fold(task: FoldTask, threads: int) -> TrainingResult:
         stop_if_unwanted()
 
     parameters = task.parameters
-    options = TrainingOptions(
-        eval_metrics=task.eval_metrics,
-        histogram_memory=task.histogram_memory,
-        n_threads=threads,
-        on_round=after_round,
-    )
+    options = replace(task.options, n_threads=threads, on_round=after_round)
     data = data_of(task.dataset.opened(), parameters, options).blocked()
     fold = folds_of(data.train.query_names, parameters.folds, parameters.seed)[task.fold - 1]
     with naming(fold, parameters.folds):

@@ -40,11 +40,8 @@ class _Task:
 
     dataset: SharedDataset
     parameters: TrainParameters
-    eval_metrics: tuple[str, ...]
-    histogram_memory: int
-    profile: bool
+    options: TrainingOptions
     key: str  # of the training
-    resume: bytes | None  # a model file
     start: bytes | None  # a model file of more of its rounds
     every: float  # seconds between checkpoints of the caller
 
@@ -106,11 +103,8 @@ def train_on_cluster(
     task = _Task(
         dataset=SharedDataset.of(dataset),
         parameters=parameters,
-        eval_metrics=tuple(options.eval_metrics),
-        histogram_memory=options.histogram_memory,
-        profile=options.profile,
+        options=for_workers(options),
         key=key,
-        resume=None if options.resume is None else options.resume.forest.to_bytes(),
         start=None if found is None else found.to_bytes(),
         every=inf if checkpoints is None else checkpoints.every,
     )
@@ -124,6 +118,12 @@ def train_on_cluster(
     )
     assert result is not None  # noqa: S101 - it is that of the first worker
     return result
+
+
+def for_workers(options: TrainingOptions) -> TrainingOptions:
+    """Return the options that workers are told: without what only the caller can hear, and what it has around the model to resume."""
+    resume = None if options.resume is None else StartingModel(options.resume.forest)
+    return replace(options, resume=resume, on_round=None, on_message=None, cluster=None)
 
 
 class _Listener:
@@ -146,7 +146,7 @@ class _Listener:
         if isinstance(found, _Saved):
             self.model = found.model
             if self._saved is not None:
-                self._saved.write(found.rounds, lambda: Forest.from_bytes(found.model, "a worker's checkpoint"))
+                self._saved.write(found.rounds, lambda: found.model)
         elif self._options.on_message is not None:
             self._options.on_message(found.render() if isinstance(found, _Traffic) else str(found))
         return False
@@ -178,10 +178,10 @@ class _Keeper(Checkpoint):
             _kept[self._task.key] = self._rounds, found  # all workers have it then
         return Forest.from_bytes(found, "the checkpoint of a worker") if found else None
 
-    def write(self, rounds: int, forest: Callable[[], Forest]) -> None:
+    def write(self, rounds: int, data: Callable[[], bytes]) -> None:
         """Keep a model of so many rounds."""
         if rounds > self._rounds:
-            model = forest().to_bytes()
+            model = data()
             self._rounds = rounds
             _kept[self._task.key] = rounds, model
             if self._peers.number == 0 and self._task.every < inf:
@@ -204,17 +204,8 @@ def _train_part(member: Member[_Task], threads: int) -> TrainingResult | None:
         def tell(record: RoundRecord) -> None:
             peers.tell(pickle.dumps(record))
 
-        options = TrainingOptions(
-            eval_metrics=task.eval_metrics,
-            n_threads=threads,
-            histogram_memory=task.histogram_memory,
-            profile=task.profile,
-            resume=None
-            if task.resume is None
-            else StartingModel(Forest.from_bytes(task.resume, "the model to resume")),
-            on_round=tell if peers.number == 0 else None,
-            shard=RowShard.even(peers),
-        )
+        on_round = tell if peers.number == 0 else None
+        options = replace(task.options, n_threads=threads, on_round=on_round, shard=RowShard.even(peers))
         keeper = _Keeper(task, peers)
         data = data_of(dataset, task.parameters, options)
         result = boost(data, task.parameters, options, checkpoint=keeper)

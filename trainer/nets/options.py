@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any, TypeVar
 
 from rankmill.foundation.errors import InvalidParameter
@@ -178,29 +178,15 @@ class NetOptions:
                 f"{spelled('updates')} pairs works with {spelled('objective')} ranknet only, got {self.objective}"
             )
         return TrainParameters(
-            preset=DEFAULTS,
-            objective=self.objective,
-            metric=self.metric,
-            stop_metric=self.stop_metric,
-            gain=self.gain,
-            sigma=self.sigma,
-            truncation=self.truncation,
-            lambda_normalisation=self.lambda_normalisation,
-            seed=self.seed,
+            preset=DEFAULTS, **{name: getattr(self, name) for name in SHARED if name != "learning_rate"}
         )
 
+    def stored(self) -> dict[str, Any]:
+        """Return the options by name, as JSON has them."""
+        return {**asdict(self), "layers": list(self.layers)}
 
-SHARED = (
-    "objective",
-    "metric",
-    "stop_metric",
-    "gain",
-    "sigma",
-    "truncation",
-    "lambda_normalisation",
-    "learning_rate",
-    "seed",
-)
+
+SHARED = tuple(name for name in NetOptions.__annotations__ if name in TrainParameters.__annotations__)
 """Options that a net has in common with trees, with the same meaning."""
 FROM = ("params", "resume", "base_model")
 """What only training from the command line starts from."""

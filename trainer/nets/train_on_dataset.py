@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -14,7 +13,6 @@ import numpy as np
 from rankmill.foundation.code_digest import OF_TRAINING, code_digest
 from rankmill.foundation.errors import RankmillError
 from rankmill.foundation.records import canonical_json
-from rankmill.foundation.storage.publish import write_atomically
 from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.scorer.metrics import Metric
 from rankmill.scorer.nets.net import Net
@@ -27,12 +25,12 @@ from rankmill.trainer.nets.options import NetOptions
 from rankmill.trainer.nets.plan import plan_net
 from rankmill.trainer.nets.training import NetData, NetResult, NetRows, train_net
 from rankmill.trainer.options import CheckpointOptions, MachineOptions
+from rankmill.trainer.rounds.checkpoints import Checkpoints
 from rankmill.trainer.rounds.early_stopping import measures_of
 from rankmill.trainer.rounds.training_result import Curves, RoundRecord
 from rankmill.trainer.training_facts import TrainingFacts
 from rankmill.trainer.workers import workers_for
 
-SUFFIX = ".net-checkpoint"
 OnRound = Callable[[RoundRecord], object]
 
 
@@ -85,20 +83,18 @@ def train_net_on(
     Errors are those of :func:`rankmill.trainer.nets.training.train_net` and :func:`plan_net`.
     """
     plan_net(dataset, options, machine)
-    path = (
-        None if machine.checkpoint is None else Path(machine.checkpoint) / f"{_key(dataset, options, machine)}{SUFFIX}"
-    )
-    kept, last = _kept(path), time.monotonic()
+    checkpoint, kept = None, None
+    if machine.checkpoint is not None:
+        checkpoint = Checkpoints(
+            Path(machine.checkpoint), _key(dataset, options, machine), machine.checkpoint_every, on_message
+        ).of("net")
+        kept = checkpoint.path.read_bytes() if checkpoint.path.exists() else None
 
-    def after(record: RoundRecord, checkpoint: Callable[[], bytes]) -> bool:
-        nonlocal last
-        if path is not None and time.monotonic() - last >= machine.checkpoint_every:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(path, checkpoint())
-            last = time.monotonic()
+    def after(record: RoundRecord, state: Callable[[], bytes]) -> None:
+        if checkpoint is not None and checkpoint.is_due():
+            checkpoint.write(record.round_number, state)
         if on_round is not None:
             on_round(record)
-        return False
 
     def trained(resume: bytes | None) -> NetResult:
         return train_net(
@@ -109,14 +105,13 @@ def train_net_on(
     try:
         result = trained(kept)
     except RankmillError as error:
-        if kept is None:
+        if kept is None or checkpoint is None:
             raise
         if on_message is not None:
-            on_message(f"the checkpoint {path} is not used: {error}")
+            on_message(f"the checkpoint {checkpoint.path} is not used: {error}")
         result = trained(None)
-    if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, result.checkpoint)
+    if checkpoint is not None:
+        checkpoint.write(len(result.history), lambda: result.checkpoint)
     found = result.history[result.best_epoch - 1].metrics
     metrics = {split: without_nan(of_split) for split, of_split in found.items()}
     net = result.net
@@ -126,7 +121,7 @@ def train_net_on(
         dataset=dataset_facts(dataset),
         parameters=net.parameters,
         changed_parameters=tuple(
-            name for name, value in asdict(NetOptions()).items() if _plain(getattr(options, name)) != _plain(value)
+            name for name, value in asdict(NetOptions()).items() if getattr(options, name) != value
         ),
         code_digest=code_digest(*OF_TRAINING),
         max_grade=dataset.max_grade,
@@ -136,7 +131,7 @@ def train_net_on(
     )
     return NetCandidate(
         net=net, facts=facts, attachments=attachments_of(dataset), result=result, stop_metric=result.stop_metric,
-        checkpoint=path,
+        checkpoint=None if checkpoint is None else checkpoint.path,
     )  # fmt: skip
 
 
@@ -174,19 +169,8 @@ def split_for_net(dataset: Dataset, split: str, options: NetOptions) -> NetData:
 def _key(dataset: Dataset, options: NetOptions, machine: MachineOptions) -> str:
     facts: dict[str, Any] = {
         "dataset": dataset.digest,
-        "options": {name: _plain(value) for name, value in asdict(options).items()},
+        "options": options.stored(),
         "eval_metrics": list(machine.eval_metrics),
         "code": code_digest(*OF_TRAINING),
     }
     return hashlib.sha256(canonical_json(facts)).hexdigest()
-
-
-def _kept(path: Path | None) -> bytes | None:
-    try:
-        return None if path is None else path.read_bytes()
-    except FileNotFoundError:
-        return None
-
-
-def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from math import nan
+from dataclasses import dataclass, field, replace
+from math import inf, isnan, nan
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,7 @@ from rankmill.trainer.nets.passes import Passes, PreparedRows, Weights
 from rankmill.trainer.objectives.protocol import Objective
 from rankmill.trainer.objectives.registry import objective_of
 from rankmill.trainer.rounds.early_stopping import DEVIANCE, EarlyStopping, measures_of
-from rankmill.trainer.rounds.training_result import HOLDOUT, TRAIN, QueryValues, RoundRecord
+from rankmill.trainer.rounds.training_result import HOLDOUT, TRAIN, Curves, QueryValues, RoundRecord
 from rankmill.trainer.workers import Team, with_team, workers_for
 
 VALID = "valid"
@@ -224,35 +224,32 @@ class _Training:
         """Train until the last epoch, or until it stops early."""
         options, rows = self._options, self._data.train.rows
         stopping = EarlyStopping(options.early_stopping_epochs, self._watched.higher_is_better)
-        state = NetCheckpoint(key=self._key(), options=asdict(options), rate=options.learning_rate)
+        key, rate, last_loss = self._key(), options.learning_rate, inf
+        history: list[RoundRecord] = []
+        best = b""
         if resume is not None:
-            state = NetCheckpoint.from_bytes(resume)
-            state.check_resumable(self._key(), options)
-            self._passes.restore(state.arrays, state.steps)
-            stopping.best_round, stopping.best_value = state.best_epoch, state.best_value
-        history = list(state.history)
-        best = state.best_net
+            state, arrays, best = NetCheckpoint.from_bytes(resume)
+            state.check_resumable(key, options)
+            self._passes.restore(arrays, state.steps)
+            history, rate = list(state.curves.history()), state.rate
+            last_loss = inf if state.last_loss is None else state.last_loss
+            stopping.best_round = state.best_epoch
+            stopping.best_value = nan if state.best_value is None else state.best_value
         stopped = len(history) > 0 and stopping.patience > 0 and len(history) - stopping.best_round >= stopping.patience
 
         def checkpoint() -> bytes:
-            return NetCheckpoint(
-                key=state.key,
-                options=asdict(options),
-                rate=state.rate,
-                steps=self._passes.steps,
-                best_epoch=stopping.best_round,
-                best_value=stopping.best_value,
-                last_loss=state.last_loss,
-                history=tuple(history),
-                arrays=self._passes.state(),
-                best_net=best,
-            ).to_bytes()
+            state = NetCheckpoint(
+                key=key, options=options.stored(), rate=rate, steps=self._passes.steps, best_epoch=stopping.best_round,
+                best_value=None if isnan(stopping.best_value) else stopping.best_value,
+                last_loss=None if last_loss == inf else last_loss, curves=Curves.of(history),
+            )  # fmt: skip
+            return state.to_bytes(self._passes.state(), best)
 
         while len(history) < options.epochs and not stopped:
             number = len(history) + 1
             epoch = Epoch.of(rows, options.seed, number)
             objective = objective_of(epoch.rows, self._losses)
-            self._train(epoch, objective, number, state.rate)
+            self._train(epoch, objective, number, rate)
             try:
                 net = self._net(number)
             except ValueError as error:
@@ -264,8 +261,8 @@ class _Training:
             history.append(record)
             if options.schedule == FOLLOW_LOSS:
                 loss = record.metrics[TRAIN][str(DEVIANCE)]
-                state.rate *= _SLOWER if loss > state.last_loss else 1.0
-                state.last_loss = loss
+                rate *= _SLOWER if loss > last_loss else 1.0
+                last_loss = loss
             watched = record.metrics.get(self._data.valid_name, {}).get(str(self._watched), nan)
             stopped = stopping.update(number, watched)
             keeps_best = self._valid is not None and options.early_stopping_epochs > 0
@@ -319,7 +316,7 @@ class _Training:
             activation=options.activation if options.layers else IDENTITY,
             objective=options.objective,
             categories=data.categories,
-            parameters=asdict(options) | {"layers": list(options.layers)},
+            parameters=options.stored(),
             info={**data.info, "max_grade": data.max_grade, "epochs": epochs},
         )
 

@@ -302,7 +302,7 @@ def _watched(prepared: Prepared, metrics: RoundMetrics, history: Sequence[RoundR
 def _write(checkpoint: Checkpoint | None, prepared: Prepared, trees: Sequence[Tree]) -> None:
     if checkpoint is not None:
         rounds = len(trees) // trees_a_round(prepared.objective, prepared.parameters)
-        checkpoint.write(rounds, lambda: _forest(prepared, trees, prepared.info))
+        checkpoint.write(rounds, lambda: _forest(prepared, trees, prepared.info).to_bytes())
 
 
 def finish(

@@ -71,14 +71,14 @@ class Checkpoint:
     def __init__(
         self, path: Path, every: float = CHECKPOINT_SECONDS, on_message: Callable[[str], object] | None = None
     ) -> None:
-        self._path, self._every, self._on_message = path, every, on_message
+        self.path, self._every, self._on_message = path, every, on_message
         self._last = time.monotonic()
         self._rounds = 0  # in the file
 
     def read(self) -> Forest | None:
         """Return the checkpoint; None if there is none or it is not a valid model."""
         try:
-            forest = Forest.from_bytes(self._path.read_bytes(), str(self._path))
+            forest = Forest.from_bytes(self.path.read_bytes(), str(self.path))
         except (OSError, RankmillError):
             return None
         self._rounds = forest.n_rounds
@@ -88,12 +88,12 @@ class Checkpoint:
         """Whether it is time for the next one."""
         return time.monotonic() - self._last >= self._every
 
-    def write(self, rounds: int, forest: Callable[[], Forest]) -> None:
-        """Replace the checkpoint if ``rounds`` is more than it has; ``forest`` is called only then."""
+    def write(self, rounds: int, data: Callable[[], bytes]) -> None:
+        """Replace the checkpoint if ``rounds`` is more than it has; ``data`` is called only then."""
         if rounds > self._rounds:
             try:
-                self._path.parent.mkdir(parents=True, exist_ok=True)
-                write_atomically(self._path, forest().to_bytes())
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                write_atomically(self.path, data())
                 self._rounds = rounds
             except OSError as error:  # a failed checkpoint does not stop the training
                 if self._on_message is not None:

@@ -190,7 +190,7 @@ def test_the_rate_falls_when_the_loss_rises():
     def keep(_, state):
         from rankmill.trainer.nets.checkpoint import NetCheckpoint
 
-        rates.append(NetCheckpoint.from_bytes(state()).rate)
+        rates.append(NetCheckpoint.from_bytes(state())[0].rate)
 
     result = trained(
         epochs=12, optimiser="sgd", learning_rate=1.0, schedule="follow_loss", batch_documents=1, on_epoch=keep,
