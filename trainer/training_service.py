@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from rankmill.foundation.kernels.compiling import compilation_announced
 from rankmill.foundation.records import JSON, as_json, left_out
@@ -38,11 +38,11 @@ class TrainingReport:
     new: bool  # false: a version with the same bytes and facts existed
     sha256: str
     bytes: int
-    trees: int
+    trees: int = 0  # of a net
     rounds: int
     rounds_trained: int
-    rounds_of_base: int
-    rounds_resumed: int
+    rounds_of_base: int = 0
+    rounds_resumed: int = 0
     train: Mapping[str, float]
     valid: Mapping[str, float]
     holdout: Mapping[str, float] | None = left_out()
@@ -150,32 +150,34 @@ def train_and_register(
     say = options.on_message or to_stderr
     plan = plan_candidate(dataset, parameters, options, seeds)
     registry.prepare()
-    known = {version.number for version in registry.versions(name)} if name in registry.names() else set()
     say(plan.render())
     say_of_gains(dataset, plan.parameters.gain, say)
     if options.cluster is not None:
         say(ClusterPlan.of(plan, dataset, options.cluster.workers(), one_machine=options.cluster.is_here).render())
-    bar = training_progress(
-        plan.parameters,
-        len(seeds.seeds),
-        log_every=log_every,
-        on_message=options.on_message,
-    )
+    bar = training_progress(plan.parameters, len(seeds.seeds), log_every=log_every, on_message=options.on_message)
     with compilation_announced(say), bar as progress:
         options = replace(options, on_round=progress.update, on_message=say)
         candidate = train_candidate(dataset, parameters, options, seeds, plan)
-    version = registry.register(
-        name,
-        candidate.forest.to_bytes(),
-        manifest=as_json(candidate.facts),
-        attachments={**candidate.attachments, **(attached or {})},
-        reason=reason,
-    )
-    return TrainedVersion(
-        version=version,
-        candidate=candidate,
-        report=_report(version, candidate, options, str(registry.root), is_new=version.number not in known),
-    )
+    forest, metrics, several = candidate.forest, candidate.facts.metrics or {}, candidate.noise_floor is not None
+    of_base = 0 if options.base_model is None else options.base_model.forest.n_rounds
+    return _version_of(
+        candidate, forest, registry, name, reason, attached,
+        trees=forest.n_trees,
+        rounds=forest.n_rounds,
+        rounds_trained=sum(len(each.result.history) for each in candidate.trainings),
+        rounds_of_base=of_base,
+        rounds_resumed=0 if options.resume is None else options.resume.forest.n_rounds - of_base,
+        holdout=metrics.get("holdout"),
+        cv=metrics.get("cv"),
+        refit=candidate.facts.refit,
+        seeds=candidate.record().seeds if several else None,
+        choose=candidate.choose if several else None,
+        chosen=candidate.chosen,
+        noise_floor=candidate.noise_floor,
+        clicks=candidate.facts.clicks,
+        curves=None if several else Curves.of(candidate.result.history),
+        note=note_without_splits(forest) or None,
+    )  # fmt: skip
 
 
 def train_net_and_register(
@@ -203,25 +205,29 @@ def train_net_and_register(
     bar = TrainingProgress(options.epochs, step="epoch", log_every=log_every, on_message=on_message)
     with compilation_announced(say), bar as progress:
         candidate = train_net_on(dataset, options, machine, on_round=progress.update, on_message=say)
-    net, metrics = candidate.net, candidate.facts.metrics or {}
-    attachments = {**candidate.attachments, **(attached or {})}
-    version, is_new = registered(registry, name, net, candidate.facts, attachments, reason)
-    report = TrainingReport(
-        model=str(version),
-        new=is_new,
-        sha256=version.sha256,
-        bytes=version.size,
-        trees=0,
-        rounds=candidate.result.best_epoch,
-        rounds_trained=len(candidate.result.history),
-        rounds_of_base=0,
-        rounds_resumed=0,
-        train=metrics.get("train", {}),
-        valid=metrics.get("valid", {}),
-        registry=str(registry.root),
-        weights=net.n_weights,
+    return _version_of(
+        candidate, candidate.net, registry, name, reason, attached, rounds=candidate.result.best_epoch,
+        rounds_trained=len(candidate.result.history), weights=candidate.net.n_weights,
         curves=Curves.of(candidate.result.history),
-    )
+    )  # fmt: skip
+
+
+def _version_of(
+    candidate: CandidateT,
+    model: Model,
+    registry: Registry,
+    name: str,
+    reason: str,
+    attached: Mapping[str, bytes] | None,
+    **more: Any,
+) -> TrainedVersion[CandidateT]:
+    """Register the ``model`` of a candidate; ``more`` are facts of the report that the kind of model has."""
+    attachments, metrics = {**candidate.attachments, **(attached or {})}, candidate.facts.metrics or {}
+    version, is_new = registered(registry, name, model, candidate.facts, attachments, reason)
+    report = TrainingReport(
+        model=str(version), new=is_new, sha256=version.sha256, bytes=version.size, train=metrics.get("train", {}),
+        valid=metrics.get("valid", {}), registry=str(registry.root), **more,
+    )  # fmt: skip
     return TrainedVersion(version=version, candidate=candidate, report=report)
 
 
@@ -243,38 +249,6 @@ def starting_model(
         return None
     model, identity = find_model(reference, registry)
     return StartingModel(forest_of(model, use), identity, queries_trained_on(identity, registry))
-
-
-def _report(
-    version: Version, candidate: Candidate, options: TrainingOptions, registry: str, *, is_new: bool
-) -> TrainingReport:
-    forest, metrics = candidate.forest, candidate.facts.metrics or {}
-    rounds_of_base = 0 if options.base_model is None else options.base_model.forest.n_rounds
-    several = candidate.noise_floor is not None
-    return TrainingReport(
-        model=str(version),
-        new=is_new,
-        sha256=version.sha256,
-        bytes=version.size,
-        trees=forest.n_trees,
-        rounds=forest.n_rounds,
-        rounds_trained=sum(len(each.result.history) for each in candidate.trainings),
-        rounds_of_base=rounds_of_base,
-        rounds_resumed=0 if options.resume is None else options.resume.forest.n_rounds - rounds_of_base,
-        train=metrics.get("train", {}),
-        valid=metrics.get("valid", {}),
-        holdout=metrics.get("holdout"),
-        cv=metrics.get("cv"),
-        refit=candidate.facts.refit,
-        registry=registry,
-        seeds=candidate.record().seeds if several else None,
-        choose=candidate.choose if several else None,
-        chosen=candidate.chosen,
-        noise_floor=candidate.noise_floor,
-        clicks=candidate.facts.clicks,
-        curves=None if several else Curves.of(candidate.result.history),
-        note=note_without_splits(forest) or None,
-    )
 
 
 def spelled_metrics(metrics: Mapping[str, float]) -> str:

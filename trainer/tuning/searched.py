@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -41,63 +40,17 @@ class Measured(NamedTuple):
     note: str = ""  # that no tree has a split
 
 
-class Searched(ABC):
-    """The options of trial 0, complete, which other trials vary."""
-
-    unit: ClassVar[str]  # what a round is called
-    folds: int  # of the trials that are compared by folds
-    options: Any  # the group of options
-
-    @property
-    @abstractmethod
-    def most_rounds(self) -> int:
-        """Maximum number of rounds of a trial."""
-
-    def with_valid(self, *, by_folds: bool) -> bool:  # noqa: ARG002 - of trees
-        """Whether folds have the queries of the valid split, too: where the final model learns from them."""
-        return False
-
-    @abstractmethod
-    def facts(self, dataset: Dataset) -> dict[str, JSON]:
-        """Return what tells the search from others, besides the dataset, the space and the comparison."""
-
-    @abstractmethod
-    def plan(self, dataset: Dataset, space: Space, machine: TrainingOptions, *, by_folds: bool) -> tuple[int, str]:
-        """Return the bytes that a trial needs, and what it learns from in words; errors as the plan of a training."""
-
-    @abstractmethod
-    def trained(
-        self,
-        dataset: Dataset,
-        values: Mapping[str, Any],
-        measure: str,
-        machine: TrainingOptions,
-        checkpoints: Checkpoints,
-        *,
-        by_folds: bool,
-    ) -> Measured:
-        """Train with these ``values`` of options; InvalidParameter if they do not go together."""
-
-    @abstractmethod
-    def stored(self) -> dict[str, JSON]:
-        """Return the options as plain values."""
-
-    @abstractmethod
-    def section(self, values: Mapping[str, Any], rounds: int | None) -> dict[str, JSON]:
-        """Return the section ``[train]`` with these ``values``, and with so many rounds if folds have chosen them."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SearchedTrees(Searched):
-    """Trees; every trial has ``members`` of them side by side: 1, where the preset would average more."""
+class SearchedTrees:
+    """The parameters of trial 0, complete, which other trials vary: trees; every trial has ``members`` of them side by side: 1, where the preset would average more."""
 
     options: TrainParameters
     members: int
     unit: ClassVar[str] = "round"
 
     @property
-    def folds(self) -> int:  # type: ignore[override]
-        """Number of folds."""
+    def folds(self) -> int:
+        """Number of folds of the trials that are compared by folds."""
         return self.options.folds
 
     @property
@@ -106,15 +59,15 @@ class SearchedTrees(Searched):
         return self.options.n_rounds
 
     def with_valid(self, *, by_folds: bool) -> bool:
-        """With a refit."""
+        """Whether folds have the queries of the valid split, too: where the final model learns from them, by a refit."""
         return by_folds and self.options.refit == ALL
 
     def facts(self, dataset: Dataset) -> dict[str, JSON]:
-        """Return the bins, the parameters and the number of members."""
+        """Return what tells the search from others: the bins, the parameters and the number of members."""
         return {"binspec": dataset.bin_set().binspec, "parameters": self.stored(), "members": self.members}
 
     def plan(self, dataset: Dataset, space: Space, machine: TrainingOptions, *, by_folds: bool) -> tuple[int, str]:  # noqa: ARG002
-        """As :func:`rankmill.trainer.candidates.train_on_dataset.plan_of`."""
+        """Return the bytes that a trial needs, and what it learns from in words; errors as :func:`plan_of`."""
         compared: dict[str, Any] = {"rounds_by": "cv", "keep_rounds": ""} if by_folds else {"refit": NONE}
         plan = plan_of(dataset, replace(self.options, members=self.members, **compared), machine)
         return plan.bytes_needed, plan.learnt_from
@@ -129,7 +82,7 @@ class SearchedTrees(Searched):
         *,
         by_folds: bool,
     ) -> Measured:
-        """Train the forest, or that of each fold."""
+        """Train the forest, or that of each fold, with these ``values``; InvalidParameter if they do not go together."""
         parameters = replace(self.options, **{"members": self.members, **values})
         if by_folds:
             with_valid = self.with_valid(by_folds=True)
@@ -145,7 +98,10 @@ class SearchedTrees(Searched):
         return self.options.stored()
 
     def section(self, values: Mapping[str, Any], rounds: int | None) -> dict[str, JSON]:
-        """Return those that the training would not have without being given; with rounds of folds, the valid split ends nothing."""
+        """Return the section ``[train]`` with these ``values``, those that the training would not have without being given.
+
+        With ``rounds`` that folds have chosen, the valid split ends nothing.
+        """
         parameters = {**self.options.as_dict(), **values}
         if rounds is not None:
             parameters |= {"n_rounds": rounds, "early_stopping_rounds": 0, "keep_rounds": ""}
@@ -157,12 +113,16 @@ class SearchedTrees(Searched):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SearchedNet(Searched):
-    """A net; folds are of the train split."""
+class SearchedNet:
+    """The same for nets; folds are of the train split."""
 
     options: NetOptions
     folds: int
     unit: ClassVar[str] = "epoch"
+
+    def with_valid(self, *, by_folds: bool) -> bool:  # noqa: ARG002 - of trees
+        """Return False: there is no refit."""
+        return False
 
     @property
     def most_rounds(self) -> int:
@@ -220,6 +180,9 @@ class SearchedNet(Searched):
         usual = values_of(NetOptions())
         chosen = {name: value for name, value in options.items() if name == "metric" or value != usual[name]}
         return {"model": NET, **as_json(chosen)}
+
+
+Searched: TypeAlias = SearchedTrees | SearchedNet
 
 
 def _of_folds(cv: CrossValidation) -> Measured:
