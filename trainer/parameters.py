@@ -61,6 +61,9 @@ MOST_OBLIVIOUS_DEPTH = 12  # 4096 leaves; half as many histograms in memory
 MOST = 1_000_000
 NAMES = [name for name in OBJECTIVES if name != "user"]  # functions cannot be given on a command line
 
+younger = partial(option, always_stored=False)
+"""An option that files name only where its value is not that of the oldest preset."""
+
 
 @options
 class TrainParameters:
@@ -101,21 +104,19 @@ class TrainParameters:
         help="Weight of a given preference pair when learning from both. A pair of different grades has weight 1.",
         above=0,
     )
-    goals: Mapping[str, float] = option(
+    goals: Mapping[str, float] = younger(
         default_factory=dict,
         help="Further grades of the dataset to learn from, and their weights of 1 together at most: the grade has the rest.",
         metavar="NAME:WEIGHT,..",
         read=parse_goals,
         repeat=True,
         convert=as_goals,
-        always_stored=False,
     )
-    mix_goals: str = option(
+    mix_goals: str = younger(
         default=SUM,
         help="With goals: how their losses become one. sum: the weighted sum of their gradients; draw: in each round, each query"
         " learns from one of the grades, which is drawn with the weights as probabilities.",
         choices=MIXES,
-        always_stored=False,
     )
     metric: str = option(
         default="ndcg@10",
@@ -134,43 +135,25 @@ class TrainParameters:
     learning_rate: float = option(
         default=0.1, by_preset=True, help="Shrinkage of each tree, in (0, 1].", above=0.0, most=1.0
     )
-    boosting: str = option(
+    boosting: str = younger(
         default="gbdt",
         help="How rounds add up: gbdt (each corrects the sum of all before it), dart (each corrects the sum without some rounds that"
         " are drawn and dropped) or rf (random forest: the mean of trees that all start anew; learning_rate is not used).",
         choices=BOOSTINGS,
-        always_stored=False,
     )
-    drop_rate: float = option(
-        default=0.1,
-        help="With dart: probability that an earlier round is dropped, on average.",
-        least=0,
-        most=1,
-        always_stored=False,
+    drop_rate: float = younger(
+        default=0.1, help="With dart: probability that an earlier round is dropped, on average.", least=0, most=1
     )
-    skip_drop: float = option(
-        default=0.5,
-        help="With dart: probability that a round drops nothing.",
-        least=0,
-        most=1,
-        always_stored=False,
+    skip_drop: float = younger(default=0.5, help="With dart: probability that a round drops nothing.", least=0, most=1)
+    max_drop: int = younger(
+        default=50, help="With dart: maximum number of dropped rounds; 0: unlimited.", least=0, most=MOST
     )
-    max_drop: int = option(
-        default=50,
-        help="With dart: maximum number of dropped rounds; 0: unlimited.",
-        least=0,
-        most=MOST,
-        always_stored=False,
+    uniform_drop: bool = younger(
+        default=False, help="With dart: drop all rounds equally often, not in proportion to their weights."
     )
-    uniform_drop: bool = option(
-        default=False,
-        help="With dart: drop all rounds equally often, not in proportion to their weights.",
-        always_stored=False,
-    )
-    xgboost_dart_mode: bool = option(
+    xgboost_dart_mode: bool = younger(
         default=False,
         help="With dart: weights as in XGBoost, 1 / (k + learning_rate) where k rounds are dropped, not 1 / (k + 1).",
-        always_stored=False,
     )
     early_stopping_rounds: int = option(
         default=50,
@@ -188,14 +171,13 @@ class TrainParameters:
     min_improvement: float = option(
         default=0.0, help="Minimum improvement of the stop metric that counts as better; must be exceeded.", least=0
     )
-    stop_window: int = option(
+    stop_window: int = younger(
         default=1,
         by_preset=True,
         help="Smooth the stop metric before the best round is chosen: exponential moving mean over about this many"
         " rounds. 1: no smoothing.",
         least=1,
         most=MOST,
-        always_stored=False,
     )
     rounds_by: str = option(
         default="valid",
@@ -210,14 +192,13 @@ class TrainParameters:
         above=0,
         below=1,
     )
-    folds: int = option(default=USUAL_FOLDS, help="Number of folds of a cross-validation.", least=2, most=MOST)
+    folds: int = younger(default=USUAL_FOLDS, help="Number of folds of a cross-validation.", least=2, most=MOST)
     refit: str = option(
         default="none",
         by_preset=True,
         help="After the number of rounds is found: none (keep that model) or all (train again with that many rounds"
         " on the train and valid splits together; metrics stay those of the first training).",
         choices=REFITS,
-        always_stored=False,
     )
     step_search: str = option(
         default="none",
@@ -280,79 +261,65 @@ class TrainParameters:
         help="L2 regularisation of leaf values, added to the hessian sum of a leaf.",
         least=0,
     )
-    lambda_l1: float = option(
+    lambda_l1: float = younger(
         default=0.0,
         help="L1 regularisation of leaf values: the sum of gradients of a leaf is drawn towards 0 by as much.",
         least=0,
-        always_stored=False,
     )
-    max_delta_step: float = option(
-        default=0.0,
-        help="Maximum absolute value of a leaf, before the learning rate; 0: unlimited.",
-        least=0,
-        always_stored=False,
+    max_delta_step: float = younger(
+        default=0.0, help="Maximum absolute value of a leaf, before the learning rate; 0: unlimited.", least=0
     )
-    path_smooth: float = option(
+    path_smooth: float = younger(
         default=0.0,
         help="Average the value of each node with that of the node above it, as if that had this many documents; 0: do not.",
         least=0,
-        always_stored=False,
     )
-    l2_scale: str = option(
+    l2_scale: str = younger(
         default="none",
         by_preset=True,
         help="Unit of lambda_l2: none (the hessian itself) or mean_hessian (the mean hessian of a document, so that"
         " lambda_l2 counts as that many documents).",
         choices=L2_SCALES,
-        always_stored=False,
     )
-    min_gain: float = option(default=0.0, help="Minimum gain of a split; must be exceeded.", least=0)
+    min_gain: float = younger(default=0.0, help="Minimum gain of a split; must be exceeded.", least=0)
     one_vs_rest: int = option(
         default=4,
         help="Split a feature of up to this many categories by one of them against the rest; one of more by sets of"
         " categories.",
         least=0,
         most=255,
-        always_stored=False,
     )
-    categories_in_set: int = option(
-        default=32, help="Maximum number of categories in the set of a split.", least=1, most=255, always_stored=False
+    categories_in_set: int = younger(
+        default=32, help="Maximum number of categories in the set of a split.", least=1, most=255
     )
-    category_l2: float = option(
-        default=10.0,
-        help="L2 regularisation added to lambda_l2 in the gains of splits by sets of categories.",
-        least=0,
-        always_stored=False,
+    category_l2: float = younger(
+        default=10.0, help="L2 regularisation added to lambda_l2 in the gains of splits by sets of categories.", least=0
     )
-    category_smoothing: float = option(
+    category_smoothing: float = younger(
         default=10.0,
         help="Added to the hessian sum of each category when categories are ordered by their mean gradient; categories of"
         " fewer documents of a node are in no set.",
         least=0,
-        always_stored=False,
     )
-    encode_above: int = option(
+    encode_above: int = younger(
         default=0,
         by_preset=True,
         help="Give each categorical feature of more than this many categories a second column: the mean grade of a category's"
         " documents in earlier queries, in a random order (ordered target encoding). 0: none.",
         least=0,
         most=2**31,
-        always_stored=False,
     )
-    encoding_smoothing: float = option(
+    encoding_smoothing: float = younger(
         default=5.0,
         help="Number of documents of the mean grade that are added to each category for its target encoding.",
         above=0,
-        always_stored=False,
     )
-    min_rows_in_group: int = option(
+    min_rows_in_group: int = younger(
         default=100,
         help="Minimum number of documents by which a set of categories differs from the one tried before, and that are not"
         " in it.",
         least=0,
         most=2**31,
-        always_stored=False,
     )
     monotone: Mapping[str, int] = option(
         default_factory=dict,
@@ -363,7 +330,7 @@ class TrainParameters:
         repeat=True,
         convert=without_zeros,
     )
-    interaction_constraints: Sequence[Sequence[str]] = option(
+    interaction_constraints: Sequence[Sequence[str]] = younger(
         default_factory=list,
         help="Group of features that may occur together on a path of a tree; repeat for several. A feature in no group occurs"
         " with no other.",
@@ -371,16 +338,14 @@ class TrainParameters:
         read=parse_groups,
         repeat=True,
         convert=as_groups,
-        always_stored=False,
     )
-    feature_weights: Mapping[str, float] = option(
+    feature_weights: Mapping[str, float] = younger(
         default_factory=dict,
         help="Weight of a feature: factor of the gains of its splits where splits are compared; 0: never use it. Repeat for several.",
         metavar="NAME:WEIGHT",
         read=partial(parse_amounts, "feature_weights"),
         repeat=True,
         convert=partial(as_amounts, "feature_weights"),
-        always_stored=False,
     )
     feature_fraction: float = option(
         default=1.0,
@@ -389,25 +354,19 @@ class TrainParameters:
         above=0.0,
         most=1.0,
     )
-    feature_fraction_by_level: float = option(
-        default=1.0,
-        help="Share of the features of a tree to sample for each depth, in (0, 1].",
-        above=0.0,
-        most=1.0,
-        always_stored=False,
+    feature_fraction_by_level: float = younger(
+        default=1.0, help="Share of the features of a tree to sample for each depth, in (0, 1].", above=0.0, most=1.0
     )
-    feature_fraction_by_node: float = option(
+    feature_fraction_by_node: float = younger(
         default=1.0,
         help="Share of the features of a depth to sample for each node, in (0, 1]. Not with oblivious trees, whose nodes of a"
         " depth share a condition.",
         above=0.0,
         most=1.0,
-        always_stored=False,
     )
-    extra_trees: bool = option(
+    extra_trees: bool = younger(
         default=False,
         help="Try one random threshold for each feature and node (extremely randomised trees), instead of all.",
-        always_stored=False,
     )
     query_fraction: float = option(
         default=1.0,
@@ -423,69 +382,58 @@ class TrainParameters:
         above=0.0,
         most=1.0,
     )
-    bootstrap: str = option(
+    bootstrap: str = younger(
         default="none",
         by_preset=True,
         help="Weights of queries or documents, drawn anew for each tree: bayesian, (-ln u)^bagging_temperature; mvs,"
         " minimal-variance sampling: large gradients are drawn more often, and each is weighted by 1 / probability; goss: the"
         " largest gradients (top_rate), and with a higher weight a random part of the others (other_rate).",
         choices=BOOTSTRAPS,
-        always_stored=False,
     )
-    bootstrap_by: str = option(
+    bootstrap_by: str = younger(
         default="query",
         by_preset=True,
         help="With bootstrap: give one weight to each query, or to each document. With mvs, query_fraction or row_fraction is"
         " the expected share of those that have a gradient.",
         choices=BOOTSTRAP_UNITS,
-        always_stored=False,
     )
-    bagging_temperature: float = option(
-        default=1.0,
-        help="With bootstrap bayesian: spread of the weights; 0: all are 1.",
-        least=0,
-        most=100,
-        always_stored=False,
+    bagging_temperature: float = younger(
+        default=1.0, help="With bootstrap bayesian: spread of the weights; 0: all are 1.", least=0, most=100
     )
-    top_rate: float = option(
+    top_rate: float = younger(
         default=0.2,
         help="With bootstrap goss: share of the queries or documents that are kept for their large gradients, in (0, 1).",
         above=0,
         below=1,
-        always_stored=False,
     )
-    other_rate: float = option(
+    other_rate: float = younger(
         default=0.1,
         help="With bootstrap goss: share of the queries or documents to draw from the others, in (0, 1). Both shares are at"
         " most 1 together.",
         above=0,
         below=1,
-        always_stored=False,
     )
-    leaf_rows: str = option(
+    leaf_rows: str = younger(
         default="sample",
         by_preset=True,
         help="What leaf values are computed from: sample (documents and weights that the tree was grown from) or all"
         " (all documents, without weights of bootstrap).",
         choices=LEAF_ROWS,
-        always_stored=False,
     )
-    random_strength: float = option(
+    random_strength: float = younger(
         default=0.0,
         by_preset=True,
         help="Noise on split scores, as a multiple of the score that a feature without signal gets by chance. It fades over the"
         " rounds. 0: none.",
         least=0,
-        always_stored=False,
     )
-    members: int = option(
+    members: int = younger(
         default=1,
         by_preset=True,
         help="Number of models to boost side by side, which differ by their random draws; the score is their mean. All have"
         " the same number of rounds. Training and scoring take as many times as long.",
         least=1,
         most=100,
-        always_stored=False,
     )
     sigma: float = option(default=1.0, help="Steepness (sigma) of the pairwise logistic loss.", above=0)
     truncation: int = option(
@@ -499,27 +447,24 @@ class TrainParameters:
         help="Reduce the weight of pairs with distant scores, and normalise lambdas per query. Not done where propensities or"
         " position_bias unbiased weigh clicks, whose weights it would undo.",
     )
-    position_bias: str = option(
+    position_bias: str = younger(
         default=NONE,
         help="Correct the position bias of clicks (grade 1: clicked, 0: not; column position). additive: learn a number for each"
         " position, which is added to scores while training. unbiased: weigh pairs by ratios for each position (Unbiased"
         " LambdaMART; for lambdamart and ranknet). none: do not.",
         choices=POSITION_BIASES,
-        always_stored=False,
     )
-    position_bias_l2: float = option(
+    position_bias_l2: float = younger(
         default=0.0,
         help="With position_bias additive: L2 regularisation of the numbers, for each document at the position.",
         least=0,
-        always_stored=False,
     )
-    position_bias_norm: float = option(
+    position_bias_norm: float = younger(
         default=1.0,
         help="With position_bias unbiased: the ratios are raised to 1 / (1 + this). 0: as they are.",
         least=0,
-        always_stored=False,
     )
-    propensities: Mapping[str, Any] = option(
+    propensities: Mapping[str, Any] = younger(
         default_factory=dict,
         help="Weigh clicks by the examination probabilities of this file of clicks fit (inverse propensities): the pairs of"
         " lambdamart, ranknet and other losses of pairs, or the labels of l2 and query_rmse, which also correct trust. Needs the"
@@ -527,20 +472,17 @@ class TrainParameters:
         metavar="FILE",
         read=as_propensities,
         convert=as_propensities,
-        always_stored=False,
     )
-    propensity_clip: float = option(
+    propensity_clip: float = younger(
         default=0.05,
         help="With propensities: lowest examination probability that is used, so that no click weighs more than 1 / this.",
         above=0,
         most=1,
-        always_stored=False,
     )
-    self_normalise: bool = option(
+    self_normalise: bool = younger(
         default=False,
         help="With propensities and a loss of pairs: divide the weights of the clicks of a list by their mean. Lists with"
         " one click lose their correction, so this is for logs in which most have several.",
-        always_stored=False,
     )
     seed: int = option(default=7, help="Random seed.", least=0, most=2**63 - 1)
 
