@@ -224,7 +224,7 @@ def flag_of(call: ast.Call, name: str) -> str:
 
 def options_declared_in(path: Path) -> list[tuple[str, str, str]]:
     """Return (option, help text, place) of all that ``path`` declares with a help text of their own."""
-    if not re.search(r"\b(option|Option)\(", path.read_text(encoding="utf-8")):
+    if not re.search(r"\b(option|Option|younger)\(", path.read_text(encoding="utf-8")):
         return []
     found = []
     for node in ast.walk(tree_of(path)):
@@ -236,7 +236,7 @@ def options_declared_in(path: Path) -> list[tuple[str, str, str]]:
         else:
             continue
         for call in (each for part in within if part is not None for each in ast.walk(part)):
-            if isinstance(call, ast.Call) and ast.unparse(call.func) in {"typer.Option", "option"}:
+            if isinstance(call, ast.Call) and ast.unparse(call.func) in {"typer.Option", "option", "younger"}:
                 said = {each.arg: each.value for each in call.keywords}
                 if (
                     isinstance(said.get("help"), ast.Constant | ast.JoinedStr | ast.BinOp)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,6 @@ from rankmill.pipeline.group.query_splits import digest_of_rows
 from rankmill.pipeline.pairs.stored_pairs import PreferencePairs
 from rankmill.pipeline.read.grades import HIGHEST_LABEL_AS_GRADE
 from rankmill.python.arrays import NUMBERS, Matrix, vector
-from rankmill.python.other_libraries import unknown_name
 from rankmill.python.spilled_values import SpilledValues
 from rankmill.seen_queries import DigestedQueries
 from rankmill.trainer.data.rows import COLUMNS, RankedRows
@@ -26,222 +25,186 @@ from rankmill.trainer.objectives.weights import check_weights
 Floats = npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Extras:
-    """Optional arguments as given by users, unchecked; see :meth:`rankmill.python.ranker.Ranker.fit`."""
+def _weights(found: Floats) -> Floats | None:
+    """Return weights (n_rows,), None if all are equal, since only ratios matter; TrainingDataRejected below 0."""
+    check_weights(found)  # before rows are reordered, so that the message has the user's row number
+    return None if len(found) and found[0] > 0.0 and (found == found[0]).all() else found
 
-    sample_weight: Any = None
-    query_weight: Any = None
-    label: Any = None
-    event: Any = None
-    offset: Any = None
-    position: Any = None
-    pairs: Any = None
-    pair_weight: Any = None
-    pair_probability: Any = None
-    goals: Any = None
 
-    @classmethod
-    def of(cls, given: Mapping[str, Any]) -> Extras:
-        """Build them from names; InvalidParameter for an unknown name."""
-        known = [field.name for field in fields(cls)]
-        for name in given:
-            if name not in known:
-                raise InvalidParameter(unknown_name("column", str(name), known))
-        return cls(**given)
+def _labels(found: Floats) -> Floats:
+    """Return labels (n_rows,); TrainingDataRejected if one is not finite."""
+    check_finite("label", found)
+    return found
 
-    def weights(self, n_rows: int) -> Floats | None:
-        """Return the weights of the documents (n_rows,); None if there are none or all are equal.
 
-        Raises
-        ------
-        TrainingDataRejected
-            Their number is wrong, or one is negative or not a number.
-        """
-        found = _numbers("sample_weight", self.sample_weight, n_rows)
-        return None if found is None else _unless_equal(found)
+def _events(found: Floats) -> npt.NDArray[np.uint8] | None:
+    """Return 0 or 1 for each row, None if all are 1; TrainingDataRejected for other values."""
+    bad = (found != 0.0) & (found != 1.0)
+    if bad.any():
+        row = int(np.argmax(bad))
+        raise TrainingDataRejected(f"row {row}: expected an event, 1 (seen) or 0 (censored), found {found[row]}")
+    return None if found.all() else found.astype(np.uint8)
 
-    def labels(self, n_rows: int) -> Floats | None:
-        """Return the labels for regression (n_rows,), or None; TrainingDataRejected if one is not finite."""
-        found = _numbers("label", self.label, n_rows)
-        if found is not None:
-            check_finite("label", found)
-        return found
 
-    def events(self, n_rows: int) -> npt.NDArray[np.uint8] | None:
-        """Return 0 or 1 for each row, or None, also if all are 1; TrainingDataRejected for other values."""
-        found = _numbers("event", self.event, n_rows)
-        if found is None:
-            return None
-        bad = (found != 0.0) & (found != 1.0)
-        if bad.any():
-            row = int(np.argmax(bad))
-            raise TrainingDataRejected(f"row {row}: expected an event, 1 (seen) or 0 (censored), found {found[row]}")
-        return None if found.all() else found.astype(np.uint8)
+def _offsets(found: Floats) -> Floats | None:
+    """Return start values of scores (n_rows,), None if all are 0; TrainingDataRejected if one is not finite."""
+    check_finite("offset", found)
+    return found + 0.0 if found.any() else None
 
-    def offsets(self, n_rows: int) -> Floats | None:
-        """Return the start values of scores (n_rows,), or None, also if all are 0; errors as :meth:`labels`."""
-        found = _numbers("offset", self.offset, n_rows)
-        if found is None:
-            return None
-        check_finite("offset", found)
-        return found + 0.0 if found.any() else None
 
-    def positions(self, n_rows: int) -> npt.NDArray[np.int32] | None:
-        """Return the positions at which documents were shown (n_rows,), or None.
+def _positions(found: Floats) -> npt.NDArray[np.int32]:
+    """Return positions at which documents were shown (n_rows,); TrainingDataRejected unless whole numbers from 1 on."""
+    bad = ~((found >= 1.0) & (found < 2.0**31) & (found == np.floor(found)))
+    if bad.any():
+        row = int(np.argmax(bad))
+        raise TrainingDataRejected(f"row {row}: expected a position, a whole number from 1 on, found {found[row]:g}")
+    return found.astype(np.int32)
 
-        Raises
-        ------
-        TrainingDataRejected
-            Their number is wrong, or one is not a whole number from 1 on.
-        """
-        found = _numbers("position", self.position, n_rows)
-        if found is None:
-            return None
-        bad = ~((found >= 1.0) & (found < 2.0**31) & (found == np.floor(found)))
-        if bad.any():
-            row = int(np.argmax(bad))
+
+_OF_ROWS: Mapping[str, tuple[str, Callable[[Floats], npt.NDArray[Any] | None]]] = {
+    "label": ("label", _labels),
+    "event": ("event", _events),
+    "offset": ("offset", _offsets),
+    "weight": ("sample_weight", _weights),
+    "position": ("position", _positions),
+}
+"""The columns with a number for each row, by their names in datasets: the argument of ``fit``, and its check."""
+
+
+def _grades_of_goals(given: Any, n_rows: int) -> dict[str, npt.NDArray[np.int32]]:
+    """Return the grades of the goals (n_rows,) by name, sorted by it.
+
+    Raises
+    ------
+    InvalidParameter
+        They are no mapping, or a name is malformed.
+    TrainingDataRejected
+        The number of grades is wrong, or one is negative, fractional or not a number.
+    """
+    if not isinstance(given, Mapping):
+        raise InvalidParameter(f"goals must be grades by name, {{'bought': ..}}, got {type(given).__name__}")
+    try:
+        names = checked_goals(given)
+    except InputError as error:
+        raise InvalidParameter(str(error)) from None
+    found = {}
+    for name in names:
+        what = f"the goal {name!r}"
+        column = vector(given[name], what)
+        if column.shape != (n_rows,):
             raise TrainingDataRejected(
-                f"row {row}: expected a position, a whole number from 1 on, found {found[row]:g}"
+                f"{what} must have a grade for each of the {n_rows} rows, got shape {column.shape}"
             )
-        return found.astype(np.int32)
+        found[name] = _grades(column, what)
+    return found
 
-    def of_goals(self, n_rows: int) -> dict[str, npt.NDArray[np.int32]]:
-        """Return the grades of the goals (n_rows,) by name, sorted by it.
 
-        Raises
-        ------
-        InvalidParameter
-            They are no mapping, or a name is malformed.
-        TrainingDataRejected
-            The number of grades is wrong, or one is negative, fractional or not a number.
-        """
-        given = {} if self.goals is None else self.goals
-        if not isinstance(given, Mapping):
-            raise InvalidParameter(f"goals must be grades by name, {{'bought': ..}}, got {type(given).__name__}")
-        try:
-            names = checked_goals(given)
-        except InputError as error:
-            raise InvalidParameter(str(error)) from None
-        found = {}
-        for name in names:
-            what = f"the goal {name!r}"
-            column = vector(given[name], what)
-            if column.shape != (n_rows,):
-                raise TrainingDataRejected(
-                    f"{what} must have a grade for each of the {n_rows} rows, got shape {column.shape}"
-                )
-            found[name] = _grades(column, what)
-        return found
+def _query_weights(given: Any, queries: npt.NDArray[Any], number: npt.NDArray[np.int64]) -> Floats | None:
+    """Return the ``given`` weight for each query in the order of ``number``; None if all are equal.
 
-    def query_weights(self, queries: npt.NDArray[Any], number: npt.NDArray[np.int64]) -> Floats | None:
-        """Return a weight for each query in the order of ``number``; None if there are none or all are equal.
+    Parameters
+    ----------
+    queries
+        (n,) query of each row as given by the user.
+    number
+        (n,) index of the query of each row among the sorted queries.
 
-        Parameters
-        ----------
-        queries
-            (n,) query of each row as given by the user.
-        number
-            (n,) index of the query of each row among the sorted queries.
-
-        Raises
-        ------
-        TrainingDataRejected
-            A query has no weight or two, or a weight is negative or not a number.
-        """
-        given, n_queries = self.query_weight, int(number.max(initial=-1)) + 1
-        if given is None:
-            return None
-        first = np.full(n_queries, len(number), dtype=np.int64)
-        np.minimum.at(first, number, np.arange(len(number)))
-        if isinstance(given, Mapping):
-            ids = queries[first].tolist()
-            lacking = next((one for one in ids if one not in given), None)
-            if lacking is not None:
-                raise TrainingDataRejected(f"query_weight has no weight for the query {lacking!r}")
-            given = [given[one] for one in ids]
-            found = _numbers("query_weight", given, n_queries)
-        elif np.shape(vector(given, "query_weight")) == (n_queries,) != (len(number),):
-            by_appearance = _numbers("query_weight", given, n_queries)
-            assert by_appearance is not None  # noqa: S101 - it was given
-            found = np.empty(n_queries)
-            found[np.argsort(first)] = by_appearance
-        else:
-            of_rows = _numbers("query_weight", given, len(number), f", or for each of the {n_queries} queries")
-            assert of_rows is not None  # noqa: S101 - it was given
-            found = of_rows[first]
-            other = of_rows != found[number]
-            if other.any():
-                row = int(np.argmax(other))
-                raise TrainingDataRejected(
-                    f"row {row}: its query has the weight {found[number[row]]} in another row, found {of_rows[row]};"
-                    " a query has one weight (use sample_weight for weights of documents)"
-                )
-        assert found is not None  # noqa: S101 - it was given
-        bad = ~(np.isfinite(found) & (found >= 0.0))
-        if bad.any():
-            worst = int(np.argmax(bad))
+    Raises
+    ------
+    TrainingDataRejected
+        A query has no weight or two, or a weight is negative or not a number.
+    """
+    n_queries = int(number.max(initial=-1)) + 1
+    first = np.full(n_queries, len(number), dtype=np.int64)
+    np.minimum.at(first, number, np.arange(len(number)))
+    if isinstance(given, Mapping):
+        ids = queries[first].tolist()
+        lacking = next((one for one in ids if one not in given), None)
+        if lacking is not None:
+            raise TrainingDataRejected(f"query_weight has no weight for the query {lacking!r}")
+        given = [given[one] for one in ids]
+        found = _numbers("query_weight", given, n_queries)
+    elif np.shape(vector(given, "query_weight")) == (n_queries,) != (len(number),):
+        found = np.empty(n_queries)
+        found[np.argsort(first)] = _numbers("query_weight", given, n_queries)
+    else:
+        of_rows = _numbers("query_weight", given, len(number), f", or for each of the {n_queries} queries")
+        found = of_rows[first]
+        other = of_rows != found[number]
+        if other.any():
+            row = int(np.argmax(other))
             raise TrainingDataRejected(
-                f"query {queries[first[worst]]}: expected a weight of 0 or more, found {found[worst]}"
+                f"row {row}: its query has the weight {found[number[row]]} in another row, found {of_rows[row]};"
+                " a query has one weight (use sample_weight for weights of documents)"
             )
-        return None if found[0] > 0.0 and (found == found[0]).all() else found
-
-    def preferences(
-        self, number: npt.NDArray[np.int64], order: npt.NDArray[np.intp], starts: npt.NDArray[np.int64]
-    ) -> PreferencePairs | None:
-        """Return the pairs for the trainer, sorted by query and row, or None.
-
-        Parameters
-        ----------
-        number
-            (n,) index of the query of each row among the sorted ones, rows in the user's order.
-        order
-            (n,) rows in the trainer's order.
-        starts
-            (n_queries + 1,) offsets of the queries in that order.
-
-        Raises
-        ------
-        InvalidParameter
-            Weights or probabilities without pairs.
-        TrainingDataRejected
-            A pair has an unknown row, the same row twice, or rows of two queries; a weight is negative, or a probability is
-            outside [0, 1].
-        """
-        if self.pairs is None:
-            if self.pair_weight is not None or self.pair_probability is not None:
-                raise InvalidParameter("pair_weight and pair_probability need pairs; give pairs too")
-            return None
-        n_rows, pairs = len(number), vector(self.pairs, "pairs")
-        if pairs.size == 0:
-            pairs = pairs.reshape(0, 2)
-        if pairs.ndim != 2 or pairs.shape[1] != 2 or (pairs.size and pairs.dtype.kind not in NUMBERS):
-            raise TrainingDataRejected(
-                f"pairs must have shape (p, 2), row numbers better and worse, got {pairs.dtype} of {pairs.shape}"
-            )
-        with np.errstate(invalid="ignore"):
-            rows = pairs.astype(np.int64)
-        bad = (rows != pairs).any(axis=1) | (rows < 0).any(axis=1) | (rows >= n_rows).any(axis=1)
-        _no_pair(bad, pairs, f"expected two rows, 0 .. {n_rows - 1}")
-        _no_pair(rows[:, 0] == rows[:, 1], pairs, "expected two rows, found one twice")
-        _no_pair(number[rows[:, 0]] != number[rows[:, 1]], pairs, "expected two rows of one query")
-        weight = _numbers("pair_weight", self.pair_weight, len(rows), what="pairs")
-        weight = np.ones(len(rows)) if weight is None else weight
-        _no_pair(~(np.isfinite(weight) & (weight >= 0.0)), pairs, "expected a weight of 0 or more")
-        probability = _numbers("pair_probability", self.pair_probability, len(rows), what="pairs")
-        probability = np.ones(len(rows)) if probability is None else probability
-        _no_pair(~((probability >= 0.0) & (probability <= 1.0)), pairs, "expected a probability in [0, 1]")
-        place = np.empty(n_rows, dtype=np.int32)
-        place[order] = np.arange(n_rows, dtype=np.int32)
-        better, worse = place[rows[:, 0]], place[rows[:, 1]]
-        by = np.lexsort((probability, weight, worse, better))
-        return PreferencePairs(
-            better=better[by],
-            worse=worse[by],
-            weight=weight[by],
-            probability=probability[by],
-            starts=np.searchsorted(better[by], starts).astype(np.int64),
+    bad = ~(np.isfinite(found) & (found >= 0.0))
+    if bad.any():
+        worst = int(np.argmax(bad))
+        raise TrainingDataRejected(
+            f"query {queries[first[worst]]}: expected a weight of 0 or more, found {found[worst]}"
         )
+    return None if found[0] > 0.0 and (found == found[0]).all() else found
+
+
+def _preferences(
+    columns: Mapping[str, Any],
+    number: npt.NDArray[np.int64],
+    order: npt.NDArray[np.intp],
+    starts: npt.NDArray[np.int64],
+) -> PreferencePairs | None:
+    """Return the pairs for the trainer, sorted by query and row, or None.
+
+    Parameters
+    ----------
+    number
+        (n,) index of the query of each row among the sorted ones, rows in the user's order.
+    order
+        (n,) rows in the trainer's order.
+    starts
+        (n_queries + 1,) offsets of the queries in that order.
+
+    Raises
+    ------
+    InvalidParameter
+        Weights or probabilities without pairs.
+    TrainingDataRejected
+        A pair has an unknown row, the same row twice, or rows of two queries; a weight is negative, or a probability is
+        outside [0, 1].
+    """
+    if columns.get("pairs") is None:
+        if columns.get("pair_weight") is not None or columns.get("pair_probability") is not None:
+            raise InvalidParameter("pair_weight and pair_probability need pairs; give pairs too")
+        return None
+    n_rows, pairs = len(number), vector(columns["pairs"], "pairs")
+    if pairs.size == 0:
+        pairs = pairs.reshape(0, 2)
+    if pairs.ndim != 2 or pairs.shape[1] != 2 or (pairs.size and pairs.dtype.kind not in NUMBERS):
+        raise TrainingDataRejected(
+            f"pairs must have shape (p, 2), row numbers better and worse, got {pairs.dtype} of {pairs.shape}"
+        )
+    with np.errstate(invalid="ignore"):
+        rows = pairs.astype(np.int64)
+    bad = (rows != pairs).any(axis=1) | (rows < 0).any(axis=1) | (rows >= n_rows).any(axis=1)
+    _no_pair(bad, pairs, f"expected two rows, 0 .. {n_rows - 1}")
+    _no_pair(rows[:, 0] == rows[:, 1], pairs, "expected two rows, found one twice")
+    _no_pair(number[rows[:, 0]] != number[rows[:, 1]], pairs, "expected two rows of one query")
+    weight, probability = (
+        np.ones(len(rows)) if columns.get(name) is None else _numbers(name, columns[name], len(rows), what="pairs")
+        for name in ("pair_weight", "pair_probability")
+    )
+    _no_pair(~(np.isfinite(weight) & (weight >= 0.0)), pairs, "expected a weight of 0 or more")
+    _no_pair(~((probability >= 0.0) & (probability <= 1.0)), pairs, "expected a probability in [0, 1]")
+    place = np.empty(n_rows, dtype=np.int32)
+    place[order] = np.arange(n_rows, dtype=np.int32)
+    better, worse = place[rows[:, 0]], place[rows[:, 1]]
+    by = np.lexsort((probability, weight, worse, better))
+    return PreferencePairs(
+        better=better[by],
+        worse=worse[by],
+        weight=weight[by],
+        probability=probability[by],
+        starts=np.searchsorted(better[by], starts).astype(np.int64),
+    )
 
 
 def check_finite(name: str, values: Floats) -> None:
@@ -252,21 +215,14 @@ def check_finite(name: str, values: Floats) -> None:
         raise TrainingDataRejected(f"row {row}: expected a finite {name}, found {values[row]}")
 
 
-def _unless_equal(weights: Floats) -> Floats | None:
-    """Return None if all weights are equal, since only ratios matter."""
-    check_weights(weights)  # before rows are reordered, so that the message has the user's row number
-    return None if len(weights) and weights[0] > 0.0 and (weights == weights[0]).all() else weights
-
-
-def _numbers(name: str, given: Any, n: int, also: str = "", what: str = "rows") -> Floats | None:
-    if given is None:
-        return None
+def _numbers(name: str, given: Any, n: int, also: str = "", what: str = "rows") -> Floats:
     found = vector(given, name)
     if found.shape != (n,) or (n and found.dtype.kind not in NUMBERS):
         raise TrainingDataRejected(
             f"{name} must hold a number for each of the {n} {what}{also}, got {found.dtype} of shape {found.shape}"
         )
-    return found.astype(np.float64)
+    numbers: Floats = found.astype(np.float64)
+    return numbers
 
 
 def _no_pair(bad: npt.NDArray[np.bool_], pairs: npt.NDArray[Any], expected: str) -> None:
@@ -301,7 +257,7 @@ def rows_of(
     values: Matrix | SpilledValues,
     y: Any,
     queries: npt.NDArray[Any],
-    extras: Extras | None = None,
+    columns: Mapping[str, Any] | None = None,
     *,
     regression: bool = False,
 ) -> ArrayRows:
@@ -315,8 +271,8 @@ def rows_of(
         (n,) grades, whole numbers of 0 or more.
     queries
         (n,) query of each row.
-    extras
-        Optional arguments.
+    columns
+        Optional ones by name as :class:`rankmill.python.given_rows.FitColumns`, unchecked.
     regression
         ``y`` may have any finite numbers.  If one is not a whole number from 0 to 31, all are labels; then no document is
         known to be relevant, and ranking metrics are undefined.
@@ -326,9 +282,9 @@ def rows_of(
     InvalidParameter
         Weights of pairs without pairs.
     TrainingDataRejected
-        There are no rows, shapes do not match, a grade or one of the ``extras`` is invalid, or ids have different types.
+        There are no rows, shapes do not match, a grade or one of the ``columns`` is invalid, or ids have different types.
     """
-    extras = extras or Extras()
+    columns = {name: column for name, column in (columns or {}).items() if column is not None}
     given = vector(y, "y")
     if given.ndim != 1 or queries.ndim != 1:
         raise TrainingDataRejected(f"y and qid must have shape (n,), got {given.shape} and {queries.shape}")
@@ -337,24 +293,23 @@ def rows_of(
         raise TrainingDataRejected(f"X, y and qid have {n_rows}, {len(given)} and {len(queries)} rows")
     if not n_rows:
         raise TrainingDataRejected("X, y and qid have no rows; give at least one")
-    grades, labels = _grades_and_labels(given, extras.labels(n_rows), regression=regression)
-    weights, events, offsets = extras.weights(n_rows), extras.events(n_rows), extras.offsets(n_rows)
+    checked = {
+        role: check(_numbers(name, columns[name], n_rows))
+        for role, (name, check) in _OF_ROWS.items()
+        if name in columns
+    }
+    grades, labels = _grades_and_labels(given, checked.pop("label", None), regression=regression)
     ids, number = _query_numbers(queries)
     digest = values.digests(grades) if isinstance(values, SpilledValues) else digest_of_rows(values, grades)
-    goals = {f"goal {name}": column for name, column in extras.of_goals(n_rows).items()}
-    columns: dict[str, npt.NDArray[Any] | None] = {
-        "label": labels,
-        "event": events,
-        "offset": offsets,
-        "weight": weights,
-    }
-    columns |= {"position": extras.positions(n_rows)} | goals
-    known: dict[str, npt.NDArray[Any]] = {name: column for name, column in columns.items() if column is not None}
+    of_goals = _grades_of_goals(columns["goals"], n_rows) if "goals" in columns else {}
+    goals = {f"goal {name}": column for name, column in of_goals.items()}
+    known = {name: column for name, column in ({"label": labels} | checked | goals).items() if column is not None}
     order = np.lexsort([*known.values(), digest[:, 1], digest[:, 0], number])
     starts = np.concatenate(([0], np.cumsum(np.bincount(number)))).astype(np.int64)
     known = {name: column[order] for name, column in known.items()}
-    query_weights = extras.query_weights(queries, number)
-    pairs = extras.preferences(number, order, starts)
+    weight = columns.get("query_weight")
+    query_weights = None if weight is None else _query_weights(weight, queries, number)
+    pairs = _preferences(columns, number, order, starts)
     named = [
         ("", (starts, digest[order], *((known["weight"],) if "weight" in known else ()))),
         *((column, (known[column],)) for column in ("label", "event", "offset", "position", *goals) if column in known),

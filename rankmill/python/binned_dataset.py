@@ -162,8 +162,8 @@ BinnedDataset.__init__.__doc__ = documented(BinningOptions)
 
 def _binned(given: GivenRows, own: BinningOptions, reference: BinnedDataset | None) -> BinnedRows:
     """Check and bin the rows, to be trained on many times."""
-    rows = given.rows(regression=True, where=_WHERE)
-    return BinnedRows.of_given(given, rows, own, None if reference is None else reference.binned.binspec).blocked()
+    bins = None if reference is None else reference.binned.binspec
+    return BinnedRows.of_given(given, own, regression=True, reference=bins, where=_WHERE).blocked()
 
 
 def given_rows(

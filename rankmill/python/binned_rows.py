@@ -13,7 +13,6 @@ from rankmill.foundation.options import option, option_like, options
 from rankmill.pipeline.bins.spec import BinSpec
 from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.options import MAX_BIN, BinOptions
-from rankmill.python.array_rows import ArrayRows
 from rankmill.python.arrays import name_of_column
 from rankmill.python.given_rows import Expected, GivenRows
 from rankmill.seen_queries import DigestedQueries
@@ -92,14 +91,34 @@ class BinnedRows:
     @classmethod
     def of_given(
         cls,
-        given: GivenRows,
-        rows: ArrayRows,
+        given: GivenRows | BinnedRows,
         own: BinningOptions,
+        *,
+        regression: bool,
         reference: BinSpec | None = None,
         base: BaseModel | None = None,
+        where: str = "",
     ) -> BinnedRows:
-        """Bin ``rows``, which are the ``given`` ones checked; ``base`` is a model whose scores are added to the offsets."""
-        n_threads = workers_for(own.n_threads)
+        """Check and bin the ``given`` rows, unless they have bins.
+
+        Parameters
+        ----------
+        regression
+            Whether ``y`` may be labels; see `rankmill.python.array_rows.rows_of`.
+        reference
+            The bins to use; InvalidParameter if ``given`` has others.
+        base
+            A model whose scores are added to the offsets.
+        where
+            Begins messages about their queries.
+        """
+        if isinstance(given, BinnedRows):
+            if reference is not None and given.binspec.digest != reference.digest:
+                raise InvalidParameter(
+                    "its bins are not those of the training data; make it with BinnedDataset(.., reference=the training data)"
+                )
+            return given
+        rows, n_threads = given.rows(regression=regression, where=where), workers_for(own.n_threads)
         binspec = given.table.bins(own.max_bin, own.max_bin_of, n_threads) if reference is None else reference
         found = rows.ranked(binspec, n_threads)
         if base is not None:

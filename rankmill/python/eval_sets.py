@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
-from rankmill.pipeline.bins.spec import BinSpec
 from rankmill.python.arrays import names_of
 from rankmill.python.binned_dataset import BinnedDataset
 from rankmill.python.binned_rows import BinnedRows
@@ -20,16 +19,13 @@ Rows = TypeVar("Rows")
 
 def eval_sets_of(
     eval_set: Any,
-    eval_names: Sequence[str] | None,
-    eval_qid: Sequence[Any] | None,
-    eval_group: Sequence[Any] | None,
+    more: Mapping[str, Any],
     expected: Expected,
     taken: Callable[[GivenRows | BinnedRows], Rows],
-    goals: Sequence[str] | None = None,
 ) -> list[tuple[str, Rows]]:
     """Return (name, rows) of every set, with the ``expected`` features, as ``taken`` makes them for the training.
 
-    ``goals`` are columns with goals of sets that are frames and name no others.
+    ``more`` has the other arguments of ``fit``; ``goals`` that are columns are those of sets, too, that are frames and name no others.
 
     Raises
     ------
@@ -37,6 +33,8 @@ def eval_sets_of(
         Arguments conflict, or a set is invalid.
     """
     sets = [] if eval_set is None else list(eval_set) if _is_several(eval_set) else [eval_set]
+    eval_names, eval_qid, eval_group = (more.get(name) for name in ("eval_names", "eval_qid", "eval_group"))
+    goals = None if isinstance(more.get("goals"), Mapping) else more.get("goals")
     if eval_names is None:
         eval_names = ["valid"] if len(sets) == 1 else [f"valid_{i}" for i in range(len(sets))]
     for what, given in (("eval_names", eval_names), ("eval_qid", eval_qid), ("eval_group", eval_group)):
@@ -63,15 +61,6 @@ def eval_sets_of(
         except (InvalidParameter, TrainingDataRejected) as error:
             raise type(error)(f"eval set {name!r}: {error}") from None
     return found
-
-
-def with_same_bins(rows: BinnedRows, binspec: BinSpec) -> BinnedRows:
-    """Return ``rows``; InvalidParameter if their bins are not those of ``binspec``."""
-    if rows.binspec.digest != binspec.digest:
-        raise InvalidParameter(
-            "its bins are not those of the training data; make it with BinnedDataset(.., reference=the training data)"
-        )
-    return rows
 
 
 def _is_several(eval_set: Any) -> bool:

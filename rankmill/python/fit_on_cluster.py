@@ -9,9 +9,8 @@ So the rows of a query may be in any partitions, and the model has the bytes of 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +30,6 @@ from rankmill.python.given_rows import FitColumns, unpacked
 from rankmill.trainer.cluster.train_on_cluster import train_on_cluster
 from rankmill.trainer.incompatible import check_cluster
 from rankmill.trainer.nets.options import NET
-from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.presets import choices_line, shape_of_dataset, with_preset
 from rankmill.trainer.progress import to_stderr, verbosely
 from rankmill.trainer.rounds.checkpoints import training_key
@@ -44,47 +42,30 @@ if TYPE_CHECKING:
 Listeners = Sequence[Callable[[RoundRecord], bool | None]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToFit:
-    """What :meth:`rankmill.python.ranker.Ranker.fit` is given, besides the rows.
+def fit_on_cluster(
+    ranker: Any,
+    X: Any,  # noqa: N803 - the field's name
+    y: Any,
+    own: Any,
+    given: Mapping[str, Any],
+    metrics: Sequence[str],
+    listeners: Listeners,
+    start: Forest | None,
+    *,
+    further: bool,
+) -> tuple[TrainingResult, tuple[str, ...] | None, str]:
+    """Train on rows of Dask; return the training, the names of the features or None, and a note on grades that count next to nothing.
 
-    Attributes
+    Parameters
     ----------
-    parameters
-        Makes the parameters of a training, for the names of the features.
-    cluster, scratch, binning, verbose
-        Options of the ranker.
+    ranker, own
+        The ranker, and its checked options.
+    given
+        The arguments of :meth:`rankmill.python.ranker.Ranker.fit` besides those named here.
     metrics, listeners
         As checked.
     start
-        The model to resume, or None.
-    further
-        Whether it gets all rounds in addition to its own.
-    """
-
-    parameters: Callable[[Sequence[str]], TrainParameters]
-    cluster: Any
-    scratch: str | os.PathLike[str] | None
-    binning: BinningOptions
-    verbose: int | bool
-    metrics: Sequence[str]
-    listeners: Listeners
-    start: Forest | None
-    further: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Fitted:
-    """The training, and the names of the columns of X that are features; None if they have none."""
-
-    result: TrainingResult
-    given_names: tuple[str, ...] | None
-    note: str
-    """On grades that count next to nothing; empty if none does."""
-
-
-def fit_on_cluster(X: Any, y: Any, given: Mapping[str, Any], to_fit: ToFit) -> Fitted:  # noqa: N803 - the field's name
-    """Train on rows of Dask; ``given`` are the other arguments of :meth:`rankmill.python.ranker.Ranker.fit`.
+        The model to resume, if any; ``further``: it gets all rounds in addition to its own.
 
     Raises
     ------
@@ -97,7 +78,7 @@ def fit_on_cluster(X: Any, y: Any, given: Mapping[str, Any], to_fit: ToFit) -> F
     WorkerLost, ClusterUnavailable
         The workers were lost, or the scheduler does not answer.
     """
-    own, scratch = to_fit, to_fit.scratch
+    scratch = own.scratch
     rows = DaskRows.of(
         X,
         y,
@@ -106,9 +87,9 @@ def fit_on_cluster(X: Any, y: Any, given: Mapping[str, Any], to_fit: ToFit) -> F
         categorical=own.binning.categorical or (),
     )
     watched = _eval_set(given, rows)
-    parameters = to_fit.parameters(rows.features)
-    start = None if to_fit.start is None else StartingModel(to_fit.start)
-    options = TrainingOptions(eval_metrics=to_fit.metrics, resume=start)
+    parameters = ranker.checked_parameters(rows.features, given.get("early_stopping_rounds"))
+    resume = None if start is None else StartingModel(start)
+    options = TrainingOptions(eval_metrics=metrics, resume=resume)
     check_cluster(parameters.completed({}), options.base_model)  # what is given, before the rows are written
     if scratch is not None and not Path(scratch).is_dir():
         raise InputError(f"scratch: {scratch} is not a folder")
@@ -117,15 +98,15 @@ def fit_on_cluster(X: Any, y: Any, given: Mapping[str, Any], to_fit: ToFit) -> F
         scratch_folder("fit", scratch) as folder,
         open_cluster(own.cluster, say or (lambda _: None)) as cluster,
     ):
-        dataset = _dataset_of(rows, watched, folder, cluster, own, say)
-        asked, parameters = parameters, with_preset(parameters, shape_of_dataset(dataset), start)
-        if to_fit.start is not None and to_fit.further:
-            parameters = replace(parameters, n_rounds=to_fit.start.n_rounds + parameters.n_rounds)
+        dataset = _dataset_of(rows, watched, folder, cluster, own.binning, say)
+        asked, parameters = parameters, with_preset(parameters, shape_of_dataset(dataset), resume)
+        if start is not None and further:
+            parameters = replace(parameters, n_rounds=start.n_rounds + parameters.n_rounds)
         with verbosely(own.verbose, parameters, choices_line(asked, parameters)) as progress:
 
             def listen(record: RoundRecord) -> None:
                 progress.update(record)
-                answers = [bool(listener(record)) for listener in to_fit.listeners]
+                answers = [bool(listener(record)) for listener in listeners]
                 if any(answers):
                     raise InvalidParameter(
                         "a callback cannot end a training on a cluster; set early_stopping_rounds, or raise an error in it"
@@ -135,7 +116,7 @@ def fit_on_cluster(X: Any, y: Any, given: Mapping[str, Any], to_fit: ToFit) -> F
             key = training_key(dataset, parameters, options.eval_metrics)
             result = train_on_cluster(dataset, parameters, options, None, cluster, key)
         note = note_on_gains((count.grade for count in dataset.manifest.grades), parameters.gain)
-    return Fitted(result, rows.given_names, note)
+    return result, rows.given_names, note
 
 
 def refuse_on_cluster(ranker: Any, given: Mapping[str, Any]) -> None:
@@ -189,7 +170,7 @@ def _dataset_of(
     watched: DaskRows | None,
     folder: Path,
     cluster: Cluster,
-    own: ToFit,
+    binning: BinningOptions,
     say: Callable[[str], None] | None,
 ) -> Dataset:
     """Make a binned dataset in ``folder``."""
@@ -211,8 +192,8 @@ def _dataset_of(
     )
     bin_dataset(
         Dataset.open(path),
-        own.binning.max_bin,
-        max_bin_of=own.binning.max_bin_of,
+        binning.max_bin,
+        max_bin_of=binning.max_bin_of,
         cluster=cluster,
         say=say or (lambda _: None),
     )

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import IO, Any, TypeAlias, TypedDict
 
 import numpy as np
 import numpy.typing as npt
 
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
-from rankmill.python.array_rows import ArrayRows, Extras, rows_of
+from rankmill.python.array_rows import ArrayRows, rows_of
 from rankmill.python.arrays import check_same_rows, queries_of, vector, with_goals, with_queries, without_index
 from rankmill.python.feature_table import FeatureTable, table_of
+from rankmill.python.other_libraries import unknown_name
 from rankmill.python.spilled_values import SpilledValues
 from rankmill.scorer.query_ids import query_ids
 
@@ -47,10 +48,7 @@ class GivenRows:
 
     given_names: tuple[str, ...] | None  # None: the columns have none
     table: FeatureTable
-    y: Any
-    qid: Any
-    group: Any
-    extras: Extras
+    columns: Mapping[str, Any]  # y, qid, group and those of `FitColumns`, as far as they are given
 
     @classmethod
     def of_arrays(
@@ -70,16 +68,20 @@ class GivenRows:
         Without ``expected`` features all columns are taken; ``categorical`` ones are named besides those of text.
         """
         columns = dict(columns or {})
+        for name in columns:
+            if name not in FitColumns.__annotations__:
+                raise InvalidParameter(unknown_name("column", str(name), FitColumns.__annotations__))
         given_names, qid = with_queries(X, qid, group, where)
         given_names, goals = with_goals(X, given_names, columns.pop("goals", None), where)
         aligned = {name: column for name, column in columns.items() if "pair" not in name}
         check_same_rows({"X": X, "y": y, "qid": qid, **aligned, **(goals or {})})
-        columns["goals"] = goals
+        columns |= {"y": y, "qid": qid, "group": group, "goals": goals}
         if expected is None:
             given_names = without_index(X, given_names, categorical or ())
         names, known = expected or (given_names, None)
         table = table_of(X, names, known, categorical or ())
-        return cls(given_names=given_names, table=table, y=y, qid=qid, group=group, extras=Extras.of(columns))
+        given = {name: column for name, column in columns.items() if column is not None}
+        return cls(given_names=given_names, table=table, columns=given)
 
     @classmethod
     def of_pieces(
@@ -116,9 +118,9 @@ class GivenRows:
 
     def rows(self, *, regression: bool, where: str = "") -> ArrayRows:
         """Check everything and group the rows by query; see `rows_of`."""
-        values = self.table.values
-        queries = queries_of(self.qid, self.group, len(values), where)
-        return rows_of(values, self.y, queries, self.extras, regression=regression)
+        values, columns = self.table.values, dict(self.columns)
+        y, qid, group = (columns.pop(name, None) for name in ("y", "qid", "group"))
+        return rows_of(values, y, queries_of(qid, group, len(values), where), columns, regression=regression)
 
 
 def unpacked(rows: object) -> tuple[Any, Any, Any, Any, Mapping[str, Any]]:
@@ -161,24 +163,18 @@ class _Joined:
     def given(self) -> GivenRows:
         """Return the rows of all pieces."""
         self._values.flush()
-        columns = {name: _concatenated(parts) for name, parts in self._columns.items()}
+        columns: dict[str, Any] = {name: _concatenated(parts) for name, parts in self._columns.items()}
         goals = {name.removeprefix(_GOAL): columns.pop(name) for name in [*columns] if name.startswith(_GOAL)}
-        return GivenRows(
-            given_names=self._first.given_names,
-            table=FeatureTable(self._first.table.names, self._values, self._texts),
-            y=columns.pop("y"),
-            qid=columns.pop("qid", None),
-            group=columns.pop("group", None),
-            extras=Extras(goals=goals or None, **columns),
-        )
+        table = FeatureTable(self._first.table.names, self._values, self._texts)
+        columns |= {"goals": goals} if goals else {}
+        return GivenRows(given_names=self._first.given_names, table=table, columns=columns)
 
 
 def _columns_of(given: GivenRows) -> dict[str, Any]:
     """Return the columns by name, those of goals by ``goals NAME``."""
-    columns = {"y": given.y, "qid": given.qid, "group": given.group}
-    columns |= {field.name: getattr(given.extras, field.name) for field in fields(Extras) if field.name != "goals"}
-    columns |= {f"{_GOAL}{name}": column for name, column in (given.extras.goals or {}).items()}
-    return {name: column for name, column in columns.items() if column is not None}
+    columns = dict(given.columns)
+    goals = columns.pop("goals", {})
+    return columns | {f"{_GOAL}{name}": column for name, column in goals.items()}
 
 
 def _concatenated(parts: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:

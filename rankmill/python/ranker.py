@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 
 import numpy as np
@@ -30,10 +31,9 @@ from rankmill.foundation.options import (
     signature_of,
 )
 from rankmill.foundation.storage.url_arguments import local_paths
-from rankmill.pipeline.bins.spec import BinSpec
 from rankmill.pipeline.options import MAX_BIN
 from rankmill.pipeline.read.grades import note_on_gains
-from rankmill.python.array_rows import Extras, rows_of
+from rankmill.python.array_rows import rows_of
 from rankmill.python.arrays import (
     check_same_rows,
     directions_by_name,
@@ -44,9 +44,9 @@ from rankmill.python.arrays import (
 )
 from rankmill.python.binned_dataset import given_rows
 from rankmill.python.binned_rows import BinnedRows, BinningOptions
-from rankmill.python.eval_sets import EvalSet, Rows, eval_sets_of, with_same_bins
+from rankmill.python.eval_sets import EvalSet, eval_sets_of
 from rankmill.python.feature_table import matrix_for
-from rankmill.python.given_rows import Expected, FitColumns, GivenRows
+from rankmill.python.given_rows import FitColumns, GivenRows
 from rankmill.python.net_rows import expected_of, rows_for_net, with_eval_set
 from rankmill.python.other_libraries import (
     Routed,
@@ -419,19 +419,14 @@ class Ranker(Routed):
         forest = self._started_from(resume, init_model, base)
         parameters = self.checked_parameters(names, more.get("early_stopping_rounds"))
         n_threads = workers_for(own.binning.n_threads)
-        regression = learns_labels(parameters.objective)
         _check_labels(columns, parameters.objective)
-
-        def binned(rows: GivenRows | BinnedRows, reference: BinSpec | None = None, where: str = "") -> BinnedRows:
-            if isinstance(rows, BinnedRows):
-                return rows if reference is None else with_same_bins(rows, reference)
-            checked = rows.rows(regression=regression, where=where)
-            return BinnedRows.of_given(rows, checked, own.binning, reference, base)
-
+        binned = partial(
+            BinnedRows.of_given, own=own.binning, regression=learns_labels(parameters.objective), base=base
+        )
         train = binned(given, where="fit ")
         given_names = given.given_names
         del X, given  # what is not needed any more
-        watched = _watched(eval_set, more, train.expected, lambda rows: binned(rows, train.binspec))
+        watched = eval_sets_of(eval_set, more, train.expected, partial(binned, reference=train.binspec))
         data = train.training_data(parameters.objective, watched)
         start = None if forest is None else StartingModel(forest)
         asked, parameters = parameters, with_preset(parameters, shape_of_rows(data), start)
@@ -472,25 +467,14 @@ class Ranker(Routed):
         init_model: Model | None,
     ) -> Ranker:
         """Train on the workers of a cluster; arguments as :meth:`fit` takes them."""
-        from rankmill.python.fit_on_cluster import ToFit, fit_on_cluster, refuse_on_cluster
+        from rankmill.python.fit_on_cluster import fit_on_cluster, refuse_on_cluster
 
         refuse_on_cluster(self, given)
-        to_fit = ToFit(
-            parameters=lambda names: self.checked_parameters(names, given.get("early_stopping_rounds")),
-            cluster=own.cluster,
-            scratch=own.scratch,
-            binning=own.binning,
-            verbose=own.verbose,
-            metrics=metrics,
-            listeners=listeners,
-            start=self._started_from(resume, init_model, None),
-            further=init_model is not None,
-        )
-        found = fit_on_cluster(X, y, given, to_fit)
-        result = found.result
+        start, further = self._started_from(resume, init_model, None), init_model is not None
+        result, given_names, note = fit_on_cluster(self, X, y, own, given, metrics, listeners, start, further=further)
         _warn_of(note_without_splits(result.forest), 4)
-        _warn_of(found.note, 4)
-        self._keep(result.forest, result.best_round, result.history, found.given_names)
+        _warn_of(note, 4)
+        self._keep(result.forest, result.best_round, result.history, given_names)
         return self
 
     def _fit_net(
@@ -515,7 +499,7 @@ class Ranker(Routed):
                 raise InvalidParameter(f"{name} is of trees; leave it out with model net{instead}")
         _check_labels(more, options.objective)
         data = rows_for_net(given, options, "fit ")
-        watched = _watched(eval_set, more, expected_of(given), lambda rows: rows_for_net(rows, options))
+        watched = eval_sets_of(eval_set, more, expected_of(given), lambda rows: rows_for_net(rows, options))
         if len(watched) > 1:
             raise InvalidParameter(
                 f"a net takes one eval set, which decides the epoch that is kept; got {len(watched)}"
@@ -668,7 +652,7 @@ class Ranker(Routed):
         names, qid = with_queries(X, qid, group, "score ")
         _, goals = with_goals(X, names, goals, "score ")
         values = matrix_for(model, X)
-        rows = rows_of(values, y, queries_of(qid, group, len(values), "score "), Extras(goals=goals))
+        rows = rows_of(values, y, queries_of(qid, group, len(values), "score "), {"goals": goals})
         assert isinstance(rows.values, np.ndarray)  # noqa: S101 - as given
         ranked = rows.rows
         if (seen := self.__dict__.get("_seen")) is not None:
@@ -847,22 +831,6 @@ def _check_labels(columns: Mapping[str, Any], objective: str | None) -> None:
     if columns.get("label") is not None and not learns_labels(objective):
         this = f"{objective} learns" if objective else "the preset chooses one that learns"
         raise InvalidParameter(f"label is for objectives of regression, such as l2; {this} grades")
-
-
-def _watched(
-    eval_set: Any, more: Mapping[str, Any], expected: Expected, taken: Callable[[GivenRows | BinnedRows], Rows]
-) -> list[tuple[str, Rows]]:
-    """Return the eval sets for the arguments of :meth:`Ranker.fit`; see `eval_sets_of`."""
-    goals = more.get("goals")
-    return eval_sets_of(
-        eval_set,
-        more.get("eval_names"),
-        more.get("eval_qid"),
-        more.get("eval_group"),
-        expected,
-        taken,
-        None if isinstance(goals, Mapping) else goals,
-    )
 
 
 def _all_of(

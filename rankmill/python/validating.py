@@ -12,7 +12,7 @@ from rankmill.foundation.errors import InvalidParameter
 from rankmill.pipeline.bins.spec import BinSpec
 from rankmill.python.binned_dataset import given_rows
 from rankmill.python.binned_rows import BinnedRows
-from rankmill.python.eval_sets import eval_sets_of, with_same_bins
+from rankmill.python.eval_sets import eval_sets_of
 from rankmill.python.given_rows import FitColumns, GivenRows
 from rankmill.python.net_rows import rows_for_net
 from rankmill.python.other_libraries import checked_metrics, keywords_of, unknown_argument
@@ -164,9 +164,7 @@ def select_features(
     train, parameters = _binned(
         ranker, given_rows(X, y, qid, group, columns, own.binning, _SELECT_FEATURES), _SELECT_FEATURES
     )
-    watched = eval_sets_of(
-        eval_set, None, None, None, train.expected, lambda rows: _binned(ranker, rows, "", train.binspec)[0]
-    )
+    watched = eval_sets_of(eval_set, {}, train.expected, lambda rows: _binned(ranker, rows, "", train.binspec)[0])
     data = train.training_data(parameters.objective, watched)
     warn_of_gains(data.train.grades, parameters.gain, 3)
     options = TrainingOptions(
@@ -195,7 +193,5 @@ def _binned(
 ) -> tuple[BinnedRows, TrainParameters]:
     """Return the rows with bins, those of ``reference`` if given, and the parameters of ``ranker`` for their features."""
     parameters = ranker.checked_parameters(given.feature_names)
-    if isinstance(given, BinnedRows):
-        return given if reference is None else with_same_bins(given, reference), parameters
-    rows = given.rows(regression=learns_labels(parameters.objective), where=where)
-    return BinnedRows.of_given(given, rows, ranker.checked_options().binning, reference), parameters
+    regression, own = learns_labels(parameters.objective), ranker.checked_options().binning
+    return BinnedRows.of_given(given, own, regression=regression, reference=reference, where=where), parameters

@@ -11,7 +11,7 @@ import pytest
 
 from rankmill import Ranker
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
-from rankmill.python.array_rows import Extras, rows_of
+from rankmill.python.array_rows import rows_of
 from rankmill.python.arrays import directions_by_name
 from rankmill.python.feature_table import table_of
 from tests.refusals import refused
@@ -83,37 +83,35 @@ def test_rows_have_an_order_and_a_digest_of_their_own():
     rng = np.random.default_rng(4)
     x = rng.integers(0, 3, size=(60, 2)).astype(np.float32)  # many rows are equal but for their weight
     y, qid, weight = rng.integers(0, 2, 60), rng.integers(0, 5, 60), rng.integers(1, 4, 60).astype(float)
-    rows = rows_of(x, y, qid, Extras(sample_weight=weight))
+    rows = rows_of(x, y, qid, {"sample_weight": weight})
     shuffle = rng.permutation(60)
-    again = rows_of(x[shuffle], y[shuffle], qid[shuffle], Extras(sample_weight=weight[shuffle]))
+    again = rows_of(x[shuffle], y[shuffle], qid[shuffle], {"sample_weight": weight[shuffle]})
     assert np.array_equal(rows.values, again.values)
     for name in ("grades", "starts", "weights"):
         assert np.array_equal(getattr(rows.rows, name), getattr(again.rows, name))
     assert rows.digest == again.digest
     x[7, 1] += 1
-    assert rows_of(x, y, qid, Extras(sample_weight=weight)).digest != rows.digest
+    assert rows_of(x, y, qid, {"sample_weight": weight}).digest != rows.digest
 
 
 def test_weights_that_are_all_alike_say_nothing():
     x, y, qid = np.zeros((4, 1), np.float32), [0, 1, 0, 2], np.zeros(4)
-    assert rows_of(x, y, qid, Extras(sample_weight=[3.0] * 4)).rows.weights is None
-    assert rows_of(x, y, qid, Extras(sample_weight=[3.0] * 4)).digest == rows_of(x, y, qid).digest
+    assert rows_of(x, y, qid, {"sample_weight": [3.0] * 4}).rows.weights is None
+    assert rows_of(x, y, qid, {"sample_weight": [3.0] * 4}).digest == rows_of(x, y, qid).digest
 
 
 def test_grades_and_weights_may_come_from_any_library():
     x, y, qid, weight = np.zeros((3, 1), np.float32), [0, 2, 1], np.array(["q", "q", "r"]), [1.0, 2.0, 3.0]
-    expected = rows_of(x, y, qid, Extras(sample_weight=weight)).digest
-    assert rows_of(x, pl.Series(y), qid, Extras(sample_weight=pl.Series(weight))).digest == expected
-    assert rows_of(x, pa.array(y), qid, Extras(sample_weight=pa.chunked_array([weight]))).digest == expected
-    assert rows_of(x, np.array(y, dtype=object), qid, Extras(sample_weight=weight)).digest == expected
+    expected = rows_of(x, y, qid, {"sample_weight": weight}).digest
+    assert rows_of(x, pl.Series(y), qid, {"sample_weight": pl.Series(weight)}).digest == expected
+    assert rows_of(x, pa.array(y), qid, {"sample_weight": pa.chunked_array([weight])}).digest == expected
+    assert rows_of(x, np.array(y, dtype=object), qid, {"sample_weight": weight}).digest == expected
     with refused(TrainingDataRejected, "row 1", "grade", "nan"):
         rows_of(x, [0, None, 1], qid)
     with refused(TrainingDataRejected, "y", "object", "grades"):
         rows_of(x, np.array([0, "good", 1], dtype=object), qid)
     pandas = pytest.importorskip("pandas")
-    assert (
-        rows_of(x, pandas.Series(y, dtype="Int64"), qid, Extras(sample_weight=pandas.Series(weight))).digest == expected
-    )
+    assert rows_of(x, pandas.Series(y, dtype="Int64"), qid, {"sample_weight": pandas.Series(weight)}).digest == expected
 
 
 TWO = {"X": [[1, 2], [3, 4]], "y": [0, 1], "qid": [0, 0]}

@@ -7,7 +7,8 @@ import pytest
 
 from rankmill import Ranker
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
-from rankmill.python.array_rows import Extras, rows_of
+from rankmill.python.array_rows import rows_of
+from rankmill.python.given_rows import GivenRows
 from tests.rankmill.small_ranker import planted_arrays, small
 from tests.refusals import refused
 
@@ -34,7 +35,7 @@ def everything(seed=3, n=60, n_queries=9):
 
 def test_everything_follows_its_row():
     x, y, qid, given = everything()
-    found = rows_of(x, y, qid, Extras(**given))
+    found = rows_of(x, y, qid, given)
     back, rows = [int(np.flatnonzero((x == row).all(axis=1))[0]) for row in found.values], found.rows
     of_row = np.repeat(np.arange(len(rows.starts) - 1), np.diff(rows.starts))
     for name, found in (
@@ -64,28 +65,28 @@ def test_the_order_of_rows_and_pairs_says_nothing():
         name: place[value][among] if name == "pairs" else value[among if name.startswith("pair") else order]
         for name, value in given.items()
     }
-    digest = rows_of(x, y, qid, Extras(**given)).digest
-    assert rows_of(x[order], y[order], qid[order], Extras(**shuffled)).digest == digest
+    digest = rows_of(x, y, qid, given).digest
+    assert rows_of(x[order], y[order], qid[order], shuffled).digest == digest
 
 
 def test_each_is_part_of_the_digest():
     x, y, qid, given = everything()
-    digests = {rows_of(x, y, qid, Extras(**given)).digest}
+    digests = {rows_of(x, y, qid, given).digest}
     for name in given.keys() - {"pairs"}:
         value = np.array(given[name], dtype=np.float64)
         if name == "query_weight":
             value[qid == qid[0]] = 0.25
         else:
             value[0] = 1 - value[0] if name == "event" else value[0] / 2
-        digests.add(rows_of(x, y, qid, Extras(**{**given, name: value})).digest)
+        digests.add(rows_of(x, y, qid, {**given, name: value}).digest)
     assert len(digests) == len(given)
 
 
 def test_what_says_nothing_leaves_no_trace():
     x, y, qid, _ = everything()
-    silent = Extras(
-        sample_weight=np.full(60, 2.0), query_weight=np.full(60, 3.0), event=np.ones(60), offset=np.zeros(60)
-    )
+    silent = {
+        "sample_weight": np.full(60, 2.0), "query_weight": np.full(60, 3.0), "event": np.ones(60), "offset": np.zeros(60)
+    }  # fmt: skip
     assert rows_of(x, y, qid, silent).digest == rows_of(x, y, qid).digest
 
 
@@ -94,7 +95,7 @@ def test_weights_of_queries_come_by_row_by_query_and_by_id():
     ids = list(dict.fromkeys(qid.tolist()))
     by_id = {one: 1.0 + one for one in ids}
     for given in (by_id, [by_id[one] for one in ids], [by_id[one] for one in qid.tolist()]):
-        rows = rows_of(x, y, qid, Extras(query_weight=given)).rows
+        rows = rows_of(x, y, qid, {"query_weight": given}).rows
         assert rows.query_weights.tolist() == [by_id[one] for one in sorted(by_id)]
 
 
@@ -178,7 +179,7 @@ def test_what_is_wrong_is_named_as_the_user_wrote_it():
         ({"init_score": [0, 1, 2]}, "offset"),
     ):
         with refused((InvalidParameter, TrainingDataRejected), message):
-            rows_of(x, [0, 1, 0], np.array([4, 4, 5]), Extras.of(given))
+            GivenRows.of_arrays(x, [0, 1, 0], np.array([4, 4, 5]), None, given).rows(regression=False)
 
 
 @pytest.mark.parametrize("name", ["query_weight", "event"])
