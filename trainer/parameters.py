@@ -192,8 +192,8 @@ class TrainParameters:
         above=0,
         below=1,
     )
-    folds: int = younger(default=USUAL_FOLDS, help="Number of folds of a cross-validation.", least=2, most=MOST)
-    refit: str = option(
+    folds: int = option(default=USUAL_FOLDS, help="Number of folds of a cross-validation.", least=2, most=MOST)
+    refit: str = younger(
         default="none",
         by_preset=True,
         help="After the number of rounds is found: none (keep that model) or all (train again with that many rounds"
@@ -281,8 +281,8 @@ class TrainParameters:
         " lambda_l2 counts as that many documents).",
         choices=L2_SCALES,
     )
-    min_gain: float = younger(default=0.0, help="Minimum gain of a split; must be exceeded.", least=0)
-    one_vs_rest: int = option(
+    min_gain: float = option(default=0.0, help="Minimum gain of a split; must be exceeded.", least=0)
+    one_vs_rest: int = younger(
         default=4,
         help="Split a feature of up to this many categories by one of them against the rest; one of more by sets of"
         " categories.",
