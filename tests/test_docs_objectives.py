@@ -6,9 +6,14 @@ import doctest
 import re
 from dataclasses import fields
 from pathlib import Path
+from typing import get_args
 
+from rankmill.clicks.off_policy import ESTIMATORS
+from rankmill.clicks.options import CLICK_MODELS, ClickEstimate, UserModelName
+from rankmill.scorer.metrics.metric import METRIC_NAMES
 from rankmill.trainer.objectives.registry import objective_class
 from rankmill.trainer.objectives.spelling import OBJECTIVES
+from rankmill.trainer.parameters import BOOSTINGS, BOOTSTRAPS, CRITERIA, GROWTHS, ROUNDS_BY
 
 DOCS = Path(__file__).parents[1] / "docs"
 TEXT = (DOCS / "objectives.md").read_text(encoding="utf-8")
@@ -65,3 +70,15 @@ def test_the_examples_run():
     result = doctest.testfile(str(DOCS / "objectives" / "your-own.md"), module_relative=False)
     assert result.attempted > 5
     assert result.failed == 0
+
+
+def test_the_methods_pages_have_every_method() -> None:
+    def named(*pages: str) -> set[str]:
+        text = "".join((DOCS / page).read_text(encoding="utf-8") for page in pages)
+        return set(re.findall(r"`([a-z_0-9]+)(?:\(\w\))?(?:@k)?`", text))
+
+    methods = {*OBJECTIVES, *CRITERIA, *GROWTHS, *BOOSTINGS, *BOOTSTRAPS, *ROUNDS_BY} - {"none"}
+    assert methods - named("methods.md", "objectives/criteria.md") == set()
+    assert set(METRIC_NAMES) - named("methods/metrics.md") == set()
+    clicks = {*CLICK_MODELS, *get_args(ClickEstimate), *ESTIMATORS, *get_args(UserModelName)}
+    assert clicks - named("methods/clicks.md") == set()
