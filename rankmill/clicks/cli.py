@@ -26,7 +26,7 @@ from rankmill.registry.cli_options import DEFAULT_FOLDER, RegistryFolder
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from rankmill.clicks.spilled_log import SpilledLog
+    from rankmill.clicks.sorted_log import SortedLog
     from rankmill.pipeline.judgments.propensities import Propensities
 
 app = typer.Typer(no_args_is_help=True, help="Learn from clicks: judgments from logs, and estimates of new rankings.")
@@ -288,7 +288,7 @@ def _print(report: _Report, *, as_json: bool) -> None:
     typer.echo(json.dumps(report.to_json()) if as_json else report.render())
 
 
-def _opened(log: list[Path], reading: ClickLogOptions, bytes_used: int = 0) -> AbstractContextManager[SpilledLog]:
+def _opened(log: list[Path], reading: ClickLogOptions, bytes_used: int = 0) -> AbstractContextManager[SortedLog]:
     from rankmill.clicks.read_log import open_click_log
 
     return open_click_log(log, reading, say=lambda line: typer.echo(line, err=True), bytes_used=bytes_used)

@@ -19,7 +19,7 @@ from rankmill.clicks.models.fit_log import ClickModelComparison, compare_click_m
 from rankmill.clicks.options import DEEPEST, ClickFitOptions, ClickModelName
 from rankmill.clicks.recommend import ClickRecommendation, recommend
 from rankmill.clicks.result_lists import ClickLog, LogBlock, parts_of_lists
-from rankmill.clicks.spilled_log import LogTotals
+from rankmill.clicks.sorted_log import LogTotals
 from rankmill.foundation.errors import InputError
 from rankmill.foundation.notebook_html import HtmlTable, card
 from rankmill.foundation.records import as_json, left_out

@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 from rankmill.clicks.log_columns import FURTHER, ListRule, list_rule, log_columns
 from rankmill.clicks.options import ClickLogOptions
 from rankmill.clicks.read_ubi import is_ubi, ubi_rows
-from rankmill.clicks.spilled_log import RESIDENT, LogRows, LogSpill, LogTotals, SpilledLog, assemble
+from rankmill.clicks.sorted_log import LogTotals, SortedLog, assemble, log_rows, sort_rows
 from rankmill.foundation.cures import spelled_with
 from rankmill.foundation.errors import DataRejected, InputError
 from rankmill.foundation.kernels.randoms import random_bits_of
@@ -51,8 +51,6 @@ if TYPE_CHECKING:
     from rankmill.pipeline.read.table_rows import TableRows
 
 MOST_POLICIES = 1000
-_ROWS_AT_ONCE = (1 << 16, 1 << 19)  # spilled at once, fewest and most
-_BYTES_A_ROW = 400  # of these, with all copies
 _BLOCK_BYTES = 16 << 20
 _SESSION_SALT, _LIST_SALT = 0x3C6EF372FE94F82B, 0x510E527FADE682D1
 
@@ -65,7 +63,7 @@ def open_click_log(
     quarantine: Quarantine | None = None,
     say: Callable[[str], None] | None = None,
     bytes_used: int = 0,
-) -> Iterator[SpilledLog]:
+) -> Iterator[SortedLog]:
     """Yield the log in these files, folders and patterns, to be read several times; its temporary folder is removed at the end.
 
     The lists and their order depend on the rows alone, not on their order, the files, or the memory.
@@ -97,30 +95,26 @@ def open_click_log(
     return_large_arrays()
     with scratch_folder("clicks") as folder, explain_errors(folder, room_only=True):
         if is_ubi(files):
-            spill = LogSpill(folder / "rows", ("converted",))
-            for rows in ubi_rows(files, options.memory, folder, say):
-                spill.add(rows)
-            _check_rows(files[0], spill)
-            yield assemble(spill, folder, ("",), ("converted",), options.max_rejects, options.memory)
+            ordered = _sorted(files[0], ubi_rows(files, options.memory, folder, say), ("converted",), folder)
+            yield assemble(ordered, folder, ("",), ("converted",), options.max_rejects, options.memory)
             return
         reader = _LogReader(files, options, quarantine)
         guesses = reader.guesses
         if guesses and say is not None:
             named = ", ".join(f"{part} from {column!r}" for part, column in guesses.items())
             say(f"columns: {named} (inferred; set with {spelled('columns')})")
-        spill = LogSpill(folder / "rows", reader.numbers)
-        for rows in reader.rows():
-            spill.add(rows)
-        _check_rows(files[0], spill)
+        ordered = _sorted(files[0], reader.rows(), reader.numbers, folder)
         left = options.max_rejects - len(quarantine.rejects)
-        log = assemble(spill, folder, reader.policies, reader.numbers, left, options.memory, bytes_used)
+        log = assemble(ordered, folder, reader.policies, reader.numbers, left, options.memory, bytes_used)
         _check_times(files[0], reader.rule, log.totals)
         yield log
 
 
-def _check_rows(path: Path, spill: LogSpill) -> None:
-    if not spill.impressions.any():
+def _sorted(path: Path, rows: Iterator[pa.RecordBatch], numbers: Sequence[str], folder: Path) -> Path:
+    ordered = sort_rows(rows, numbers, folder)
+    if ordered is None:
         raise DataRejected(f"{path}: the log has no rows, or none without a problem")
+    return ordered
 
 
 def _check_times(path: Path, rule: ListRule, totals: LogTotals) -> None:
@@ -145,25 +139,17 @@ class _LogReader:
         self.numbers = tuple(name for name in FURTHER if name in first.column_of)
         self.guesses = guesses_of(source.roles for source in self._sources)
         self._policies: dict[str, int] = {}
-        fewest, most = _ROWS_AT_ONCE
-        self._at_once = min(max((options.memory - RESIDENT) // (3 * _BYTES_A_ROW), fewest), most)
 
     @property
     def policies(self) -> tuple[str, ...]:
         """Names of the policies, in the order in which they were first read."""
         return tuple(self._policies) or ("",)
 
-    def rows(self) -> Iterator[LogRows]:
+    def rows(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows of all files without a problem."""
-        waiting: list[LogRows] = []
         for source in self._sources:
             for rows in source.table_rows(_BLOCK_BYTES):
-                waiting.append(self._read(rows))
-                if sum(map(len, waiting)) >= self._at_once:
-                    yield _joined(waiting)
-                    waiting.clear()
-        if waiting:
-            yield _joined(waiting)
+                yield self._read(rows)
 
     def _open(self, path: Path) -> TableSource:
         check_file(path)
@@ -192,7 +178,7 @@ class _LogReader:
                     f" ignore it: {spelled_with('columns', {part: ''})}"
                 )
 
-    def _read(self, rows: TableRows) -> LogRows:
+    def _read(self, rows: TableRows) -> pa.RecordBatch:
         columns = rows.columns
         needed = [part for part in ("qid", "doc_id", "session", "list") if part in columns]
         found = read_parts(columns, rows.problems, needed=needed, numbers=CLICK_NUMBERS)
@@ -206,7 +192,8 @@ class _LogReader:
             }
         n = len(found["position"])
         session, within = self._identity(found, n)
-        return LogRows(
+        return log_rows(
+            self.numbers,
             qid=found["qid"],
             doc_id=found["doc_id"],
             session=session,
@@ -214,7 +201,7 @@ class _LogReader:
             policy=self._policy(found.get("policy"), n),
             position=found["position"].astype(np.int32),
             clicked=found["clicked"].astype(np.uint8),
-            numbers=[found[name] for name in self.numbers],
+            **{name: found[name] for name in self.numbers},
         )
 
     def _identity(self, found: dict[str, Any], n: int) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
@@ -243,22 +230,3 @@ class _LogReader:
             )
         found: npt.NDArray[np.int32] = np.array(numbers, dtype=np.int32)[encoded.indices.to_numpy()]
         return found
-
-
-def _joined(rows: Sequence[LogRows]) -> LogRows:
-    if len(rows) == 1:
-        return rows[0]
-
-    def joined(name: str) -> npt.NDArray[Any]:
-        return np.concatenate([getattr(each, name) for each in rows])
-
-    return LogRows(
-        qid=pa.concat_arrays([each.qid for each in rows]),
-        doc_id=pa.concat_arrays([each.doc_id for each in rows]),
-        session=joined("session"),
-        within=joined("within"),
-        policy=joined("policy"),
-        position=joined("position"),
-        clicked=joined("clicked"),
-        numbers=[np.concatenate(parts) for parts in zip(*(each.numbers for each in rows), strict=True)],
-    )

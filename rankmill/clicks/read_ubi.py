@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
-from rankmill.clicks.spilled_log import LogRows
+from rankmill.clicks.sorted_log import log_rows
 from rankmill.foundation.database import open_database
 from rankmill.foundation.errors import DataRejected, InputError
 from rankmill.foundation.options import spelled
@@ -91,7 +92,9 @@ def is_ubi(files: Sequence[Path]) -> bool:
     return True
 
 
-def ubi_rows(files: Sequence[Path], memory: int, folder: Path, say: Callable[[str], None] | None) -> Iterator[LogRows]:
+def ubi_rows(
+    files: Sequence[Path], memory: int, folder: Path, say: Callable[[str], None] | None
+) -> Iterator[pa.RecordBatch]:
     """Yield the documents that were shown, with ``converted``.  DuckDB joins queries and events, in ``folder`` if they are large.
 
     Raises
@@ -120,15 +123,16 @@ def ubi_rows(files: Sequence[Path], memory: int, folder: Path, say: Callable[[st
             of_list = hash_ids(cells["query_id"])
             client = hash_ids(cells["session"], _SESSION_SALT)
             unnamed = np.diff(parts_of(cells["session"])[0]) == 0
-            yield LogRows(
+            yield log_rows(
+                ("converted",),
                 qid=cells["qid"],
                 doc_id=cells["doc_id"],
                 session=np.where(unnamed, of_list, client),
                 within=of_list.view(np.int64),
                 policy=np.zeros(len(batch), dtype=np.int32),
-                position=cells["position"].to_numpy(),
-                clicked=cells["clicked"].to_numpy(),
-                numbers=[cells["converted"].to_numpy()],
+                position=cells["position"],
+                clicked=cells["clicked"],
+                converted=cells["converted"],
             )
 
 

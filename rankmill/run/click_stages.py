@@ -46,7 +46,7 @@ from rankmill.run.work import version_artefact
 if TYPE_CHECKING:
     from rankmill.clicks.describe_log import ClickLogDescription
     from rankmill.clicks.options import ClickFitOptions, ClickModelName, JudgeOptions
-    from rankmill.clicks.spilled_log import SpilledLog
+    from rankmill.clicks.sorted_log import SortedLog
     from rankmill.config import ClicksSection
     from rankmill.run.stage import StageRecord
     from rankmill.run.stage_facts import Artefact
@@ -143,7 +143,7 @@ class ClicksStage(Stage):
 
     def _judge(
         self,
-        log: SpilledLog,
+        log: SortedLog,
         staging: Path,
         name: str,
         options: JudgeOptions,
@@ -212,7 +212,7 @@ class Supported(NamedTuple):
     description: ClickLogDescription
 
 
-def what_the_log_supports(log: SpilledLog, options: ClickFitOptions, model: ClickModelName | None) -> Supported:
+def what_the_log_supports(log: SortedLog, options: ClickFitOptions, model: ClickModelName | None) -> Supported:
     """Describe the log, and fit the click model that the description recommends, or ``model``."""
     described = describe_clicks(log, options, log.totals)
     chosen, why = model or described.recommended.model, described.recommended.reason

@@ -413,7 +413,7 @@ NOT_RUN = {
         "rankmill/clicks/read_log.py",
         "all files of a log",
     ): "needs several files: tests/rankmill/clicks/test_click_logs.py",
-    ("rankmill/clicks/spilled_log.py", "several lists of a query"): "needs contradictory lists: the same tests",
+    ("rankmill/clicks/sorted_log.py", "several lists of a query"): "needs contradictory lists: the same tests",
 }
 
 

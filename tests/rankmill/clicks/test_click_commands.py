@@ -17,7 +17,7 @@ from rankmill.clicks.off_policy import BYTES_USED as EVALUATE
 from rankmill.clicks.options import ClickFitOptions, ClickSimulation
 from rankmill.clicks.result_lists import LogInMemory
 from rankmill.clicks.simulate import EXAMINATION, QueriesToShow, write_click_log
-from rankmill.clicks.spilled_log import BYTES_A_ROW, RESIDENT
+from rankmill.clicks.sorted_log import BYTES_A_ROW, RESIDENT
 from rankmill.clicks.write_judgments import BYTES_OF_LABELS, BYTES_OF_PAIRS
 from rankmill.foundation.exit_codes import DATA_REJECTED, USAGE
 from rankmill.pipeline.judgments.propensities import Propensities, read_propensities, write_propensities

@@ -15,11 +15,12 @@ import pyarrow as pa
 import pytest
 from pyarrow import feather
 
+from rankmill.clicks import sorted_log
 from rankmill.clicks.models.counts import count_clicks
 from rankmill.clicks.options import ClickLogOptions
 from rankmill.clicks.read_log import open_click_log
 from rankmill.clicks.result_lists import LogBlock, LogInMemory
-from rankmill.clicks.spilled_log import BYTES_A_ROW, RESIDENT, LogRows, LogSpill, assemble
+from rankmill.clicks.sorted_log import BYTES_A_ROW, RESIDENT, assemble, log_rows, sort_rows
 from rankmill.foundation.errors import DataRejected, InputError, MalformedLine, MalformedRow
 from rankmill.pipeline.group.query_splits import hash_ids
 from rankmill.pipeline.read.batch import Quarantine
@@ -143,32 +144,40 @@ def test_every_format_and_order_gives_the_same_lists(tmp_path):
     assert read([str(folder / "*")], memory="512MB") == expected
 
 
-def test_a_part_that_does_not_fit_is_divided(tmp_path):
+def test_memory_decides_which_queries_are_together_but_no_result(tmp_path):
     rows = some_rows(dwell=False)
-    columns = {name: [row[name] for row in rows] for name in rows[0]}
-    qid, doc_id, session = (pa.array(columns[name], pa.string()) for name in ("qid", "doc_id", "session"))
-    numbers = [
-        np.array(columns[name], dtype=kind)
-        for name, kind in (("time", np.int64), ("position", np.int32), ("clicked", np.uint8))
-    ]
-    log_rows = LogRows(qid, doc_id, hash_ids(session), numbers[0], np.zeros(len(rows), np.int32), *numbers[1:], [])
+    cells = {name: [row[name] for row in rows] for name in ("qid", "doc_id", "session", "time", "position", "clicked")}
+    qid, doc_id, session = (pa.array(cells[name], pa.string()) for name in ("qid", "doc_id", "session"))
+    columns = {"within": pa.array(cells["time"]), "policy": pa.array([0] * len(rows), pa.int32())}
+    columns |= {"position": pa.array(cells["position"], pa.int32()), "clicked": pa.array(cells["clicked"], pa.uint8())}
+    batch = log_rows((), qid=qid, doc_id=doc_id, session=hash_ids(session), **columns)
 
-    def blocks(memory: int, name: str) -> list:
+    def blocks(memory: int, name: str) -> list[LogBlock]:
         folder = tmp_path / name
         folder.mkdir()
-        spill = LogSpill(folder / "rows", ())
-        for low in range(0, len(rows), 97):
-            part = slice(low, low + 97)
-            spill.add(LogRows(*(getattr(log_rows, column)[part] for column in LogRows.__slots__[:-1]), []))
-        (counts,) = count_clicks(LogInMemory(tuple(assemble(spill, folder, ("",), (), 0, memory).blocks())), 6)
+        ordered = sort_rows((batch[low : low + 97] for low in range(0, len(rows), 97)), (), folder)
+        return list(assemble(ordered, folder, ("",), (), 0, memory).blocks())
+
+    def counts(found: list[LogBlock]) -> list:
+        (counts,) = count_clicks(LogInMemory(tuple(found)), 6)
         return [getattr(counts, column).tolist() for column in ("document", "rank", "last", "shown", "clicked")]
 
     whole = blocks(RESIDENT + 10**9, "whole")
-    largest = max(Counter(columns["qid"]).values())
-    divided = blocks(RESIDENT + BYTES_A_ROW * largest, "divided")
-    assert divided == whole
+    largest = max(Counter(cells["qid"]).values())
+    assert counts(blocks(RESIDENT + BYTES_A_ROW * largest, "divided")) == counts(whole)
     with refused(InputError, "query", f"{largest:,}", "memory"):
         blocks(RESIDENT + BYTES_A_ROW * (largest - 1), "too little")
+
+
+def test_a_query_may_fill_many_batches_of_sorted_rows(tmp_path, monkeypatch):
+    rows = some_rows()
+    expected, _ = naive.result_lists(rows, ("session", "qid", "time"))
+    monkeypatch.setattr(sorted_log, "_BATCH_ROWS", 64)
+    monkeypatch.setattr(sorted_log, "_BLOCK_ROWS", 100)
+    with open_click_log([write(tmp_path / "log.parquet", rows)]) as log:
+        blocks = list(log.blocks())
+        assert lists_of(blocks, log.policies) == Counter((key[1], *value) for key, value in expected.items())
+    assert [len(block.queries) for block in blocks] == [1] * 5
 
 
 LINES = "session,qid,doc_id,position,clicked\ns1,q,a,1,0\ns1,q,b,2,1\n"
@@ -273,9 +282,9 @@ def test_lists_without_sessions(tmp_path):
         for row in rows
     ]
     without = [{k: v for k, v in row.items() if k != "session"} for row in rows]
-    for name, log_rows, alike in (("a.csv", with_list, ("qid", "list")), ("b.csv", without, ("qid", "time"))):
-        expected, _ = naive.result_lists(log_rows, alike)
-        with open_click_log([write(tmp_path / name, log_rows)]) as log:
+    for name, of_lists, alike in (("a.csv", with_list, ("qid", "list")), ("b.csv", without, ("qid", "time"))):
+        expected, _ = naive.result_lists(of_lists, alike)
+        with open_click_log([write(tmp_path / name, of_lists)]) as log:
             blocks = list(log.blocks())
             assert lists_of(blocks, log.policies) == Counter((key[0], *value) for key, value in expected.items())
             assert len({h for block in blocks for h in block.lists.session.tolist()}) == len(expected)
