@@ -16,8 +16,7 @@ from typing import Any
 
 import pytest
 
-from rankmill.foundation.cluster.duty import Duty
-from rankmill.foundation.cluster.engine import Ended
+from rankmill.foundation.cluster.duty import Duty, Ended
 from rankmill.foundation.cluster.workers import Cluster
 from rankmill.foundation.errors import CandidatesRejected
 from rankmill.foundation.options import spelled

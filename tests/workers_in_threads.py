@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from rankmill.foundation.cluster.duty import Duty, Unwanted
-from rankmill.foundation.cluster.engine import Ended
+from rankmill.foundation.cluster.duty import Duty, Ended, Unwanted
 from rankmill.foundation.cluster.workers import Cluster, Member
 
 

@@ -17,8 +17,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, Self
 
-from rankmill.foundation.cluster.duty import Duty, Unwanted, stopped_when
-from rankmill.foundation.cluster.engine import Ended, Join
+from rankmill.foundation.cluster.dask_peers import Join, joined
+from rankmill.foundation.cluster.duty import Duty, Ended, Unwanted, stopped_when
 from rankmill.foundation.cluster.options import ClusterAddress
 from rankmill.foundation.cores import available_cores
 from rankmill.foundation.errors import ClusterUnavailable, InputError, MissingLibrary, WorkerLost
@@ -127,7 +127,7 @@ class DaskEngine:
             return cls(client, stack.pop_all(), str(address))
 
     def workers(self) -> Mapping[str, int]:
-        """Return the threads of each worker by its address."""
+        """Return the threads of each worker that is there now, by its address; ClusterUnavailable if nobody can tell."""
         try:
             if self._client.status != "running":
                 raise OSError("the connection was lost")  # noqa: TRY301 - the same answer as to other errors
@@ -146,14 +146,14 @@ class DaskEngine:
         return self._threads
 
     def start(self, call: int, worker: str, duty: Duty, function: Callable[[Any, int], Any], item: Any) -> None:
-        """Submit a call to ``worker`` alone."""
+        """Let ``worker``, which gets one call at a time, check ``duty`` and call ``function(item, threads)``; all can be pickled."""
         sent = pickle.dumps((_work, (duty, function, item, self._threads[worker])))
         future = self._client.submit(_unpickler(), sent, workers=[worker], pure=False, retries=0, priority=-call)
         self._futures[call] = future
         future.add_done_callback(lambda _, call=call: self._ended.put(call))
 
     def ended(self, seconds: float) -> Sequence[Ended]:
-        """Return what has ended, with its result."""
+        """Return the calls that have ended; wait so many ``seconds`` for one at most.  A call of a lost worker may never end."""
         calls = []
         try:
             calls.append(self._ended.get(timeout=seconds))
@@ -177,7 +177,7 @@ class DaskEngine:
         return Ended(call, lost=True)
 
     def forget(self, call: int) -> None:
-        """Cancel a call."""
+        """Give up a call: its end is not reported, and a running one is told to stop."""
         future = self._futures.pop(call, None)
         if future is not None and self._client.status == "running":
             try:
@@ -242,13 +242,11 @@ class DaskEngine:
                 raise WorkerLost(f"{self._name}: a computation was cancelled; run the same again")
 
     def join(self) -> Join:
-        """Return :func:`rankmill.foundation.cluster.dask_peers.joined`."""
-        from rankmill.foundation.cluster.dask_peers import joined
-
+        """Return the function by which workers join a group; it can be pickled."""
         return joined
 
     def words(self, group: str) -> Sequence[bytes]:
-        """Return the events of the topic ``group``."""
+        """Return what peers of ``group`` have told since the last call; the first call begins to listen."""
         if group not in self._words:
             heard: queue.SimpleQueue[bytes] = queue.SimpleQueue()
             self._hear_no_more()

@@ -15,8 +15,8 @@ import itertools
 import pickle
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import numpy as np
@@ -60,7 +60,10 @@ def _receive(token: str, exchange: int, sender: int, values: Any) -> str:
 
 
 class DaskPeers:
-    """See :class:`rankmill.foundation.cluster.peers.Peers`; made by :func:`joined`."""
+    """The processes of one computation, as one of them, of this ``number`` (0 .. ``size`` - 1), sees them; made by :func:`joined`.
+
+    All of them make the same calls in the same order.  A call returns when each has made it.
+    """
 
     def __init__(self, token: str, number: int, addresses: Sequence[str], worker: Any) -> None:
         self.number, self.size = number, len(addresses)
@@ -132,11 +135,11 @@ class DaskPeers:
         self._worker.log_event(self._token, word)
 
     def gather(self, values: npt.NDArray[Any]) -> Sequence[npt.NDArray[Any]]:
-        """Return the ``values`` (m,) of every process."""
+        """Return the ``values`` (m,) of every process, by its number; m may differ, the dtype not."""
         return self._exchange([values] * self.size)
 
     def add_up(self, values: npt.NDArray[np.int64]) -> None:
-        """Replace ``values`` (m,) by the sums over all processes."""
+        """Replace ``values`` (m,) by the sums over all processes; m is the same in each."""
         if self.size <= 2 or len(values) < _SLICED_CELLS:
             values[:] = np.sum(self._exchange([values] * self.size), axis=0)
             return
@@ -195,6 +198,10 @@ class DaskPeers:
                         late = [self._addresses[p] for p in awaited if (exchange, p) not in arrived]
                         self.tell(pickle.dumps(f"worker {self._addresses[self.number]} waits for {', '.join(late)}"))
             return {p: arrived.pop((exchange, p)) for p in awaited}
+
+
+Join = Callable[[str, int, Sequence[str]], AbstractContextManager[DaskPeers]]
+"""Called in a worker with the name of a group, its number there and all workers of the group."""
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""What a worker of a cluster checks before a task and during it."""
+"""What a worker of a cluster checks before a task and during it, and how a task ends."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from rankmill.foundation.code_digest import OF_TRAINING, code_digest
 from rankmill.foundation.errors import InputError
@@ -81,6 +81,16 @@ class Duty:
                 f"{here} does not see {self.proof.parent} as it is here; input and output must be in folders that all machines"
                 " share under the same path"
             )
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A call that has ended: its number, and its result or its error.  ``lost``: neither, as its worker was lost."""
+
+    call: int
+    result: Any = None
+    error: BaseException | None = None
+    lost: bool = False
 
 
 @cache

@@ -9,13 +9,15 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from rankmill.foundation.cluster.duty import Duty
-from rankmill.foundation.cluster.engine import Engine, Join
 from rankmill.foundation.cluster.options import cluster_address
-from rankmill.foundation.cluster.peers import Peers
 from rankmill.foundation.errors import ClusterUnavailable, RankmillError, WorkerLost
+
+if TYPE_CHECKING:
+    from rankmill.foundation.cluster.dask_engine import DaskEngine
+    from rankmill.foundation.cluster.dask_peers import DaskPeers, Join
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -41,7 +43,7 @@ class Member(Generic[Item]):
     join: Join
     item: Item
 
-    def peers(self) -> AbstractContextManager[Peers]:
+    def peers(self) -> AbstractContextManager[DaskPeers]:
         """Join the group, in the worker."""
         return self.join(self.group, self.number, self.workers)
 
@@ -69,7 +71,7 @@ class Cluster:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: DaskEngine,
         name: str,
         on_loss: Callable[[str], object] = lambda _: None,
         *,
@@ -79,7 +81,7 @@ class Cluster:
         self._calls = count()
 
     @property
-    def engine(self) -> Engine:
+    def engine(self) -> DaskEngine:
         """What runs the calls."""
         return self._engine
 

@@ -1,7 +1,6 @@
 """Requests to object stores, one method each, so that tests can replace them by a failing store.
 
-`BucketClient` says what the rest of rankmill needs; `obstore_bucket` opens one with obstore, an optional library.  Credentials are read from the
-environment as the tools of the vendors read them.  They are never printed: of an error of the client only the status and
+They are sent by obstore, an optional library.  Credentials are read from the environment as the tools of the vendors read them.  They are never printed: of an error of the client only the status and
 the code of the store's answer are repeated, not its text, which may hold signed URLs or headers.
 """
 
@@ -13,7 +12,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rankmill.foundation.errors import InputError, MissingLibrary
 from rankmill.foundation.storage.location import ObjectUrl
@@ -76,51 +75,8 @@ class ObjectFacts(NamedTuple):
     """The ETag alone, which listings and answers share; empty if the store has none."""
 
 
-class BucketClient(Protocol):
-    """The requests.  All raise `StoreError`; FileNotFoundError if the object is missing."""
-
-    def get(self, url: ObjectUrl, limit: int = -1) -> bytes:
-        """Read an object, whole or its first ``limit`` bytes."""
-        ...
-
-    def part(self, url: ObjectUrl, start: int, size: int) -> tuple[bytes | memoryview, str]:
-        """Read ``size`` bytes of an object from ``start``; also return its ETag."""
-        ...
-
-    def head(self, url: ObjectUrl) -> ObjectFacts:
-        """Return the facts about an object."""
-        ...
-
-    def names(self, above: ObjectUrl) -> list[str]:
-        """Return the next part of every key below ``above``, sorted: names of objects and of prefixes."""
-        ...
-
-    def below(self, above: ObjectUrl, after: str = "", prefix: str = "") -> Iterator[ObjectFacts]:
-        """List every object below ``above`` whose name begins with ``prefix`` and follows ``after``, in order of keys."""
-        ...
-
-    def put(self, url: ObjectUrl, data: bytes) -> None:
-        """Write an object; an existing one is replaced."""
-        ...
-
-    def put_file(self, url: ObjectUrl, path: Path) -> None:
-        """Write the bytes of a file as an object, which is visible once all of them are there; an existing one is replaced."""
-        ...
-
-    def put_new(self, url: ObjectUrl, data: bytes) -> bool:
-        """Write an object unless it exists (``If-None-Match: *``); return whether it was written.
-
-        False may also mean that an earlier try of the same request has written it and its answer was lost.
-        """
-        ...
-
-    def delete(self, url: ObjectUrl) -> None:
-        """Remove an object; nothing happens if it is missing."""
-        ...
-
-
-class ObstoreClient:
-    """A bucket, reached by obstore."""
+class BucketClient:
+    """The requests to a bucket, by obstore.  All raise `StoreError`; FileNotFoundError if the object is missing."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
@@ -164,7 +120,7 @@ class ObstoreClient:
             return _stored(url, obstore.head(self._store, url.key))
 
     def names(self, above: ObjectUrl) -> list[str]:
-        """Return the next part of every key below ``above``, sorted."""
+        """Return the next part of every key below ``above``, sorted: names of objects and of prefixes."""
         import obstore
 
         with _explained(above):
@@ -173,7 +129,7 @@ class ObstoreClient:
         return sorted({key.rstrip("/").rpartition("/")[2] for key in keys if key.strip("/") != above.key})
 
     def below(self, above: ObjectUrl, after: str = "", prefix: str = "") -> Iterator[ObjectFacts]:
-        """List every object below ``above`` whose name begins with ``prefix`` and follows ``after``."""
+        """List every object below ``above`` whose name begins with ``prefix`` and follows ``after``, in order of keys."""
         import obstore
 
         first = f"{above.key}/" if above.key else ""
@@ -196,7 +152,7 @@ class ObstoreClient:
             obstore.put(self._store, url.key, data, use_multipart=False)
 
     def put_file(self, url: ObjectUrl, path: Path) -> None:
-        """Write the bytes of a file as an object; large ones in parts, four at a time."""
+        """Write the bytes of a file as an object, in parts, visible once all are there; an existing one is replaced."""
         import obstore
 
         size = max(PART, path.stat().st_size // MOST_PARTS + 1)
@@ -204,7 +160,10 @@ class ObstoreClient:
             obstore.put(self._store, url.key, path, chunk_size=size, max_concurrency=4)
 
     def put_new(self, url: ObjectUrl, data: bytes) -> bool:
-        """Write an object unless it exists; return whether it was written."""
+        """Write an object unless it exists (``If-None-Match: *``); return whether it was written.
+
+        False may also mean that an earlier try of the same request has written it and its answer was lost.
+        """
         import obstore
         from obstore.exceptions import AlreadyExistsError
 
@@ -255,7 +214,7 @@ def open_bucket(url: ObjectUrl) -> BucketClient:
         "backoff": {"init_backoff": timedelta(milliseconds=100), "max_backoff": LONGEST_PAUSE, "base": 2},
     }
     try:
-        return ObstoreClient(stores[scheme](bucket, client_options=client, retry_config=retries, **options))
+        return BucketClient(stores[scheme](bucket, client_options=client, retry_config=retries, **options))
     except (BaseError, ValueError, TypeError) as error:  # its text may hold what it could not read
         raise InputError(
             f"{scheme}://{bucket}: the settings in the environment are not valid ({type(error).__name__});"

@@ -8,8 +8,9 @@ import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any
 
 from rankmill.foundation.errors import ConflictError
 from rankmill.foundation.process_memory import return_large_arrays
@@ -25,11 +26,10 @@ from rankmill.foundation.storage.publish import (
 
 AT_A_TIME = 8  # parts
 PAUSES = (0.1, 1, 3, 6, 10, 15)  # seconds, in which a server that has failed may come back
-T = TypeVar("T")
 Clients = Callable[[ObjectUrl], "PatientClient"]
 
 
-class PatientClient:
+class PatientClient(BucketClient if TYPE_CHECKING else object):  # type: ignore[misc]
     """A bucket whose requests are repeated if the store fails, after pauses beyond the client's own short ones."""
 
     def __init__(self, bucket: BucketClient) -> None:
@@ -40,52 +40,22 @@ class PatientClient:
         """Repeat no request any more."""
         self._given_up.set()
 
-    def get(self, url: ObjectUrl) -> bytes:
-        """Read an object."""
-        return self._patiently(lambda: self._bucket.get(url))
+    def __getattr__(self, name: str) -> Any:
+        request = getattr(self._bucket, name)
+        if name == "below":  # the whole listing is one request
+            return partial(self._patiently, lambda *which, **more: list(request(*which, **more)))
+        return partial(self._patiently, request)
 
-    def part(self, url: ObjectUrl, start: int, size: int) -> tuple[bytes | memoryview, str]:
-        """Read ``size`` bytes of an object from ``start``; also return its ETag."""
-        return self._patiently(lambda: self._bucket.part(url, start, size))
-
-    def head(self, url: ObjectUrl) -> ObjectFacts:
-        """Return the facts about an object."""
-        return self._patiently(lambda: self._bucket.head(url))
-
-    def explain(self, url: ObjectUrl) -> None:
-        """Raise what is wrong, after `head` has failed: the answer to a listing has a text, that to a head has none."""
-        next(iter(self._bucket.below(url)), None)
-
-    def below(self, above: ObjectUrl, prefix: str = "") -> list[ObjectFacts]:
-        """List every object below ``above`` whose name begins with ``prefix``."""
-        return self._patiently(lambda: list(self._bucket.below(above, prefix=prefix)))
-
-    def put(self, url: ObjectUrl, data: bytes) -> None:
-        """Write an object; an existing one is replaced."""
-        self._patiently(lambda: self._bucket.put(url, data))
-
-    def put_file(self, url: ObjectUrl, path: Path) -> None:
-        """Write the bytes of a file as an object; an existing one is replaced."""
-        self._patiently(lambda: self._bucket.put_file(url, path))
-
-    def put_new(self, url: ObjectUrl, data: bytes) -> bool:
-        """Write an object unless it exists; False may also mean that an earlier try has written it."""
-        return self._patiently(lambda: self._bucket.put_new(url, data))
-
-    def delete(self, url: ObjectUrl) -> None:
-        """Remove an object; nothing happens if it is missing."""
-        self._patiently(lambda: self._bucket.delete(url))
-
-    def _patiently(self, request: Callable[[], T]) -> T:
+    def _patiently(self, request: Callable[..., Any], *given: Any, **more: Any) -> Any:
         for pause in PAUSES:
             try:
-                return request()
+                return request(*given, **more)
             except StoreRefusal:
                 raise
             except StoreError:
                 if self._given_up.wait(pause):
                     raise
-        return request()
+        return request(*given, **more)
 
 
 def file_in(cache: Path, facts: ObjectFacts) -> Path:
@@ -168,9 +138,10 @@ def _is_here(facts: ObjectFacts, path: Path) -> bool:
 
 def _part(client: PatientClient, url: ObjectUrl, start: int, size: int) -> tuple[bytes | memoryview, str]:
     try:
-        return client.part(url, start, size)
+        found: tuple[bytes | memoryview, str] = client.part(url, start, size)
     except FileNotFoundError:
         raise _replaced(url) from None
+    return found
 
 
 def _replaced(url: ObjectUrl) -> ConflictError:

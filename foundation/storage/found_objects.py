@@ -40,7 +40,7 @@ def find(url: ObjectUrl, client: PatientClient) -> list[ObjectFacts]:
         return found + _companions(url, client)
     if has_magic(url.key):
         above, pattern = _pattern(url)
-        listed = client.below(above)
+        listed = list(client.below(above))
         keys = {each.url.key for each in listed if pattern.fullmatch(each.url.key)}
         if not keys:
             raise InputError(f"{url}: no object matches")
@@ -61,7 +61,7 @@ def one(url: ObjectUrl, client: PatientClient) -> list[ObjectFacts]:
     except FileNotFoundError:
         return []
     except StoreError:
-        client.explain(url)
+        next(iter(client.below(url)), None)  # the answer to a listing has a text, that to a head has none
         raise
 
 

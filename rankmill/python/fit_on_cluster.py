@@ -14,7 +14,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rankmill.foundation.cluster.dask_engine import DaskEngine
 from rankmill.foundation.cluster.workers import Cluster, open_cluster
 from rankmill.foundation.errors import InputError, InvalidParameter, TrainingDataRejected
 from rankmill.foundation.storage.staging import scratch_folder
@@ -175,7 +174,6 @@ def _dataset_of(
 ) -> Dataset:
     """Make a binned dataset in ``folder``."""
     engine, files = cluster.engine, {}
-    assert isinstance(engine, DaskEngine)  # noqa: S101 - there is no other
     for split, part in {"train": rows, "valid": watched}.items():
         if part is not None:
             (folder / split).mkdir()

@@ -13,10 +13,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import inf
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rankmill.foundation.cluster.peers import Peers
 from rankmill.foundation.cluster.workers import Cluster, Member
 from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.scorer.forest.forest import Forest
@@ -30,6 +30,9 @@ from rankmill.trainer.rounds.boosting import boost
 from rankmill.trainer.rounds.checkpoints import Checkpoint, Checkpoints
 from rankmill.trainer.rounds.training_result import RoundRecord, TrainingResult
 from rankmill.trainer.training_options import StartingModel, TrainingOptions
+
+if TYPE_CHECKING:
+    from rankmill.foundation.cluster.dask_peers import DaskPeers
 
 _WHOLE = "whole"  # the checkpoint of a training of all rows
 
@@ -159,7 +162,7 @@ _kept: dict[str, tuple[int, bytes]] = {}
 class _Keeper(Checkpoint):
     """The checkpoint of one worker: in memory, and sent by the first worker now and then."""
 
-    def __init__(self, task: _Task, peers: Peers) -> None:
+    def __init__(self, task: _Task, peers: DaskPeers) -> None:
         super().__init__(task.dataset.path, task.every if peers.number == 0 else inf)
         self._task, self._peers = task, peers
 

@@ -13,11 +13,13 @@ touched, and only those take memory::
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from rankmill.foundation.cluster.peers import Peers
+if TYPE_CHECKING:
+    from rankmill.foundation.cluster.dask_peers import DaskPeers
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +31,7 @@ class Span:
     first_query: int
     last_query: int
     n_rows: int  # of all processes
-    peers: Peers | None = None  # None: this process has all rows
+    peers: DaskPeers | None = None  # None: this process has all rows
 
     @classmethod
     def whole(cls, starts: npt.NDArray[np.int64]) -> Span:
@@ -77,11 +79,11 @@ class RowShard:
         (size + 1,) ascending from 0 to 1: process p has the queries that begin in the part cuts[p] .. cuts[p + 1] of the rows.
     """
 
-    peers: Peers
+    peers: DaskPeers
     cuts: tuple[float, ...]
 
     @classmethod
-    def even(cls, peers: Peers) -> RowShard:
+    def even(cls, peers: DaskPeers) -> RowShard:
         """Return the shard of a process if all have about the same number of rows."""
         return cls(peers, tuple(k / peers.size for k in range(peers.size + 1)))
 
