@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -20,6 +20,7 @@ from rankmill.clicks.options import (
 from rankmill.foundation.command_line import AsJson, Overwrite, takes_options
 from rankmill.foundation.errors import InputError
 from rankmill.foundation.options import Without
+from rankmill.foundation.records import as_json as record_as_json
 from rankmill.pipeline.options import SynthParameters
 from rankmill.registry.cli_options import DEFAULT_FOLDER, RegistryFolder
 
@@ -275,17 +276,12 @@ def synth(
     if clicks is not None:
         judged, scores = generated_queries(parameters, simulation.logger)
         log = write_click_log(clicks, judged, scores, simulation, seed=parameters.seed, overwrite=overwrite)
-        facts["clicks"], text = log.to_json(), f"{text}\n{log.render()}"
+        facts["clicks"], text = record_as_json(log), f"{text}\n{log.render()}"
     typer.echo(json.dumps(facts) if as_json else text)
 
 
-class _Report(Protocol):
-    def to_json(self) -> Any: ...
-    def render(self) -> str: ...
-
-
-def _print(report: _Report, *, as_json: bool) -> None:
-    typer.echo(json.dumps(report.to_json()) if as_json else report.render())
+def _print(report: Any, *, as_json: bool) -> None:
+    typer.echo(json.dumps(record_as_json(report)) if as_json else report.render())
 
 
 def _opened(log: list[Path], reading: ClickLogOptions, bytes_used: int = 0) -> AbstractContextManager[SortedLog]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +21,7 @@ from rankmill.clicks.result_lists import ClickLog, LogBlock, parts_of_lists
 from rankmill.clicks.sorted_log import LogTotals
 from rankmill.foundation.errors import InputError
 from rankmill.foundation.notebook_html import HtmlTable, card
-from rankmill.foundation.records import as_json, left_out
+from rankmill.foundation.records import left_out
 from rankmill.foundation.terminal import labelled, text_table
 
 _RANDOM_BELOW = 1.5  # ratio of variances
@@ -115,10 +114,6 @@ class ClickLogDescription:
     recommended: ClickRecommendation
     read: LogTotals | None = left_out()
     """What was merged and left out in reading."""
-
-    def to_json(self) -> Any:
-        """Return the description as JSON values."""
-        return as_json(self)
 
     def facts(self) -> dict[str, str]:
         """Return the main figures by name."""

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import exp, lgamma, log, log1p
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +26,6 @@ from rankmill.clicks.result_lists import ClickLog, LogBlock
 from rankmill.clicks.table_files import TableWriter
 from rankmill.foundation.errors import DataRejected, InputError
 from rankmill.foundation.kernels.randoms import random_bits, random_bits_of
-from rankmill.foundation.records import as_json
 from rankmill.foundation.storage.publish import check_new_file, publish_file
 from rankmill.foundation.storage.staging import staging_folder
 from rankmill.pipeline.arrow import schema_of
@@ -102,10 +101,6 @@ class InterleavedLists:
         """Return the report as a line of text."""
         left = f"; {self.only_one:,} queries are in one ranking only and left out" if self.only_one else ""
         return f"{self.path}: {self.lists:,} lists of {self.queries:,} queries{left}"
-
-    def to_json(self) -> Any:
-        """Return the report as JSON values."""
-        return as_json(self)
 
 
 def write_interleaved(
@@ -233,10 +228,6 @@ class InterleavingOutcome:
             f"A wins {self.share_a:.1%} of the {decided:,} decided sessions, 95 % interval {low:.1%} to {high:.1%}, p = {self.p:.2g}: {better}"
         )
         return "\n".join(lines)
-
-    def to_json(self) -> Any:
-        """Return the outcome as JSON values."""
-        return as_json(self)
 
 
 def interleaving_outcome(log: ClickLog, lists: pa.Table) -> InterleavingOutcome:

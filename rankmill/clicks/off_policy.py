@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -51,7 +51,7 @@ from rankmill.clicks.weighted_clicks import (
 )
 from rankmill.foundation.errors import DataRejected, InputError
 from rankmill.foundation.options import spelled
-from rankmill.foundation.records import as_json, left_out
+from rankmill.foundation.records import left_out
 from rankmill.pipeline.group.query_splits import hash_ids
 from rankmill.pipeline.judgments.propensities import Propensities
 from rankmill.scorer.metrics.discount import discounts
@@ -143,10 +143,6 @@ class OffPolicyEvaluation:
             lines.append(f"{name} - {first}: {shown}")
         return "\n".join(lines)
 
-    def to_json(self) -> Any:
-        """Return the report as JSON values."""
-        return as_json(self)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffPolicyDifference:
@@ -168,10 +164,6 @@ class OffPolicyDifference:
     difference: Estimated | None = left_out()
     candidate: RankingValue | None = left_out()
     production: RankingValue | None = left_out()
-
-    def to_json(self) -> Any:
-        """Return the record as JSON values."""
-        return as_json(self)
 
 
 def off_policy_difference(

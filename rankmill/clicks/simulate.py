@@ -36,7 +36,6 @@ from rankmill.clicks.result_lists import LogBlock, LogInMemory, ResultLists
 from rankmill.foundation.errors import InputError, InvalidParameter
 from rankmill.foundation.kernels.randoms import random_bits, random_bits_of
 from rankmill.foundation.options import spelled
-from rankmill.foundation.records import as_json
 from rankmill.foundation.storage.publish import check_new_file, publish_file
 from rankmill.foundation.storage.staging import staging_folder
 from rankmill.pipeline.options import SynthParameters
@@ -115,10 +114,6 @@ class ClickLogReport:
     def render(self) -> str:
         """Return the report as a line of text."""
         return f"{self.path}: {self.clicks:,} clicks on {self.impressions:,} impressions in {self.sessions:,} sessions"
-
-    def to_json(self) -> Any:
-        """Return the report as JSON values."""
-        return as_json(self)
 
 
 def user_model(name: UserModelName, ranks: int, eta: float = 1.0) -> UserModel:

@@ -19,7 +19,7 @@ from rankmill.clicks.table_files import ROW_GROUP_ROWS, TableWriter
 from rankmill.clicks.weighted_clicks import Counts, log_totals
 from rankmill.foundation.errors import DataRejected
 from rankmill.foundation.options import spelled
-from rankmill.foundation.records import as_json, left_out, not_in_json
+from rankmill.foundation.records import left_out, not_in_json
 from rankmill.foundation.storage.publish import check_new_file, publish_file
 from rankmill.foundation.storage.staging import staging_folder
 from rankmill.pipeline.arrow import as_array, schema_of
@@ -118,10 +118,6 @@ class JudgeReport:
         if self.uncertain is not None and self.uncertain.documents:
             lines.append(f"left out: {self.uncertain.documents:,} documents whose grade is uncertain")
         return "\n".join(lines)
-
-    def to_json(self) -> Any:
-        """Return the report as JSON values."""
-        return as_json(self)
 
 
 def write_judgments(

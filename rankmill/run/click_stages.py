@@ -25,7 +25,7 @@ from rankmill.clicks.write_judgments import JudgeReport, write_judgments
 from rankmill.foundation.code_digest import OF_TRAINING
 from rankmill.foundation.errors import InputError
 from rankmill.foundation.options import values_of
-from rankmill.foundation.records import canonical_json
+from rankmill.foundation.records import as_json, canonical_json
 from rankmill.foundation.storage.publish import publish_file, write_atomically
 from rankmill.foundation.storage.staging import staging_folder
 from rankmill.gate.learnt_from_clicks import naive_name
@@ -105,7 +105,7 @@ class ClicksStage(Stage):
         with staging_folder(out / JUDGMENTS) as staging, open_click_log(self.files, section.reading, say=say) as log:
             supported = what_the_log_supports(log, section.fit, section.model)
             say(supported.line)
-            write_atomically(staging / DESCRIPTION, canonical_json(supported.description.to_json()) + b"\n")
+            write_atomically(staging / DESCRIPTION, canonical_json(as_json(supported.description)) + b"\n")
             made = {DESCRIPTION}
             options, given = section.judge, supported.propensities
             if given is not None:

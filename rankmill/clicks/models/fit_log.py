@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import e, exp, factorial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +18,6 @@ from rankmill.clicks.result_lists import ClickLog, ResultLists
 from rankmill.foundation.errors import InputError
 from rankmill.foundation.kernels.randoms import random_bits_of
 from rankmill.foundation.options import spelled
-from rankmill.foundation.records import as_json
 from rankmill.foundation.terminal import text_table
 from rankmill.pipeline.judgments.propensities import HeldOutClicks, Propensities
 
@@ -51,10 +49,6 @@ class ClickFitReport:
     path: Path
     converged: bool
     propensities: Propensities
-
-    def to_json(self) -> Any:
-        """Return the report as JSON values."""
-        return as_json(self)
 
     def render(self) -> str:
         """Return the report as text."""

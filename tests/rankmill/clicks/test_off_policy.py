@@ -17,6 +17,7 @@ from rankmill.clicks.options import ClickSimulation, ClickWeighting, OffPolicyOp
 from rankmill.clicks.result_lists import LogBlock, LogInMemory
 from rankmill.clicks.simulate import EXAMINATION, QueriesToShow, SimulatedLog, simulate
 from rankmill.foundation.errors import DataRejected, InputError
+from rankmill.foundation.records import as_json
 from rankmill.pipeline.judgments.propensities import Propensities, write_propensities
 from tests import naive_clicks as naive
 from tests.rankmill.clicks.test_click_judgments import lists_of
@@ -156,12 +157,12 @@ def test_the_gate_gets_which_ranking_is_better_or_why_not():
         assert record.supported
         low, high = record.difference.interval
         assert 0 < low < true < high
-        assert json.loads(json.dumps(record.to_json()))["difference"]["value"] == record.difference.value
+        assert json.loads(json.dumps(as_json(record)))["difference"]["value"] == record.difference.value
     few = case.log(6000, 5, list_length=2, randomised=0.0)
     refusal = off_policy_difference(few.log, case.table(-case.logger), good, PBM, OffPolicyOptions(min_overlap=0.9))
     assert not refusal.supported
     assert "candidate" in refusal.reason or "production" in refusal.reason
-    assert "difference" not in refusal.to_json()
+    assert "difference" not in as_json(refusal)
 
 
 def test_what_the_log_does_not_support_is_said():
