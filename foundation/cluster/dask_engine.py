@@ -177,7 +177,7 @@ class DaskEngine:
         return Ended(call, lost=True)
 
     def forget(self, call: int) -> None:
-        """Give up a call: its end is not reported, and a running one is told to stop."""
+        """Give up a call: its end is not reported, and a running one is asked to stop."""
         future = self._futures.pop(call, None)
         if future is not None and self._client.status == "running":
             try:
@@ -246,7 +246,7 @@ class DaskEngine:
         return joined
 
     def words(self, group: str) -> Sequence[bytes]:
-        """Return what peers of ``group`` have told since the last call; the first call begins to listen."""
+        """Return the messages of peers of ``group`` since the last call; the first call begins to listen."""
         if group not in self._words:
             heard: queue.SimpleQueue[bytes] = queue.SimpleQueue()
             self._hear_no_more()
