@@ -28,8 +28,7 @@ from rankmill.pipeline.read.columns import (
     guesses_of,
     tables_disagree,
 )
-from rankmill.pipeline.read.empty_files import with_rows
-from rankmill.pipeline.read.files import find_files, refuse_copies
+from rankmill.pipeline.read.files import find_files, refuse_copies, with_rows
 from rankmill.pipeline.read.letor import check_made_ids, companions_of, letor_name
 from rankmill.pipeline.read.open_source import open_source, share_categories, share_features
 from rankmill.pipeline.validate import sources_disagree

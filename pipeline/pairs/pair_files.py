@@ -19,13 +19,12 @@ import pyarrow.compute as pc
 from rankmill.foundation.errors import ColumnProblem, DataRejected, InputError, UnusableColumns, name_hint
 from rankmill.pipeline.arrow import as_array
 from rankmill.pipeline.options import DEFAULT_BLOCK_BYTES, ReadOptions
-from rankmill.pipeline.read.batch import shorten
+from rankmill.pipeline.read.batch import Problems, shorten
 from rankmill.pipeline.read.column_roles import NUMBERS, PAIR_PARTS
 from rankmill.pipeline.read.columns import TableColumns
 from rankmill.pipeline.read.files import check_file, refuse_copies
 from rankmill.pipeline.read.open_source import NarrowFile
 from rankmill.pipeline.read.role_columns import read_parts
-from rankmill.pipeline.read.table_rows import Problems
 from rankmill.pipeline.read.words import PAIRS
 
 if TYPE_CHECKING:

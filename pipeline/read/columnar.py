@@ -23,9 +23,12 @@ from rankmill.pipeline.read.batch import (
     ColumnBatch,
     ColumnTask,
     FeaturePart,
+    Mask,
+    Problems,
     Quarantine,
     ReadTask,
     RowBatch,
+    TableRows,
     shorten,
     without_values,
 )
@@ -42,7 +45,6 @@ from rankmill.pipeline.read.role_columns import (
     category_numbers,
     read_parts,
 )
-from rankmill.pipeline.read.table_rows import Mask, Problems, TableRows
 from rankmill.pipeline.read.times import TIME, cure_of_dates, is_timelike
 
 if TYPE_CHECKING:

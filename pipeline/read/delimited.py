@@ -21,15 +21,13 @@ from rankmill.foundation.errors import ColumnProblem
 from rankmill.foundation.options import spelled
 from rankmill.pipeline.arrow import as_array, parts_of
 from rankmill.pipeline.options import DEFAULT_BLOCK_BYTES, ReadOptions
-from rankmill.pipeline.read.batch import Quarantine, ReadTask, RowBatch, shorten
+from rankmill.pipeline.read.batch import Problems, Quarantine, ReadTask, RowBatch, TableRows, shorten
 from rankmill.pipeline.read.column_roles import OPTIONAL
 from rankmill.pipeline.read.columnar import ColumnsOf, ParsedNumbers, TableSource
 from rankmill.pipeline.read.columns import TableColumns
 from rankmill.pipeline.read.delimited_text import DelimitedRows, DelimitedText, Wanted
 from rankmill.pipeline.read.grades import GradeRules
-from rankmill.pipeline.read.number_text import read_floats
-from rankmill.pipeline.read.role_columns import feature_numbers
-from rankmill.pipeline.read.table_rows import Problems, TableRows
+from rankmill.pipeline.read.role_columns import feature_numbers, read_floats
 from rankmill.pipeline.read.times import are_dates, cure_of_dates
 
 if TYPE_CHECKING:

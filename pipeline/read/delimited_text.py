@@ -9,8 +9,11 @@ from __future__ import annotations
 import csv
 import io
 import re
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -19,10 +22,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rankmill.foundation.database import open_database
 from rankmill.foundation.errors import DataRejected, MalformedLine
 from rankmill.pipeline.arrow import as_array, as_numbers, parts_of, strings_from
 from rankmill.pipeline.options import DEFAULT_BLOCK_BYTES, USUAL_DELIMITERS
-from rankmill.pipeline.read.batch import Quarantine, shorten
+from rankmill.pipeline.read.batch import Problems, Quarantine, shorten
 from rankmill.pipeline.read.blocks import (
     Block,
     compression_of,
@@ -31,9 +35,7 @@ from rankmill.pipeline.read.blocks import (
     refuse_foreign_content,
     unchecked_blocks,
 )
-from rankmill.pipeline.read.lines_sql import select
 from rankmill.pipeline.read.quoted_cells import split_line, with_quoted, without_quotes
-from rankmill.pipeline.read.table_rows import Problems
 
 _HEADER_LIMIT = 16 << 20
 _FIRST_BYTES = 1 << 20
@@ -342,3 +344,24 @@ def _line_starts(text: npt.NDArray[np.uint8]) -> Positions:
 
 def _no_columns(n: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.nulls(n)], [""]).select([])
+
+
+_MEMORY = 1 << 30  # of DuckDB, at most; a query takes a few times the text
+
+
+def select(columns: str, row: str, lines: pa.Array[Any]) -> pa.RecordBatch:
+    """Return the ``columns`` that SQL makes of the ``row`` of each of the ``lines``, in their order; row is SQL, too.
+
+    >>> select("cells[2] AS second", "string_split(line, ',') AS cells", pa.array(["a,b", "c,"])).to_pylist()
+    [{'second': 'b'}, {'second': ''}]
+    """
+    with closing(_database().cursor()) as database:
+        database.register("lines", pa.table({"line": lines}))
+        found: pa.Table = database.sql(f"SELECT {columns} FROM (SELECT {row} FROM lines)").to_arrow_table()  # noqa: S608
+    return next(iter(found.combine_chunks().to_batches()), pa.RecordBatch.from_pylist([], found.schema))
+
+
+@cache
+def _database() -> Any:
+    """Return the database of this process that reads text; it holds no table."""
+    return open_database(memory=_MEMORY, threads=1, spill=Path(tempfile.gettempdir()))

@@ -20,7 +20,7 @@ import pyarrow as pa
 from rankmill.foundation.cures import respelled
 from rankmill.foundation.errors import ColumnProblem, DataRejected, MalformedLine
 from rankmill.pipeline.options import DEFAULT_BLOCK_BYTES, ReadOptions
-from rankmill.pipeline.read.batch import Quarantine, ReadTask, RowBatch, shorten
+from rankmill.pipeline.read.batch import Quarantine, ReadTask, RowBatch, TableRows, shorten
 from rankmill.pipeline.read.blocks import read_blocks, unchecked_blocks
 from rankmill.pipeline.read.column_roles import PARTS, RESERVED
 from rankmill.pipeline.read.columnar import ColumnsOf, TableSource
@@ -30,16 +30,15 @@ from rankmill.pipeline.read.grades import GradeRules
 from rankmill.pipeline.read.json_keys import FEATURES, Keys, as_object, lines_of, naturally_sorted, read_keys
 from rankmill.pipeline.read.json_rows import LineReader
 from rankmill.pipeline.read.pandas_marks import index_columns
-from rankmill.pipeline.read.table_rows import TableRows
 from rankmill.pipeline.read.times import are_dates, cure_of_dates
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
 
+    from rankmill.pipeline.read.batch import Problems
     from rankmill.pipeline.read.blocks import Block
     from rankmill.pipeline.read.json_keys import Lines
     from rankmill.pipeline.read.json_rows import Found
-    from rankmill.pipeline.read.table_rows import Problems
 
 
 class JsonSource(TableSource):

@@ -33,8 +33,8 @@ from rankmill.pipeline.read.blocks import copy_tokens, read_blocks, unchecked_bl
 from rankmill.pipeline.read.column_roles import OPTIONAL
 from rankmill.pipeline.read.files import uncompressed
 from rankmill.pipeline.read.grades import GradeRules
-from rankmill.pipeline.read.number_text import read_finite
 from rankmill.pipeline.read.query_sizes import QuerySizes, find_sizes
+from rankmill.pipeline.read.role_columns import read_finite
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

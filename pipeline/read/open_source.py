@@ -16,9 +16,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rankmill.pipeline.options import Format
-    from rankmill.pipeline.read.batch import Source
+    from rankmill.pipeline.read.batch import Source, TableRows
     from rankmill.pipeline.read.columnar import ColumnsOf, TableSource
-    from rankmill.pipeline.read.table_rows import TableRows
     from rankmill.pipeline.read.words import WordForm
 
 

@@ -16,9 +16,8 @@ import numpy.typing as npt
 from rankmill.foundation.errors import MalformedLine
 from rankmill.pipeline.options import DEFAULT_BLOCK_BYTES
 from rankmill.pipeline.read import _text_kernels as _kernels
-from rankmill.pipeline.read.batch import Quarantine, shorten
+from rankmill.pipeline.read.batch import Problems, Quarantine, TableRows, shorten
 from rankmill.pipeline.read.blocks import Block, copy_tokens, read_blocks
-from rankmill.pipeline.read.table_rows import Problems, TableRows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

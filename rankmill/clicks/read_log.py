@@ -38,8 +38,7 @@ from rankmill.pipeline.options import ReadOptions
 from rankmill.pipeline.read.batch import Quarantine
 from rankmill.pipeline.read.column_roles import CLICK_NUMBERS
 from rankmill.pipeline.read.columns import guesses_of, tables_disagree
-from rankmill.pipeline.read.empty_files import with_rows
-from rankmill.pipeline.read.files import check_file, find_files, format_of, refuse_copies
+from rankmill.pipeline.read.files import check_file, find_files, format_of, refuse_copies, with_rows
 from rankmill.pipeline.read.open_source import open_table
 from rankmill.pipeline.read.role_columns import read_parts
 from rankmill.pipeline.read.times import TIME
@@ -47,8 +46,8 @@ from rankmill.pipeline.read.times import TIME
 if TYPE_CHECKING:
     from os import PathLike
 
+    from rankmill.pipeline.read.batch import TableRows
     from rankmill.pipeline.read.columnar import TableSource
-    from rankmill.pipeline.read.table_rows import TableRows
 
 MOST_POLICIES = 1000
 _BLOCK_BYTES = 16 << 20

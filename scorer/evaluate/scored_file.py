@@ -24,7 +24,7 @@ from rankmill.foundation.storage.table_formats import refuse_table_format
 from rankmill.pipeline.arrow import parquet_metadata, refused_by_arrow, schema_of
 from rankmill.pipeline.dataset.manifest import MANIFEST_NAME
 from rankmill.pipeline.options import USUAL_DELIMITERS, ReadOptions
-from rankmill.pipeline.read.batch import Quarantine, shorten
+from rankmill.pipeline.read.batch import Problems, Quarantine, shorten
 from rankmill.pipeline.read.blocks import compression_of, damaged, refuse_foreign_content
 from rankmill.pipeline.read.column_roles import IDS
 from rankmill.pipeline.read.columnar import ColumnsOf, TableSource
@@ -44,7 +44,6 @@ from rankmill.pipeline.read.role_columns import (
     ids_of,
     read_parts,
 )
-from rankmill.pipeline.read.table_rows import Problems
 from rankmill.pipeline.read.trec_run import read_ranked_lines
 from rankmill.pipeline.read.words import QRELS
 from rankmill.scorer.rerank.ranked_file import is_ranked_folder

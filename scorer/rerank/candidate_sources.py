@@ -18,8 +18,7 @@ from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.options import Format, ReadOptions
 from rankmill.pipeline.read.batch import RowBatch, Source
 from rankmill.pipeline.read.columns import TableColumns, guesses_line, guesses_of
-from rankmill.pipeline.read.empty_files import with_rows
-from rankmill.pipeline.read.files import find_files
+from rankmill.pipeline.read.files import find_files, with_rows
 from rankmill.scorer.models.model import Model, Predictor, check_kinds
 from rankmill.scorer.options import CandidateOptions
 

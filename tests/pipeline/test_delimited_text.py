@@ -10,11 +10,10 @@ import pytest
 from rankmill.foundation.errors import DataRejected, MalformedLine
 from rankmill.pipeline.options import ReadOptions
 from rankmill.pipeline.read import delimited_text
-from rankmill.pipeline.read.batch import Quarantine
+from rankmill.pipeline.read.batch import Problems, Quarantine
 from rankmill.pipeline.read.delimited import DelimitedSource
 from rankmill.pipeline.read.delimited_text import DelimitedText
 from rankmill.pipeline.read.quoted_cells import split_line
-from rankmill.pipeline.read.table_rows import Problems
 from tests import naive
 
 ENDS = ("\n", "\r\n", "\r")

@@ -16,8 +16,7 @@ from numba import njit
 from rankmill.pipeline.options import ReadOptions
 from rankmill.pipeline.read import _number_kernels as _kernels
 from rankmill.pipeline.read.letor import LetorSource
-from rankmill.pipeline.read.number_text import read_floats
-from rankmill.pipeline.read.role_columns import feature_numbers
+from rankmill.pipeline.read.role_columns import feature_numbers, read_floats
 from tests import naive
 
 

@@ -17,8 +17,8 @@ from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.options import IngestOptions, ReadOptions
 from rankmill.pipeline.read.column_roles import OPTIONAL
-from rankmill.pipeline.read.number_text import read_finite
 from rankmill.pipeline.read.open_source import open_source
+from rankmill.pipeline.read.role_columns import read_finite
 from rankmill.pipeline.statistics.describe_dataset import describe
 from tests.refusals import refused, unnamed
 from tests.written import files_in, write_rows
