@@ -124,7 +124,7 @@ def train_on_cluster(
 
 
 def for_workers(options: TrainingOptions) -> TrainingOptions:
-    """Return the options that workers are told: without what only the caller can hear, and what it has around the model to resume."""
+    """Return the options for workers, without callbacks, which stay with the caller, and with only the forest of a model to resume."""
     resume = None if options.resume is None else StartingModel(options.resume.forest)
     return replace(options, resume=resume, on_round=None, on_message=None, cluster=None)
 

@@ -156,11 +156,11 @@ class SearchedNet:
             return _of_folds(
                 cross_validate_net_on(dataset, options, self.folds, machine, on_round=machine.on_round, by_query=True)
             )
-        told = machine.on_round
+        report = machine.on_round
         result = train_net(
             lambda: data_of_net(dataset, options, machine), options, eval_metrics=machine.eval_metrics,
             n_threads=workers_for(machine.n_threads), by_query=True,
-            on_epoch=None if told is None else lambda record, _: told(record),
+            on_epoch=None if report is None else lambda record, _: report(record),
         )  # fmt: skip
         best = result.best_epoch
         return _of_valid(best, result.history, result.by_query[best - 1] if result.by_query else None)
