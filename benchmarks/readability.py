@@ -69,7 +69,7 @@ def line(name: str, lengths: list[int]) -> str:
 def main() -> None:
     root = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).resolve().parents[1]
     pages = sorted((root / "docs").rglob("*.md"))
-    made = {path for path in pages if "reference" in path.parts or path.name == "options.md"}
+    made = {path for path in pages if "reference" in path.parts}
     reports = {path for path in pages if "benchmark" in str(path.relative_to(root))}
     groups = {
         "README.md": [root / "README.md"],

@@ -1,4 +1,4 @@
-"""Generate docs/options.md, which lists all options, and scorer/arguments.py with their types.
+"""Generate the table of options of objectives, and scorer/arguments.py with the types of options.
 
 `rankmill.reference.pages` has the other pages, and writes all of it.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from dataclasses import Field, dataclass
+from dataclasses import Field
 from math import inf
 from typing import Any
 
@@ -25,53 +25,26 @@ from rankmill.trainer.parameters import TrainParameters
 NO_BOUND = 2**31 - 1  # bounds of this size are not shown
 HOW = "This page is generated from the code by `python -m rankmill.reference.pages docs`."
 
-HEAD = f"""\
-# Options by group
-
-{HOW}
-
-An option has one name. It is `max_leaves` in Python and in `rankmill.toml`, and `--max-leaves` on the command line.
-"""
-
-
-@dataclass(frozen=True, slots=True)
-class Page:
-    """A group of options, and where it can be used."""
-
-    title: str
-    group: Any
-    commands: str
-    section: str
-    python: str
-
-
-PAGES = (
-    Page("Ingest", IngestOptions, "`data ingest`", "[ingest]", "`IngestOptions`, `ReadOptions`"),
-    Page("Bins", BinOptions, "`data bin`", "[bin]", "`bin_dataset`"),
-    Page("Queries in SQL", QueryOptions, "`data query`", "", "`query_dataset`"),
-    Page("Generated judgments", SynthParameters, "`data synth`", "", "`SynthParameters`"),
-    Page("Training", TrainParameters, "`train`, `cv`, `tune`", "[train]", "`TrainParameters`, `Ranker`"),
-    Page("Machine and checkpoints of a training", CheckpointOptions, "`train`", "[train]", "`TrainingOptions`"),
-    Page("What a training starts from", StartOptions, "`train`", "", "`fit(resume=, base_model=)`"),
-    Page("Seeds", SeedOptions, "`train`", "[train]", "`SeedOptions`"),
-    Page("Tuning", TuneOptions, "`tune`", "", "`TuneOptions`"),
-    Page("What tuning searches", SpaceOptions, "`tune`", "", "`SpaceOptions`"),
-    Page("Candidates", CandidateOptions, "`rerank`, `evaluate`, `compare`, `inspect shap`", "", "`CandidateOptions`"),
-    Page("Re-ranking", RerankOptions, "`rerank`", "[rerank]", "`RerankOptions`, `rerank`"),
-    Page("Evaluation", JudgedOptions, "`evaluate`", "", "`evaluate`, `compare`"),
-    Page("Inspected documents", Selection, "`inspect shap`", "", "`Selection`"),
-    Page("Conversion", ConvertOptions, "`convert`", "", "`ConvertOptions`"),
-    Page("Gate", GateOptions, "`models gate`", "[gate]", "`GateOptions`"),
-    Page(
-        "Metric conventions",
-        Policy,
-        "`evaluate`, `compare`, `explain-metric`, `models gate`",
-        "[evaluate]",
-        "`Policy`, `evaluate`",
-    ),
-    Page("Stages of a run", StageChoice, "`run`", "", "`StageChoice`"),
-)
-
+COMMANDS_OF: Mapping[Any, tuple[str, ...]] = {  # by group of options
+    IngestOptions: ("data ingest",),
+    BinOptions: ("data bin",),
+    QueryOptions: ("data query",),
+    SynthParameters: ("data synth",),
+    TrainParameters: ("train", "cv", "tune"),
+    CheckpointOptions: ("train",),
+    StartOptions: ("train",),
+    SeedOptions: ("train",),
+    TuneOptions: ("tune",),
+    SpaceOptions: ("tune",),
+    CandidateOptions: ("rerank", "evaluate", "compare", "inspect shap"),
+    RerankOptions: ("rerank",),
+    JudgedOptions: ("evaluate",),
+    Selection: ("inspect shap",),
+    ConvertOptions: ("convert",),
+    GateOptions: ("models gate",),
+    Policy: ("evaluate", "compare", "explain-metric", "models gate"),
+    StageChoice: ("run",),
+}
 
 ARGUMENTS: Mapping[str, tuple[Any, tuple[str, ...]]] = {  # the class of options, and its first arguments
     "PolicyArguments": (Policy, ()),
@@ -94,11 +67,6 @@ def _typed_dict(name: str, group: Any, bases: tuple[str, ...]) -> str:
     return f'\n\n{head}\n    """The options of `{group.__name__}`."""\n\n{"".join(own)}'
 
 
-def reference() -> str:
-    """Return the page as Markdown."""
-    return HEAD + "".join(map(_section, PAGES))
-
-
 def objective_options() -> str:
     """Return the page about the options in the brackets of objectives, each class once."""
     lines = [
@@ -117,29 +85,6 @@ def objective_options() -> str:
             f"| {', '.join(f'`{name}`' for name in of)} | `{each.name}` | {_description_cells(each)} |"
             for each in declared_in(group)
         ]
-    return "\n".join(lines) + "\n"
-
-
-def _section(page: Page) -> str:
-    section = f"Section: `{page.section}`. " if page.section else ""
-    lines = [
-        f"\n## {page.title}",
-        "",
-        f"Commands: {page.commands}. {section}Python: {page.python}.",
-        "",
-    ]
-    inherited: set[str] = set()
-    if page.group is not CandidateOptions and issubclass(page.group, CandidateOptions):
-        inherited = {each.name for each in declared_in(CandidateOptions)}
-        lines += ["Besides these options, those of [candidates](#candidates).", ""]
-    lines += ["| option | default | allowed | what it does |", "|---|---|---|---|"]
-    for each in declared_in(page.group):
-        if each.name in inherited:
-            continue
-        declared = option_of(each)
-        flag = declared.flags[0].partition("/")[0] if declared.flags else f"--{each.name.replace('_', '-')}"
-        named = f"`{each.name}`" if flag == f"--{each.name.replace('_', '-')}" else f"`{each.name}`, `{flag}`"
-        lines.append(f"| {named} | {_description_cells(each)} |")
     return "\n".join(lines) + "\n"
 
 

@@ -23,8 +23,8 @@ from rankmill.foundation import errors
 from rankmill.foundation.exit_codes import MEANINGS
 from rankmill.foundation.options import Option, declared_in, default_of, grouped, option_of
 from rankmill.reference.options import (
+    COMMANDS_OF,
     HOW,
-    PAGES,
     allowed_cell,
     arguments,
     bounds,
@@ -32,7 +32,6 @@ from rankmill.reference.options import (
     code,
     default_cell,
     objective_options,
-    reference,
 )
 from rankmill.scorer.metrics.conventions import CONVENTIONS, OURS
 from rankmill.scorer.metrics.metric_options import Policy
@@ -148,7 +147,6 @@ KEYS = {
 def generated() -> dict[str, str]:
     """Return the text of every generated page by its path below ``docs``."""
     return {
-        "options.md": reference(),
         "reference/objective-options.md": objective_options(),
         "reference/commands.md": COMMANDS_HEAD + "".join(_rows_of_commands()),
         **{_place(name): f"# rankmill {name}\n\n{HOW}\n{_command(name, one)}" for name, one in _commands()},
@@ -198,7 +196,7 @@ def _command(name: str, command: Any) -> str:
 
 
 def _declared_in_groups(name: str) -> Mapping[str, Option]:
-    groups = [page.group for page in PAGES if f"`{name}`" in page.commands]
+    groups = [group for group, names in COMMANDS_OF.items() if name in names]
     return {each.name: option_of(each) for group in groups for each in declared_in(group)}
 
 

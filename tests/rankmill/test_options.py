@@ -20,7 +20,7 @@ from rankmill.foundation.options import (
     options,
     spelled_for_a_command_line,
 )
-from rankmill.reference.options import PAGES
+from rankmill.reference.options import COMMANDS_OF
 from rankmill.scorer.evaluate.compare import compare
 from rankmill.scorer.evaluate.evaluate import evaluate
 from rankmill.scorer.metrics import Policy
@@ -49,12 +49,12 @@ def test_functions_show_their_options() -> None:
 
 def test_every_option_of_a_group_is_one_of_its_commands_with_the_same_help() -> None:
     known = {" ".join(words): command for words, command in commands()}
-    for page, named in ((each, name) for each in PAGES for name in each.commands.replace("`", "").split(", ")):
+    for group, named in ((group, name) for group, names in COMMANDS_OF.items() for name in names):
         found = {param.name: param for param in known[named].params}
-        for each in declared_in(page.group):
+        for each in declared_in(group):
             if option_of(each).on_command_line and each.name in found:
                 assert found[each.name].help.startswith(option_of(each).help)
-        assert sum(each.name in found for each in declared_in(page.group)) >= len(declared_in(page.group)) - 4
+        assert sum(each.name in found for each in declared_in(group)) >= len(declared_in(group)) - 4
 
 
 def test_no_group_declares_an_option_that_another_one_of_its_commands_declares() -> None:
