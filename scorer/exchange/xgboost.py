@@ -1,4 +1,4 @@
-"""XGBoost's model file: the learner as JSON, written; as JSON or UBJSON, read.
+"""XGBoost's model file: the learner as JSON, written and read.
 
 XGBoost compares float32 ``x < split_condition``, left if so, so its threshold is the float32 after our cut.  ``default_left``
 says where missing values go.  The right child of a node lies next to its left one (its predictor adds the outcome of the
@@ -23,7 +23,6 @@ import numpy as np
 import numpy.typing as npt
 
 from rankmill.foundation.errors import ConversionRefused, InputError, ModelFormatError
-from rankmill.scorer.exchange import ubjson
 from rankmill.scorer.exchange.categories import CategoryNumbers, category_numbers, have_numbers, text_notes, with_codes
 from rankmill.scorer.exchange.conversion import (
     ConvertedModel,
@@ -227,15 +226,18 @@ def read(data: bytes, where: str) -> ForeignForest:
 
 
 def _decoded(data: bytes, where: str) -> object:
-    if ubjson.is_ubjson(data):
-        return ubjson.decode(data, where)
-    text = text_of(data, where, "an XGBoost model in JSON or UBJSON (Booster.save_model to a name in .json or .ubj)")
+    if len(data) > 1 and data[:1] == b"{" and data[1:2] in b"iUIlL#$":  # in JSON a key or a blank follows the brace
+        raise InputError(
+            f"{where}: a model in UBJSON, XGBoost's binary form, and only JSON is read; write it with XGBoost: "
+            f"xgboost.Booster(model_file={where!r}).save_model('model.json')"
+        )
+    text = text_of(data, where, "an XGBoost model in JSON (Booster.save_model to a name in .json)")
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:
         kind = ModelFormatError if text.lstrip().startswith("{") else InputError
         raise kind(
-            f"{where}: expected an XGBoost model in JSON or UBJSON (Booster.save_model), found no JSON: {shortened(error)}"
+            f"{where}: expected an XGBoost model in JSON (Booster.save_model), found no JSON: {shortened(error)}"
         ) from error
     if isinstance(found, list):
         raise InputError(f"{where}: expected what Booster.save_model writes, found a list of trees, as of dump_model")
@@ -456,7 +458,7 @@ class _Object:
 
 def _as_numbers(found: object, dtype: np.dtype[Any]) -> npt.NDArray[Any] | None:
     """Return a list of numbers as an array of ``dtype`` with equal values; None if that is impossible."""
-    if not isinstance(found, list | np.ndarray):
+    if not isinstance(found, list):
         return None
     try:
         array = np.asarray(found)

@@ -240,7 +240,7 @@ MODEL --from lightgbm --name A! | A!
 FOLDER/no.txt --from lightgbm -o NEW | no such file; expected a model of lightgbm
 MODEL --from lightgbm -o NEW --missing zero | can only be used with --to
 MODEL --from lightgbm -o NEW | expected a LightGBM text model
-MODEL --from xgboost -o NEW | expected an XGBoost model in JSON or UBJSON
+MODEL --from xgboost -o NEW | expected an XGBoost model in JSON
 """
 
 

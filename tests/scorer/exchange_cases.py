@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from dataclasses import replace
 
 import numpy as np
@@ -75,21 +74,3 @@ def numbered(forest, rows, seed):
 def same_model(one, other):
     """Whether two forests differ at most in what they say of the file that they were read from."""
     return one == replace(other, info=one.info)
-
-
-def as_ubjson(value):
-    """The value as XGBoost writes it, lists of one kind of number in one piece."""
-    if isinstance(value, str):
-        return b"S" + as_ubjson(len(value.encode())) + value.encode()
-    if isinstance(value, list):
-        for kind, marker, code in ((int, b"l", "i"), (float, b"d", "f")):
-            if value and all(type(each) is kind and abs(each) < 2**31 for each in value):
-                return b"[$" + marker + b"#" + as_ubjson(len(value)) + struct.pack(f">{len(value)}{code}", *value)
-        return b"[" + b"".join(map(as_ubjson, value)) + b"]"
-    if isinstance(value, dict):
-        return b"{" + b"".join(as_ubjson(key)[1:] + as_ubjson(each) for key, each in value.items()) + b"}"
-    if value is None or isinstance(value, bool):
-        return b"Z" if value is None else b"T" if value else b"F"
-    if isinstance(value, int) and abs(value) < 2**63:
-        return b"L" + struct.pack(">q", value)
-    return b"D" + struct.pack(">d", value)

@@ -1,4 +1,4 @@
-"""XGBoost's learner: a Booster decides as we do and its float32 sums stay within the bound; read, in JSON and in UBJSON."""
+"""XGBoost's learner: a Booster decides as we do and its float32 sums stay within the bound; read."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from rankmill.foundation.errors import ConversionRefused, InputError, ModelFormatError
 from rankmill.pipeline.bins.categories import category_codes
-from rankmill.scorer.exchange import ubjson
 from rankmill.scorer.exchange import xgboost as exchange
 from rankmill.scorer.exchange.conversion import float32_sums
 from rankmill.scorer.exchange.formats import read_from
@@ -22,7 +21,7 @@ from rankmill.scorer.forest.predict import predict
 from rankmill.scorer.inspect.dependence import interactions, partial_dependence
 from rankmill.scorer.inspect.shap import shap_interactions, shap_values
 from tests.refusals import refused
-from tests.scorer.exchange_cases import NUMBERS, as_ubjson, awkward_forest, numbered, peer, rows_for, same_model
+from tests.scorer.exchange_cases import NUMBERS, awkward_forest, numbered, peer, rows_for, same_model
 from tests.scorer.forests import TEXTS, random_forest
 
 SMALL = random_forest(4, n_trees=2, max_leaves=4, names=list("abcde"))
@@ -114,8 +113,8 @@ def test_negative_fractions_are_no_categories_and_others_are_cut_off_by_a_booste
     assert not any("fraction" in note for note in (*texts.notes, *exchange.read(texts.data, "web").notes))
 
 
-@pytest.mark.parametrize(("columns", "onehot", "kind"), [("pandas", 1, "json"), ("numbers", 100, "ubj")])
-def test_models_with_categories_that_xgboost_has_trained_keep_their_scores(columns, onehot, kind):
+@pytest.mark.parametrize(("columns", "onehot"), [("pandas", 1), ("numbers", 100)])
+def test_models_with_categories_that_xgboost_has_trained_keep_their_scores(columns, onehot):
     xgboost, pandas = peer("xgboost"), peer("pandas")
     rng = np.random.default_rng(8)
     n = 1500
@@ -138,7 +137,7 @@ def test_models_with_categories_that_xgboost_has_trained_keep_their_scores(colum
         )
     settings = {"objective": "reg:squarederror", "nthread": 1, "max_cat_to_onehot": onehot, "max_depth": 5}
     model = xgboost.train(settings, data, 12)
-    forest = exchange.read(bytes(model.save_raw(kind)), f"m.{kind}").forest
+    forest = exchange.read(bytes(model.save_raw("json")), "m.json").forest
     assert {0, 1} == set(forest.node_missing_left[forest.splits_by_set].tolist())
     assert sorted(forest.categories) == ["brand", "size"]
     assert np.max(np.abs(predict(forest, ours) - model.predict(data))) <= float32_sums(forest)
@@ -147,7 +146,7 @@ def test_models_with_categories_that_xgboost_has_trained_keep_their_scores(colum
     assert shap_values(forest, ours).values[:, 0] == pytest.approx(contributions[:, :-1], rel=1e-4, abs=2e-5 * scale)
     if columns == "numbers":
         odd = rng.choice(np.float32([np.nan, -1, -3, 0, 4, 5, 39, 40, 1000, 2**24, 3e9]), size=(400, 3))
-        assert np.max(np.abs(predict(forest, odd) - with_types(model.save_raw(kind), odd))) <= float32_sums(forest)
+        assert np.max(np.abs(predict(forest, odd) - with_types(model.save_raw("json"), odd))) <= float32_sums(forest)
 
 
 def test_names_of_categories_that_xgboost_has_cut_off_are_refused():
@@ -192,13 +191,12 @@ def trained(n_rounds=12, **parameters):
 )
 def test_models_that_xgboost_has_trained_keep_their_scores(parameters):
     rows, data, model = trained(**parameters)
-    kind = "ubj" if len(str(parameters)) % 2 else "json"
-    imported = exchange.read(bytes(model.save_raw(kind)), f"m.{kind}")
+    imported = exchange.read(bytes(model.save_raw("json")), "m.json")
     forest = imported.forest
     there = model.predict(data, output_margin=True)
     assert np.max(np.abs(predict(forest, rows) - there)) <= float32_sums(forest)
     near = rows_for(forest, 2, infinite=False)
-    at_thresholds, _ = scored(model.save_raw(kind), near)
+    at_thresholds, _ = scored(model.save_raw("json"), near)
     if not any("raw" in note for note in imported.notes):
         assert np.max(np.abs(predict(forest, near) - at_thresholds)) <= float32_sums(forest)
     assert forest.n_rounds == model.num_boosted_rounds()
@@ -230,7 +228,7 @@ def test_the_rounds_that_early_stopping_found_best_are_reported_and_taken():
 )
 def test_contributions_by_cover_are_those_of_a_booster(parameters):
     rows, data, model = trained(**parameters)
-    forest = exchange.read(bytes(model.save_raw("ubj")), "m.ubj").forest
+    forest = exchange.read(bytes(model.save_raw("json")), "m.json").forest
     there = model.predict(data, pred_contribs=True)
     found = shap_values(forest, rows)
     scale = float(np.abs(there).max())
@@ -399,7 +397,7 @@ def test_other_files_are_no_models_and_truncated_ones_are_damaged():
 @given(st.data())
 def test_any_damage_is_a_typed_error_or_a_sound_forest(data):
     as_text = exchange.write(SMALL, "web").data
-    damaged = bytearray(data.draw(st.sampled_from([as_text, as_ubjson(json.loads(as_text))])))
+    damaged = bytearray(as_text)
     pieces = st.one_of(
         st.binary(max_size=9), st.sampled_from([b"-", b"9", b"[", b"]", b'"', b"null", b"1e999", b"-7", b","])
     )
@@ -411,24 +409,9 @@ def test_any_damage_is_a_typed_error_or_a_sound_forest(data):
         assert np.all(np.isfinite(predict(forest, np.zeros((1, forest.n_features), dtype=np.float32))))
 
 
-def test_binary_and_text_are_the_same_model():
-    text = exchange.write(random_forest(3, names=list("abcde")), "web").data
-    in_binary = as_ubjson(json.loads(text))
-    assert ubjson.is_ubjson(in_binary)
-    assert not ubjson.is_ubjson(text)
-    one, other = exchange.read(text, "m").forest, exchange.read(in_binary, "m").forest
-    assert same_model(one, other)
-
-
-def test_values_of_binary_json():
-    for data, value in (
-        (b"{i\x01aZ}", {"a": None}), (b"[TF]", [True, False]), (b"[U\xffI\x01\x00]", [255, 256]),
-        (b"[[]{}]", [[], {}]), (b"[#i\x02SU\x01aSU\x01b", ["a", "b"]), (b"{$i#i\x01i\x01a\x07", {"a": 7}),
-    ):  # fmt: skip
-        assert ubjson.decode(data, "m") == value
-    for data in (b"[" * 99, b"[$T#L" + b"\x7f" * 8, b"[$i", b"SL" + b"\xff" * 8, b"[]x", b"?", b"[$d#d\0\0\0\0"):
-        with refused(ModelFormatError, "m"):
-            ubjson.decode(data, "m")
+def test_binary_models_are_refused_with_a_cure():
+    with refused(InputError, "m.ubj", "UBJSON", "save_model('model.json')"):
+        exchange.read(b"{L\0\0\0\0\0\0\0\7learner{", "m.ubj")
 
 
 def test_what_xgboost_cannot_hold_is_refused_with_a_cure():

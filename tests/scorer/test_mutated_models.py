@@ -18,7 +18,7 @@ from rankmill.scorer.models.loading import predictor_of, read_model
 from rankmill.scorer.nets.net import ARRAYS, HEADER
 from tests import naive, naive_nets
 from tests.refusals import refused
-from tests.scorer.exchange_cases import as_ubjson, rows_for
+from tests.scorer.exchange_cases import rows_for
 from tests.scorer.forests import random_forest
 from tests.scorer.nets.test_net import drawn_net, drawn_values
 
@@ -61,7 +61,7 @@ def mutated_xgboost(forest, rng):
     keys = [f"categories{of}" for of in ("", "_nodes", "_segments", "_sizes")] + ["split_type", "split_indices"]
     key, tree = keys[int(rng.integers(0, len(keys)))], trees[int(rng.integers(0, len(trees)))]
     tree[key] = changed(tree[key], rng, VALUES)
-    return json.dumps(model).encode() if rng.random() < 0.5 else as_ubjson(model)
+    return json.dumps(model).encode()
 
 
 @pytest.mark.parametrize(("source", "mutated"), [("lightgbm", mutated_lightgbm), ("xgboost", mutated_xgboost)])

@@ -13,7 +13,6 @@ from typer.testing import CliRunner
 
 from rankmill.cli import app
 from rankmill.foundation.errors import InputError, ModelFormatError
-from rankmill.scorer.exchange import ubjson
 from rankmill.scorer.exchange.formats import read_from, write_as
 from rankmill.scorer.forest.forest import ARRAYS, HEADER, Forest
 from rankmill.scorer.forest.predict import predict
@@ -182,24 +181,6 @@ def test_a_net_of_very_wide_layers_takes_little_memory_and_gives_the_same_bits()
     scores = []
     assert peak_of(lambda: scores.append(wide.predict(values))) < 150_000_000  # 800 MB with whole turns
     assert np.array_equal(scores[0][:3], wide.predict(values[:3]))
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"{i\x01a[$i#L\x7f\xff\xff\xff\xff\xff\xff\xff", b"{i\x01a[$i#i\xff", b"{i\x01a[#i\xffi\x01", b"{#l\xff\xff\xff\xffi\x01ai\x01",
-        b"{i\x01aSL\x7f\xff\xff\xff\xff\xff\xff\xff", b"{i\x01a[$T#L\x00\x00\x00\xff\xff\xff\xff\xff", b"{i\x01a[$Z#l\x7f\xff\xff\xff",
-        b"{i\x01a" + b"[" * 100_000, b"{i\x01a" * 100_000, b"{i\x01a[$[#l\x7f\xff\xff\xff", b"{$T#l\x7f\xff\xff\xff", b"{i\xff", b"{i\x01a[$",
-    ],
-)  # fmt: skip
-def test_adversarial_lengths_and_nesting_of_ubjson_are_one_line(data):
-    assert ubjson.is_ubjson(data)
-
-    def read():
-        with refused(ModelFormatError, "m.ubj"):
-            read_from("xgboost", data, "m.ubj")
-
-    assert peak_of(read) < 40_000_000
 
 
 def test_nested_json_of_xgboost_is_one_line():
