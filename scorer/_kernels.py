@@ -192,21 +192,6 @@ def _push(heap, size, score):
 
 
 @kernel
-def mark_kept(starts, scores, heap, keep):
-    """Set ``keep[i]`` to whether fewer than k = ``len(heap)`` rows of row i's run are above it, for runs longer than k.
-
-    Run r is rows ``starts[r]`` to ``starts[r + 1]``.
-    """
-    for r in range(starts.shape[0] - 1):
-        if starts[r + 1] - starts[r] > heap.shape[0]:
-            size = 0
-            for i in range(starts[r], starts[r + 1]):
-                size = _push(heap, size, scores[i])
-            for i in range(starts[r], starts[r + 1]):
-                keep[i] = scores[i] >= heap[0]
-
-
-@kernel
 def raise_bars(query, scores, heaps, sizes, keep):
     """Add the scores of the rows to ``keep`` to the heaps of their queries, and clear ``keep`` for rows with k greater scores there.
 

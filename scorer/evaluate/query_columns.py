@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -19,11 +18,11 @@ from rankmill.pipeline.bins.categories import code_name
 from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.options import Format, ReadOptions
 from rankmill.pipeline.read.batch import Source
+from rankmill.pipeline.read.column_roles import KEPT
+from rankmill.pipeline.read.columnar import TableSource
 from rankmill.pipeline.read.columns import TableColumns
-from rankmill.pipeline.read.delimited import DelimitedSource
-from rankmill.pipeline.read.delimited_text import DelimitedText
-from rankmill.pipeline.read.parquet import ParquetSource
-from rankmill.scorer.evaluate.scored_file import delimiter_of, open_list, scored_shards, text_columns
+from rankmill.pipeline.read.open_source import open_source
+from rankmill.scorer.evaluate.scored_file import open_list, scored_shards
 from rankmill.scorer.rerank.candidate_sources import open_sources
 
 BLOCK_BYTES = 16 << 20
@@ -38,20 +37,20 @@ def column_of_dataset(dataset: Dataset, split: str | None, name: str) -> pl.Data
 
 
 def column_of_candidates(paths: Sequence[Path], input_format: Format, options: ReadOptions, name: str) -> pl.DataFrame:
-    """Return qid and value, one row per candidate; text values only from CSV, TSV and Parquet.
+    """Return qid and value, one row per candidate.
 
     Raises
     ------
     InputError
         A file has no such column.
     """
-    parts = []
+    parts: list[pl.DataFrame] = []
     for source in open_sources(paths, input_format, options):
-        of_numbers = source
-        if not isinstance(source, DelimitedSource | ParquetSource) and source.columns and name not in source.columns:
-            asked = replace(options, known_features=frozenset({name}))
-            (of_numbers,) = open_sources([source.path], input_format, asked)
-        parts.append(_column_of_source(of_numbers, options, name))
+        if isinstance(source, TableSource):
+            columns_of = partial(_with_column, source.roles.column_of["qid"], name)
+            parts += _columns_of_tables([open_source(source.path, input_format, options, columns_of=columns_of)], name)
+        else:
+            parts += _column_of_text(source, options, name)
     return pl.concat(parts, how="vertical_relaxed")
 
 
@@ -66,40 +65,37 @@ def column_of_scored(scored: Path | pa.Table, name: str) -> pl.DataFrame:
     if isinstance(scored, pa.Table):
         _check(scored.column_names, name, "the table")
         return _named(pl.DataFrame(scored.select(list(dict.fromkeys(("qid", name))))), "qid", name)
-    separator = delimiter_of(scored)
-    if separator is not None:
-        return _delimited(scored, separator, "qid", name)
-    if (source := open_list(scored, partial(_with_column, name))) is not None:
-        found = [pl.DataFrame(dict(rows.columns)) for rows in source.table_rows()]
-        return _as_numbers(_named(pl.concat(found, how="vertical_relaxed"), "qid", "qid" if name == "qid" else "list"))
-    shards = scored_shards(scored)
-    if not shards:
+    columns_of = partial(_with_column, "qid", name)
+    if (source := open_list(scored, columns_of)) is not None:
+        tables: list[Source] = [source]
+    else:
+        tables = [open_source(shard, "parquet", columns_of=columns_of) for shard in scored_shards(scored)]
+    if not tables:
         raise InputError(
             f"{spelled('by')} {name}: {scored} is a TREC run, which has no other columns; give a table instead"
         )
-    parts = []
-    for shard in shards:
-        lazy = pl.scan_parquet(shard, glob=False)
-        _check(lazy.collect_schema().names(), name, str(shard))
-        parts.append(_named(lazy.select(list(dict.fromkeys(("qid", name)))).collect(), "qid", name))
-    return pl.concat(parts, how="vertical_relaxed")
+    return pl.concat(_columns_of_tables(tables, name), how="vertical_relaxed")
 
 
-def _with_column(wanted: str, path: Path, header: Sequence[str], *_: object) -> TableColumns:
+def _with_column(qid: str, wanted: str, path: Path, header: Sequence[str], *_: object) -> TableColumns:
     _check(header, wanted, str(path))
-    return TableColumns(
-        {"qid": "qid"} | ({} if wanted == "qid" else {"list": wanted}), ()
-    )  # words, as ids of lists are
+    return TableColumns({"qid": qid, f"{KEPT}value": wanted}, ())
 
 
-def _column_of_source(source: Source, options: ReadOptions, name: str) -> pl.DataFrame:
-    qid = "qid" if source.table is None else source.table.column_of["qid"]
-    if isinstance(source, DelimitedSource):
-        return _delimited(source.path, source.delimiter, qid, name)
-    if isinstance(source, ParquetSource):
-        lazy = pl.scan_parquet(source.path, glob=False)
-        _check(lazy.collect_schema().names(), name, str(source.path))
-        return _named(lazy.select(list(dict.fromkeys((qid, name)))).collect(), qid, name)
+def _columns_of_tables(tables: Sequence[Source], name: str) -> Iterator[pl.DataFrame]:
+    """Yield qid and value of each table; text is numbers if every non-empty cell is a number."""
+    for table in tables:
+        assert isinstance(table, TableSource)  # noqa: S101 - opened as one
+        found = []
+        for rows in table.table_rows():
+            rows.put_aside(rows.problems)
+            found.append(pl.DataFrame({"qid": rows.columns["qid"], name: rows.columns[f"{KEPT}value"]}))
+        if found:
+            yield _as_numbers(_named(pl.concat(found, how="vertical_relaxed"), "qid", name))
+
+
+def _column_of_text(source: Source, options: ReadOptions, name: str) -> Iterator[pl.DataFrame]:
+    """Yield qid and value of LETOR text, or of a run."""
     if source.columns is None:
         index = re.fullmatch("f(0|[1-9][0-9]{0,8})", name)
         if index is None or int(index[1]) < options.index_base:
@@ -110,15 +106,11 @@ def _column_of_source(source: Source, options: ReadOptions, name: str) -> pl.Dat
     else:
         _check(source.columns, name, str(source.path))
         place = source.columns.index(name)
-    parts = []
+    yield pl.DataFrame(schema={"qid": pl.String, "value": pl.Float32})
     for batch in source.batches(BLOCK_BYTES):
         there = place < batch.values.shape[1]
         value = batch.values[:, place].copy() if there else np.full(len(batch), options.absent_value, np.float32)
-        rows = pl.DataFrame({"qid": pl.Series(batch.qid), "value": value})
-        if name in batch.categories:
-            rows = rows.with_columns(value=_texts(value, {code: text for text, code in batch.categories[name].items()}))
-        parts.append(rows)
-    return pl.concat(parts) if parts else pl.DataFrame(schema={"qid": pl.String, "value": pl.Float32})
+        yield pl.DataFrame({"qid": pl.Series(batch.qid), "value": value})
 
 
 def _texts(codes: npt.NDArray[np.float32], names: dict[float, str]) -> pl.Series:
@@ -126,13 +118,6 @@ def _texts(codes: npt.NDArray[np.float32], names: dict[float, str]) -> pl.Series
     known, place = np.unique(codes, return_inverse=True)
     texts = [None if np.isnan(code) else code_name(code, names) for code in known.tolist()]
     return pl.Series(texts, dtype=pl.String)[place]
-
-
-def _delimited(path: Path, separator: str, qid: str, name: str) -> pl.DataFrame:
-    """Read two columns of delimited text: numbers if every non-empty cell is a number, else text."""
-    _check(DelimitedText(path, separator).header, name, str(path))
-    names = list(dict.fromkeys((qid, name)))
-    return _as_numbers(_named(pl.DataFrame(text_columns(path, separator, names)), qid, name))
 
 
 def _as_numbers(rows: pl.DataFrame) -> pl.DataFrame:

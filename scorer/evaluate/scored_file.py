@@ -30,7 +30,6 @@ from rankmill.pipeline.read.column_roles import IDS
 from rankmill.pipeline.read.columnar import ColumnsOf, TableSource
 from rankmill.pipeline.read.columns import TableColumns
 from rankmill.pipeline.read.delimited import DelimitedSource
-from rankmill.pipeline.read.delimited_text import DelimitedText
 from rankmill.pipeline.read.files import check_file, format_of, uncompressed
 from rankmill.pipeline.read.grades import GradeRules
 from rankmill.pipeline.read.made_ids import without_made
@@ -120,12 +119,6 @@ def delimiter_of(path: Path) -> str | None:
             if b"qid" in header:
                 return separator
     return None
-
-
-def text_columns(path: Path, separator: str, names: Sequence[str]) -> pa.Table:
-    """Read some columns of delimited text with a header, plain or compressed, as text; DataRejected if it is malformed."""
-    schema = pa.schema([(name, pa.string()) for name in names])
-    return pa.Table.from_batches(DelimitedText(path, separator).texts(names), schema)
 
 
 def open_list(path: Path, columns_of: ColumnsOf) -> TableSource | None:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -74,11 +74,12 @@ def locate_features(source: Source, predictor: Predictor, options: ReadOptions) 
     return Columns(places, needed)
 
 
-def check_finite(scores: npt.NDArray[np.float64], qid: pa.Array[Any], first_row: int, where: str) -> None:
-    """Raise NotFiniteScore if one of ``scores`` is not finite; ``first_row`` rows come before them."""
-    if not np.isfinite(scores).all():
-        row = int(np.flatnonzero(~np.isfinite(scores))[0])
-        raise NotFiniteScore(where, first_row + row + 1, qid[row].as_py(), float(scores[row]))
+def check_finite(scored: pa.RecordBatch, where: str) -> None:
+    """Raise NotFiniteScore if a score of rows of ``SCORED_ROW`` is not finite."""
+    score = scored.column("score").to_numpy()
+    if not np.isfinite(score).all():
+        bad = int(np.argmin(np.isfinite(score)))
+        raise NotFiniteScore(where, scored["row"][bad].as_py(), scored["qid"][bad].as_py(), float(score[bad]))
 
 
 def _index_of(name: str) -> int | None:

@@ -31,9 +31,9 @@ from rankmill.scorer.rerank.candidates import check_rows, locate_features
 from rankmill.scorer.rerank.memory import MemoryPlan
 from rankmill.scorer.rerank.plan import RerankPlan
 from rankmill.scorer.rerank.ranked_file import SCORED_ROW
-from rankmill.scorer.rerank.score import DocumentBar, InputPosition, Scored, Take
+from rankmill.scorer.rerank.score import DocumentBar, InputPosition, Scored, Take, numbered
 from rankmill.scorer.rerank.spill import batches_of
-from rankmill.scorer.rerank.tasks import Job, ScoredRange, ScoreRange, ShardRange, numbered, score_range
+from rankmill.scorer.rerank.tasks import Job, ScoredRange, ScoreRange, ShardRange, score_range
 
 
 def check(plan: RerankPlan) -> None:

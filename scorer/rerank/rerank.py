@@ -210,13 +210,13 @@ def _rerank(
             out=str(target / label if several else target),
             model=model.identity,
             rows=journal.place.ranked,
-            rows_written=files.rows,
-            queries=files.queries,
+            rows_written=files.total("rows"),
+            queries=files.total("queries"),
             top_k=options.top_k,
             files=files.names,
             columns_guessed=guesses_of(source.table for source in plan.sources),
             lacking=journal.lacking,
-            repeated=files.repeated,
+            repeated=files.total("repeated"),
             lacks_counts=files.lacks_counts,
         )
         for (label, model), files in zip(plan.models.items(), written, strict=True)

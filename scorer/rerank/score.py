@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """Scores of one model for a part of the input: rows as ``SCORED_ROW``, and grade counts of the rows left out."""
+    """Scores of one model for a part of the input: rows as ``SCORED_ROW`` and the goals, and grade counts of the rows left out."""
 
     rows: pa.RecordBatch
     dropped: pa.RecordBatch | None
@@ -176,7 +176,9 @@ def check_first_rows(
         for batch in batches:
             if len(batch):
                 scores = _scores(predictor, batch, layout, options.absent_value)
-                check_finite(scores, batch.qid, rows, str(source.path))
+                check_finite(
+                    numbered(_kept(batch, scores, np.arange(len(batch)), None, ()).rows, rows), str(source.path)
+                )
                 rows, width = rows + len(batch), max(width, batch.values.shape[1])
             break
         whole = whole and next(iter(batches), None) is None
@@ -214,12 +216,12 @@ class _Item:
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """Scores and ids of a batch of ``n`` rows; ``of_models`` has the rows that each model keeps."""
+    """Scores and ids of a batch of ``n`` rows; ``of_models`` has the rows that each model keeps, numbered from its first."""
 
     n: int
     width: int
     listed: Listed | None
-    of_models: list[_Kept]
+    of_models: list[Scored]
 
 
 class _Scoring:
@@ -293,7 +295,7 @@ class _Scoring:
     ) -> _Piece:
         """Keep the needed part of ``batch``, which has the ``listed`` rows of a batch of ``n`` rows."""
         place = np.arange(n) if listed is None else listed.place
-        kept = [_Kept.of(batch, own, place, best, self._goals) for own, best in zip(scores, self._best, strict=True)]
+        kept = [_kept(batch, own, place, best, self._goals) for own, best in zip(scores, self._best, strict=True)]
         return _Piece(n, width, listed, kept)
 
     def results(
@@ -308,7 +310,9 @@ class _Scoring:
                 self._stage.see(piece.listed, path, before.rows + rows)
                 left_out += piece.n - len(piece.listed.place)
             for kept, result in zip(piece.of_models, results, strict=True):
-                result.append(kept.scored(place.all_rows + rows, str(path), named=self._named))
+                scored = numbered(kept.rows, place.all_rows + rows, named=self._named)
+                check_finite(scored, str(path))
+                result.append(Scored(scored, kept.dropped))
             rows += piece.n
         needed = self.layouts[item.source][0].needed
         width = max([place.width, *(piece.width for piece in pieces if needed)])
@@ -334,57 +338,36 @@ def _scores_by_column(
     return [p.scores_of_codes(room, len(batch)) + 0.0 for p, room in zip(predictors, codes, strict=True)]
 
 
-@dataclass(frozen=True, slots=True)
-class _Kept:
-    """Kept rows of a batch, their row numbers in it, and the grade counts of the others."""
+def _kept(
+    batch: RowBatch,
+    scores: npt.NDArray[np.float64],
+    place: npt.NDArray[np.int64],
+    best: BestScores | None,
+    goals: Sequence[str],
+) -> Scored:
+    """Return the rows of ``batch`` that may be in the top k of their query, all if scores are not finite; ``place`` numbers them from 0."""
+    keep, dropped = None, None
+    if best is not None and np.isfinite(scores).all():
+        keep, dropped = first_of_queries(batch, scores, best)
+    qid, doc_id = batch.qid, pa.nulls(len(batch), pa.string()) if batch.doc_id is None else batch.doc_id
+    rows: npt.NDArray[np.int64] | slice = slice(None)
+    if keep is not None:
+        rows = np.flatnonzero(keep)
+        qid, doc_id, scores, place = qid.take(as_array(rows)), doc_id.take(as_array(rows)), scores[rows], place[rows]
+    grade = pa.nulls(len(place), pa.int32()) if batch.grade is None else _known(batch.grade[rows])
+    scored = pa.record_batch([qid, doc_id, as_array(scores), grade, as_array(place + 1)], schema=SCORED_ROW)
+    for name in goals:
+        scored = scored.append_column(name, _known(batch.extras[name][rows]))
+    return Scored(scored, dropped)
 
-    place: npt.NDArray[np.int64]
-    qid: pa.Array[Any]
-    doc_id: pa.Array[Any] | None
-    score: npt.NDArray[np.float64]
-    grade: pa.Array[Any]
-    goals: Mapping[str, pa.Array[Any]]
-    dropped: pa.RecordBatch | None
-    finite: bool
 
-    @classmethod
-    def of(
-        cls,
-        batch: RowBatch,
-        scores: npt.NDArray[np.float64],
-        place: npt.NDArray[np.int64],
-        best: BestScores | None,
-        goals: Sequence[str],
-    ) -> _Kept:
-        """Keep the rows of ``batch`` that may be in the top k of their query; all if scores are not finite."""
-        keep, dropped = None, None
-        finite = bool(np.isfinite(scores).all())
-        if finite and best is not None:
-            keep, dropped = first_of_queries(batch, scores, best)
-        qid: pa.Array[Any] = batch.qid
-        doc_id: pa.Array[Any] | None = batch.doc_id
-        rows: npt.NDArray[np.int64] | slice = slice(None)
-        if keep is not None:
-            rows = np.flatnonzero(keep)
-            chosen, place = as_array(rows), place[rows]
-            qid, doc_id, scores = qid.take(chosen), None if doc_id is None else doc_id.take(chosen), scores[rows]
-        grade = pa.nulls(len(place), pa.int32()) if batch.grade is None else _known(batch.grade[rows])
-        of_goals = {name: _known(batch.extras[name][rows]) for name in goals}
-        return cls(place, qid, doc_id, scores, grade, of_goals, dropped, finite)
-
-    def scored(self, rows_before: int, where: str, *, named: bool) -> Scored:
-        """Return the rows, numbered in the whole input, those without an id ``named`` so; ``rows_before`` rows come before the batch."""
-        row = self.place + (rows_before + 1)
-        if not self.finite:
-            bad = int(np.argmin(np.isfinite(self.score)))
-            check_finite(self.score, self.qid, int(row[bad]) - bad - 1, where)
-        doc_id = pa.nulls(len(row), pa.string()) if self.doc_id is None else self.doc_id
-        doc_id = named_by_row(self.doc_id, row) if named else doc_id
-        columns = [self.qid, doc_id, as_array(self.score), self.grade, as_array(row)]
-        scored = pa.record_batch(columns, schema=SCORED_ROW)
-        for name, grades in self.goals.items():
-            scored = scored.append_column(name, grades)
-        return Scored(scored, self.dropped)
+def numbered(scored: pa.RecordBatch, before: int, *, named: bool = True) -> pa.RecordBatch:
+    """Return scored rows with the numbers that they have after ``before`` rows; those without an id are ``named`` by them."""
+    row = scored.column("row").to_numpy() + before
+    columns = dict(zip(scored.schema.names, scored.columns, strict=True)) | {"row": as_array(row)}
+    if named:
+        columns["doc_id"] = named_by_row(columns["doc_id"], row)
+    return pa.record_batch(list(columns.values()), schema=scored.schema)
 
 
 def _known(grades: npt.NDArray[np.int32]) -> pa.Array[Any]:

@@ -1,7 +1,7 @@
 """What workers of a cluster do: score a range of the input.
 
 Each call writes to a new folder and returns its name, so a call may be made twice, also at the same time.  Rows of a range
-are numbered from its first one; `numbered` adds the rows before it, when all ranges are scored.
+are numbered from its first one; `rankmill.scorer.rerank.score.numbered` adds the rows before it, when all ranges are scored.
 """
 
 from __future__ import annotations
@@ -10,18 +10,14 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 
-import pyarrow as pa
-
 from rankmill.foundation.cluster.duty import folder_of_call, stopper
 from rankmill.foundation.errors import NotFiniteScore
 from rankmill.foundation.storage.publish import fsync_folder
-from rankmill.pipeline.arrow import as_array
 from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.dataset.manifest import Manifest
 from rankmill.pipeline.options import Format, ReadOptions
 from rankmill.pipeline.read.batch import Source
 from rankmill.pipeline.read.file_ranges import FileRange
-from rankmill.pipeline.read.made_ids import named_by_row
 from rankmill.pipeline.read.open_source import share_features
 from rankmill.scorer.models.loading import laid_out
 from rankmill.scorer.models.model import Predictor
@@ -132,11 +128,3 @@ def score_range(task: ScoreRange, threads: int) -> ScoredRange:
         spilled = tuple(spill.checkpoint() for spill in spills)
     fsync_folder(folder)
     return ScoredRange(folder=folder.name, rows=end.all_rows, width=end.width, spilled=spilled)
-
-
-def numbered(batch: pa.RecordBatch, before: int) -> pa.RecordBatch:
-    """Return scored rows of a range, numbered in the whole input; those without an id are named by that."""
-    row = batch.column("row").to_numpy() + before
-    columns = dict(zip(batch.schema.names, batch.columns, strict=True))
-    columns |= {"doc_id": named_by_row(columns["doc_id"], row), "row": as_array(row)}
-    return pa.record_batch(list(columns.values()), schema=batch.schema)

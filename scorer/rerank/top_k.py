@@ -19,41 +19,6 @@ if TYPE_CHECKING:
     from rankmill.pipeline.read.batch import RowBatch
 
 BYTES_OF_A_QUERY = 64  # besides its best scores: its id, and their number
-FEW = 4  # if fewer than one in this many rows is left, no further search
-
-
-def runs_of(qid: pa.Array[Any]) -> npt.NDArray[np.int64]:
-    """Return where the runs of equal ids in ``qid`` (n,) start, and n.
-
-    >>> runs_of(pa.array(["a", "a", "b", "a"])).tolist()
-    [0, 2, 3, 4]
-    """
-    n = len(qid)
-    if n < 2:
-        return np.arange(n + 1, dtype=np.int64)
-    changes = pc.not_equal(qid.slice(1), qid.slice(0, n - 1)).to_numpy(zero_copy_only=False)
-    return np.concatenate([[0], np.flatnonzero(changes) + 1, [n]]).astype(np.int64)
-
-
-def can_be_kept(
-    starts: npt.NDArray[np.int64], scores: npt.NDArray[np.float64], top_k: int
-) -> npt.NDArray[np.bool_] | None:
-    """Return a mask (n,) of the rows with fewer than ``top_k`` rows of their run above them; None: all of them.
-
-    No other row can be in the top k of its query.  Equal scores are all kept: the sort decides their order.
-
-    Parameters
-    ----------
-    starts
-        Where the runs of one query start, and n (see `runs_of`).
-    scores
-        (n,) finite.
-    """
-    if np.diff(starts).max(initial=0) <= top_k:
-        return None
-    keep = np.ones(len(scores), dtype=np.bool_)
-    _kernels.mark_kept(starts, scores, np.empty(top_k), keep)
-    return keep
 
 
 class BestScores:
@@ -119,7 +84,7 @@ def counts_of_dropped(
 ) -> pa.RecordBatch | None:
     """Count the known grades of the rows not kept, as ``GRADE_COUNTS``; None if there are none.
 
-    ``query`` (n,) indexes ``ids``.  An id that ``ids`` repeats has a count for each time.
+    ``query`` (n,) indexes ``ids``.
     """
     if grade is None:
         return None
@@ -142,13 +107,7 @@ def first_of_queries(
 
     None: all rows, and no counts.  ``scores`` (n,) are finite.
     """
-    starts = runs_of(batch.qid)
-    keep = can_be_kept(starts, scores, best.top_k)
-    if keep is not None and np.count_nonzero(keep) * FEW < len(keep):  # whole lists: little more can be dropped
-        run = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
-        return keep, counts_of_dropped(batch.qid.take(as_array(starts[:-1])), run, batch.grade, keep)
-    ids = batch.qid.dictionary_encode()
-    keep = np.ones(len(batch), dtype=np.bool_) if keep is None else keep
+    ids, keep = batch.qid.dictionary_encode(), np.ones(len(batch), dtype=np.bool_)
     best.strike_out(ids, scores, keep)
     if keep.all():
         return None, None

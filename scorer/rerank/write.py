@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, Literal, cast
 
 import numpy as np
 import pyarrow as pa
@@ -46,32 +46,21 @@ ROW_GROUP_BYTES = 8 << 20  # of ids: a row group ends with the row that reaches 
 
 @dataclass(frozen=True, slots=True)
 class RankedFiles:
-    """The files of a ranked list, and their folder; ``grades`` is None if no grade is known, or ``lacks_counts``."""
+    """The files of a ranked list, and their folder; ``grades``, the side table, is None if no grade is known, or ``lacks_counts``."""
 
     folder: Path
     ranked: tuple[RankedPart, ...]
-    grades: RankedPart | None
+    grades: str | None
     lacks_counts: bool = False
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the files of rows, in their order."""
-        return tuple(file.name for file in self.ranked) + (() if self.grades is None else (self.grades.name,))
+        """Names of the files of rows, in their order, and of the side table."""
+        return tuple(file.name for file in self.ranked) + (() if self.grades is None else (self.grades,))
 
-    @property
-    def rows(self) -> int:
-        """Number of rows written."""
-        return sum(file.rows for file in self.ranked)
-
-    @property
-    def queries(self) -> int:
-        """Number of queries."""
-        return sum(file.queries for file in self.ranked)
-
-    @property
-    def repeated(self) -> int:
-        """Number of rows with a document that is above them in their query."""
-        return sum(file.repeated for file in self.ranked)
+    def total(self, what: Literal["rows", "queries", "repeated"]) -> int:
+        """Add up a number of all files."""
+        return sum(getattr(file, what) for file in self.ranked)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +116,8 @@ def write_lists(
         begin = (done[-1].part, done[-1].row) if done else (0, 0)
         with closing(rows_of.ranked(top_k, *begin)) as ranked, closing(ahead(ranked)) as batches:
             for batch in batches:
+                if checked_suffix(target) == ".run":
+                    _refuse_repeated(batch)
                 writer.write(batch)
                 graded = graded or batch.rows["grade"].null_count < batch.rows.num_rows
         files = tuple(writer.close())
@@ -141,12 +132,12 @@ def write_lists(
         side = write_grade_counts(folder / grades_path(target).name, rows_of.grade_counts(), metadata | belongs)
     written = RankedFiles(folder, files, side, lacks_counts=top_k is not None and graded and not counted)
     if not single:
-        grades = None if side is None else {"name": side.name, "sha256": file_digest(folder / side.name)}
+        grades = None if side is None else {"name": side, "sha256": file_digest(folder / side)}
         manifest = as_json(facts) | {
             "grades": grades,
-            "queries": written.queries,
+            "queries": written.total("queries"),
             "rows": rows,
-            "rows_written": written.rows,
+            "rows_written": written.total("rows"),
             "shards": [
                 {"name": file.name, "rows": file.rows, "queries": file.queries, "sha256": sha256[file.name]}
                 for file in files
@@ -174,29 +165,31 @@ def publish_file(lists: RankedFiles, target: Path) -> None:
         fsync_folder(target.parent)
 
 
-def write_grade_counts(path: Path, counts: Iterable[pa.Table], metadata: Mapping[str, str]) -> RankedPart | None:
-    """Write the side table of grade counts; None, and no file, if no grade is known."""
+def write_grade_counts(path: Path, counts: Iterable[pa.Table], metadata: Mapping[str, str]) -> str | None:
+    """Write the side table of grade counts, and return its name; None, and no file, if no grade is known."""
     file: _ParquetFile | None = None
     try:
         for table in counts:
             file = file or _ParquetFile(path, GRADE_COUNTS, metadata)
-            file.write(table, 0)
-        return None if file is None else file.close()
-    except BaseException:
+            file.write(table)
         if file is not None:
-            file.abandon()
+            file.close()
+    except BaseException:
+        with suppress(OSError):
+            if file is not None:
+                file.abandon()
         raise
+    return None if file is None else path.name
 
 
 class _ParquetFile:
     """One Parquet file with row groups of exactly ``ROW_GROUP_ROWS`` rows, except the last one and those with long ids."""
 
     def __init__(self, path: Path, schema: pa.Schema, metadata: Mapping[str, str]) -> None:
-        schema = schema.with_metadata(dict(metadata)) if metadata else schema
-        self.path, self.rows, self.queries, self.repeated = path, 0, 0, 0
+        self._schema = schema.with_metadata(dict(metadata)) if metadata else schema
         self._writer = pq.ParquetWriter(
             path,
-            schema,
+            self._schema,
             version="2.6",
             compression="zstd",
             compression_level=3,
@@ -206,30 +199,24 @@ class _ParquetFile:
             write_batch_size=1024,
             write_statistics=True,
         )
-        self._schema = schema
-        self._held: list[pa.Table] = []
-        self._n_held = self._bytes_held = 0
+        self._held = [self._schema.empty_table()]
+        self._n_held = self._bytes_held = self._n_groups = 0
         self._texts = [field.name for field in schema if pa.types.is_string(field.type)]
 
-    def write(self, table: pa.Table, queries: int, repeated: int = 0) -> None:
-        self.repeated += repeated
+    def write(self, table: pa.Table) -> None:
         self._held.append(table)
         self._n_held += table.num_rows
         self._bytes_held += table.nbytes
-        self.rows += table.num_rows
-        self.queries += queries
         while end := self._end_of_group():
             self._write_group(end)
 
-    def close(self) -> RankedPart:
-        if self._n_held or self.rows == 0:
+    def close(self) -> None:
+        if self._n_held or self._n_groups == 0:
             self._write_group(self._n_held)
         self._writer.close()
-        return RankedPart(self.path.name, self.rows, self.queries, self.repeated)
 
     def abandon(self) -> None:
-        with suppress(OSError):  # most likely the disk is full
-            self._writer.close()
+        self._writer.close()
 
     def _end_of_group(self) -> int:
         """Return how many of the buffered rows make a whole row group; 0 if they do not yet."""
@@ -244,101 +231,90 @@ class _ParquetFile:
         return ROW_GROUP_ROWS if self._n_held >= ROW_GROUP_ROWS else 0
 
     def _write_group(self, rows: int) -> None:
-        held = pa.concat_tables(self._held) if self._held else self._schema.empty_table()
+        held = pa.concat_tables(self._held)
         # One chunk: pages are cut per chunk, and must not depend on the batches in which rows arrive.
         group = held.slice(0, rows).combine_chunks().replace_schema_metadata(self._schema.metadata)
         self._writer.write_table(group, row_group_size=ROW_GROUP_ROWS)
         rest = held.slice(rows)
-        self._held, self._n_held, self._bytes_held = ([rest] if rest.num_rows else []), rest.num_rows, rest.nbytes
+        self._held, self._n_held, self._bytes_held = [rest], rest.num_rows, rest.nbytes
+        self._n_groups += 1
+
+
+class _LinesFile:
+    """One text file; ``lines_of`` turns rows into lines without their line ends."""
+
+    def __init__(self, path: Path, header: str, lines_of: Callable[[pa.Table], pa.ChunkedArray[Any]]) -> None:
+        self._lines_of = lines_of
+        self._file: BinaryIO = path.open("xb")
+        self._file.write(header.encode())
+
+    def write(self, table: pa.Table) -> None:
+        self._file.write("".join(f"{line}\n" for line in self._lines_of(table).to_pylist()).encode())
+
+    def close(self) -> None:
+        self._file.close()
+
+    def abandon(self) -> None:
+        self._file.close()
 
 
 Finished = Callable[[RankedPart, int, int], None]
 """Called with each written shard but the last, and the part and row of the sorted rows at which the next one begins."""
 
 
-class ParquetWriter:
-    """Write Parquet files ``name.format(number)``: one, or shards of whole queries of about ``shard_rows`` rows, after ``done``."""
+class ListWriter:
+    """Write ranked rows to the files ``open_file(number)``: one, or shards of whole queries of about ``shard_rows`` rows, after ``done``."""
 
     def __init__(
         self,
-        folder: Path,
-        name: str,
-        metadata: Mapping[str, str],
+        open_file: Callable[[int], tuple[str, _ParquetFile | _LinesFile]],
         *,
         shard_rows: int | None = None,
         done: Iterable[RankedPart] = (),
         finished: Finished = lambda *_: None,
-        kept: pa.Schema = NOTHING_KEPT,
     ) -> None:
-        self._schema = ranked_schema(kept)
-        self._folder, self._name, self._metadata = folder, name, metadata
-        self._shard_rows, self._finished = shard_rows, finished
+        self._open_file, self._shard_rows, self._finished = open_file, shard_rows, finished
         self._done = list(done)
-        self._open = self._next()
+        self._begin()
+
+    def _begin(self) -> None:
+        name, self._file = self._open_file(len(self._done))
+        self._part = RankedPart(name, 0, 0)
 
     def write(self, batch: RankedBatch) -> None:
         """Add the next rows; a query stays in one shard."""
-        rows, first, again, begin = batch.rows, batch.first_of_query, batch.repeated, 0
-        starts = np.flatnonzero(first)
+        starts, begin = np.flatnonzero(batch.first_of_query), 0
         while self._shard_rows is not None:
-            short_by = self._shard_rows - self._open.rows
-            ends = starts[(starts >= begin) & (starts >= begin + short_by)]
+            ends = starts[starts >= begin + max(0, self._shard_rows - self._part.rows)]
             if len(ends) == 0:
                 break
             end = int(ends[0])
-            self._open.write(rows.slice(begin, end - begin), int(first[begin:end].sum()), int(again[begin:end].sum()))
-            self._done.append(self._open.close())
+            self._add(batch, begin, end)
+            self._end()
             self._finished(self._done[-1], batch.part, batch.row + end)
-            self._open, begin = self._next(), end
-        self._open.write(rows.slice(begin), int(first[begin:].sum()), int(again[begin:].sum()))
+            self._begin()
+            begin = end
+        self._add(batch, begin, len(batch.rows))
+
+    def _add(self, batch: RankedBatch, begin: int, end: int) -> None:
+        self._file.write(batch.rows.slice(begin, end - begin))
+        queries, repeated = (int(rows[begin:end].sum()) for rows in (batch.first_of_query, batch.repeated))
+        part = self._part
+        self._part = RankedPart(part.name, part.rows + end - begin, part.queries + queries, part.repeated + repeated)
+
+    def _end(self) -> None:
+        self._file.close()
+        self._done.append(self._part)
 
     def close(self) -> list[RankedPart]:
         """Finish the last file, and return all files in order."""
-        return [*self._done, self._open.close()]
+        self._end()
+        return self._done
 
     def abandon(self) -> None:
         """Close the open file, finished or not; the caller removes the folder."""
-        self._open.abandon()
-
-    def _next(self) -> _ParquetFile:
-        return _ParquetFile(self._folder / self._name.format(len(self._done)), self._schema, self._metadata)
-
-
-class LinesWriter:
-    """One text file; ``lines_of`` turns rows into lines without their line ends; with ``once`` no document may be repeated."""
-
-    def __init__(
-        self, path: Path, header: str, lines_of: Callable[[pa.Table], pa.ChunkedArray[Any]], *, once: bool = False
-    ) -> None:
-        self._path, self._lines_of, self._once = path, lines_of, once
-        self._rows = self._queries = self._repeated = 0
-        self._file: BinaryIO = path.open("xb")
-        self._file.write(header.encode())
-
-    def write(self, batch: RankedBatch) -> None:
-        """Add the next rows."""
-        if self._once and batch.repeated.any():
-            row = int(np.argmax(batch.repeated))
-            qid, doc_id = (batch.rows[name][row].as_py() for name in ("qid", "doc_id"))
-            raise CandidatesRejected(
-                f"document {doc_id!r} of query {qid!r} is a candidate twice, which a TREC run cannot hold; leave one out, or write a"
-                " .parquet file or a folder instead"
-            )
-        self._repeated += int(batch.repeated.sum())
-        lines = self._lines_of(batch.rows).to_pylist()
-        self._file.write("".join(f"{line}\n" for line in lines).encode())
-        self._rows += len(lines)
-        self._queries += int(batch.first_of_query.sum())
-
-    def close(self) -> list[RankedPart]:
-        """Finish the file."""
-        self._file.close()
-        return [RankedPart(self._path.name, self._rows, self._queries, self._repeated)]
-
-    def abandon(self) -> None:
-        """Close the file."""
-        with suppress(OSError):
-            self._file.close()
+        with suppress(OSError):  # most likely the disk is full
+            self._file.abandon()
 
 
 def open_writer(
@@ -348,7 +324,7 @@ def open_writer(
     done: Iterable[RankedPart] = (),
     finished: Finished = lambda *_: None,
     kept: pa.Schema = NOTHING_KEPT,
-) -> ParquetWriter | LinesWriter:
+) -> ListWriter:
     """Open the writer for the suffix of ``path``, with its files in ``folder``; no suffix means shards.
 
     Shards continue after ``done``; ``finished`` is called with each complete one.
@@ -358,18 +334,29 @@ def open_writer(
     InputError
         The suffix is none of ``SUFFIXES``.
     """
-    suffix = checked_suffix(path)
-    if not suffix:
-        return ParquetWriter(
-            folder, "part-{:05d}.parquet", metadata, shard_rows=SHARD_ROWS, done=done, finished=finished, kept=kept
+    suffix, schema = checked_suffix(path), ranked_schema(kept)
+
+    def open_file(number: int) -> tuple[str, _ParquetFile | _LinesFile]:
+        name = path.name if suffix else f"part-{number:05d}.parquet"
+        if suffix in {"", ".parquet"}:
+            return name, _ParquetFile(folder / name, schema, metadata)
+        lines_of = {".run": _run_lines, ".tsv": _tsv_lines, ".csv": _csv_lines}[suffix]
+        names = pa.table({name: [name] for name in schema.names})
+        header = "" if suffix == ".run" else f"{lines_of(names)[0].as_py()}\n"
+        return name, _LinesFile(folder / name, header, lines_of)
+
+    return ListWriter(open_file, shard_rows=None if suffix else SHARD_ROWS, done=done, finished=finished)
+
+
+def _refuse_repeated(batch: RankedBatch) -> None:
+    """Raise CandidatesRejected if a document is above itself in its query."""
+    if batch.repeated.any():
+        row = int(np.argmax(batch.repeated))
+        qid, doc_id = (batch.rows[name][row].as_py() for name in ("qid", "doc_id"))
+        raise CandidatesRejected(
+            f"document {doc_id!r} of query {qid!r} is a candidate twice, which a TREC run cannot hold; leave one out, or write a"
+            " .parquet file or a folder instead"
         )
-    if suffix == ".parquet":
-        return ParquetWriter(folder, path.name.replace("{", "{{").replace("}", "}}"), metadata, kept=kept)
-    if suffix == ".run":
-        return LinesWriter(folder / path.name, "", _run_lines, once=True)
-    lines_of = _tsv_lines if suffix == ".tsv" else _csv_lines
-    names = pa.table({name: [name] for name in ranked_schema(kept).names})
-    return LinesWriter(folder / path.name, lines_of(names)[0].as_py() + "\n", lines_of)
 
 
 def _run_lines(rows: pa.Table) -> pa.ChunkedArray[Any]:

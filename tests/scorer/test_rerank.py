@@ -91,6 +91,7 @@ def test_the_same_bytes_for_any_memory_threads_and_blocks(tmp_path, forest, monk
 
 def test_shards_hold_whole_queries_and_their_bytes_do_not_show_the_batches(tmp_path, monkeypatch):
     monkeypatch.setattr(ranked_writer, "ROW_GROUP_ROWS", 16)
+    monkeypatch.setattr(ranked_writer, "SHARD_ROWS", 100)
     rng = np.random.default_rng(4)
     sizes = rng.integers(1, 30, size=40)
     qids = np.repeat([f"q{i:02d}" for i in range(40)], sizes)
@@ -103,7 +104,7 @@ def test_shards_hold_whole_queries_and_their_bytes_do_not_show_the_batches(tmp_p
     for step in (1, 7, 50, n):
         folder = tmp_path / str(step)
         folder.mkdir()
-        writer = ranked_writer.ParquetWriter(folder, "part-{:05d}.parquet", {"rankmill": "{}"}, shard_rows=100)
+        writer = ranked_writer.open_writer(folder, folder, {"rankmill": "{}"})
         for i in range(0, n, step):
             writer.write(
                 sorting.RankedBatch(table.slice(i, step), first[i : i + step], np.zeros(len(first[i : i + step]), bool))
@@ -429,7 +430,7 @@ def test_row_groups_of_long_ids_are_short_and_do_not_show_the_batches(tmp_path, 
     rows = pa.table([pa.array(c, f.type) for c, f in zip(columns, RANKED, strict=True)], schema=RANKED)
     files = []
     for size in (1, 7, 100, n):
-        writer = ranked_writer.ParquetWriter(tmp_path, f"{size}.parquet", {})
+        writer = ranked_writer.open_writer(tmp_path / f"{size}.parquet", tmp_path, {})
         for first in range(0, n, size):
             part = rows.slice(first, size)
             once = np.zeros(len(part), bool)

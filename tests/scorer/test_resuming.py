@@ -65,7 +65,7 @@ def killed_at(monkeypatch, number):
         (sorting.ScoreSpill, "checkpoint"),
         (rerank_run, "partition"),
         (Journal, "write"),
-        (ranked_writer.ParquetWriter, "write"),
+        (ranked_writer.ListWriter, "write"),
         (ranked_writer, "fsync_file"),
         (ranked_writer, "write_grade_counts"),
         (rerank_run, "replace_folder"),
