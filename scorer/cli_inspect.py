@@ -280,7 +280,7 @@ def shap(
     Example: rankmill inspect shap web@latest --on web.dataset --split test -o contributions.parquet
     """
     from rankmill.foundation.errors import InputError
-    from rankmill.scorer.inspect.contributions import checked_name, explain_documents, explain_pairs
+    from rankmill.scorer.inspect.contributions import checked_name, explain_documents
     from rankmill.scorer.inspect.reports import pairs_report, shap_report
     from rankmill.scorer.inspect.shap import Explainer
 
@@ -293,11 +293,12 @@ def shap(
     inspected = _Inspected(model, registry, selection)
     explainer = Explainer(inspected.paths("shap"))
     documents = inspected.read(on, selection)
+    result = explain_documents(
+        explainer, documents, pairs=interactions, centred=not raw, out=out, n_threads=selection.threads
+    )
     if interactions:
-        divided = explain_pairs(explainer, documents, by_query=not raw, n_threads=selection.threads)
-        _print(pairs_report(divided, inspected.identity, top=top), documents, as_json=as_json)
+        _print(pairs_report(result, inspected.identity, top=top), documents, as_json=as_json)
         return
-    result = explain_documents(explainer, documents, centred=not raw, out=out, n_threads=selection.threads)
     report = shap_report(result, inspected.identity, top=top, out=None if out is None else str(out))
     _print(report, documents, as_json=as_json)
 

@@ -10,23 +10,19 @@ from __future__ import annotations
 import math
 import mmap
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cached_property
-from itertools import count
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
 
+from rankmill.foundation.threads import for_each
 from rankmill.scorer import _kernels, _tree_kernels
 from rankmill.scorer.forest.forest import Forest, checked_rounds
 from rankmill.scorer.forest.layout import TreeLayout, choose_layout, search_of
 from rankmill.scorer.forest.links import class_values
 from rankmill.scorer.models.model import Predictor
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 TILE = 512  # documents whose codes stay in the second-level cache while all trees are evaluated; a multiple of 64
 MAPPED = 16 << 20  # codes of at least this many bytes get their own mapping: an allocator may keep freed memory
@@ -142,31 +138,9 @@ class ForestPredictor(Predictor):
         self, table: npt.NDArray[Any], columns: npt.NDArray[np.int64], absent: np.float32, n_threads: int, use: _Use
     ) -> None:
         """Call ``use`` with the codes of every tile of rows, shared among ``n_threads``."""
-        turns = count(0, ROWS_OF_A_TURN)  # shared by all threads: next() is atomic
-        threads = max(1, min(n_threads, -(-len(table) // ROWS_OF_A_TURN)))
-        if threads == 1:
-            self._take_turns(table, columns, absent, turns, use)
-            return
-        # Plain threads: they start in a tenth of a millisecond, where a joblib call takes ten.
-        with ThreadPoolExecutor(threads - 1) as pool:
-            others = [pool.submit(self._take_turns, table, columns, absent, turns, use) for _ in range(threads - 1)]
-            self._take_turns(table, columns, absent, turns, use)
-        for other in others:
-            other.result()
 
-    def _take_turns(
-        self,
-        table: npt.NDArray[Any],
-        columns: npt.NDArray[np.int64],
-        absent: np.float32,
-        turns: Iterator[int],
-        use: _Use,
-    ) -> None:
-        """Find the codes of the rows of each turn, and use them, until no rows are left."""
-        scratch = self._scratch()
-        for turn in turns:
-            if turn >= len(table):
-                return
+        def take(turn: int) -> None:
+            scratch = self._scratch()
             with np.errstate(over="ignore"):  # a float64 beyond float32's range becomes infinite, which has a code
                 values = np.ascontiguousarray(table[turn : turn + ROWS_OF_A_TURN], dtype=np.float32).view()
             values.flags.writeable = False  # as some callers' arrays are: a kernel is compiled for each kind
@@ -174,6 +148,9 @@ class ForestPredictor(Predictor):
                 rows = min(TILE, len(values) - first)
                 _kernels.bin_rows(values, first, rows, columns, absent, *self._search, scratch.codes)
                 use(scratch, turn + first, rows)
+
+        turns = range(0, len(table), ROWS_OF_A_TURN)
+        for_each(turns, take, max(1, min(n_threads, len(turns))))
 
     def _scratch(self) -> _Scratch:
         code = self._layout.code

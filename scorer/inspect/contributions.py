@@ -187,31 +187,16 @@ class Explained:
         return {"n_documents": self.n_documents, "n_queries": self.n_queries, "centred": self.centred}
 
 
-def explain_pairs(
-    explainer: Explainer, documents: Documents, *, by_query: bool = True, n_threads: int = 1
-) -> Explained:
-    """Explain every document by features and pairs of features; ``by_query`` subtracts the mean of its query from each value."""
-    n_outputs, n_slots = explainer.paths.forest.n_outputs, len(explainer.paths.features)
-    sums, greatest = np.zeros((n_outputs, n_slots, n_slots)), np.zeros((n_outputs, n_slots, n_slots))
-    both = np.full((n_slots, n_slots), 2.0) - np.eye(n_slots)
-    codes = explainer.paths.codes(documents.values)
-    for rows, first in _whole_queries(documents, 8 * n_outputs * max(1, n_slots) ** 2):
-        values = explainer.interactions(codes[rows], n_threads=n_threads)
-        query = documents.query[rows] - first if by_query else None
-        sizes = np.abs(less_means(values, explainer.expected, query)[0]) * both
-        sums += sizes.sum(axis=0)
-        np.maximum(greatest, sizes.max(axis=0, initial=0.0), out=greatest)
-    n = len(documents.doc_ids)
-    return Explained(
-        features=explainer.paths.feature_names, centred=by_query, n_documents=n, n_queries=len(documents.qids),
-        mean_size=sums / n, greatest=greatest,
-    )  # fmt: skip
-
-
 def explain_documents(
-    explainer: Explainer, documents: Documents, *, centred: bool = True, out: Path | None = None, n_threads: int = 1
+    explainer: Explainer,
+    documents: Documents,
+    *,
+    pairs: bool = False,
+    centred: bool = True,
+    out: Path | None = None,
+    n_threads: int = 1,
 ) -> Explained:
-    """Explain every document, and write the contributions to ``out`` if it is given.
+    """Explain every document by features, or by features and ``pairs`` of features, and write the contributions to ``out`` if it is given.
 
     The file has a row for each document and output: qid, doc_id, ``shap_output`` (from 0), ``shap_total`` (the output itself),
     ``shap_base`` (the output minus the contributions), and a float64 column for each feature that the model uses.
@@ -234,15 +219,20 @@ def explain_documents(
     InputError
         ``out`` has another suffix, or a feature has the name of one of the file's own columns.
     """
-    names = explainer.paths.feature_names
-    n_outputs = explainer.paths.forest.n_outputs
+    paths, names = explainer.paths, explainer.paths.feature_names
     if out is not None:
         checked_name(out)
-    sums, greatest = np.zeros((n_outputs, len(names))), np.zeros((n_outputs, len(names)))
+    n, n_outputs, n_slots = len(documents.doc_ids), paths.forest.n_outputs, len(names)
+    shape = (n_slots, n_slots) if pairs else (n_slots,)
+    both = np.full(shape, 2.0) - np.eye(n_slots) if pairs else np.ones(shape)
+    sums, greatest = np.zeros((n_outputs, *shape)), np.zeros((n_outputs, *shape))
+    codes, values_of = paths.codes(documents.values), explainer.interactions if pairs else explainer.contributions
 
     def batches() -> Iterator[tuple[slice, npt.NDArray[np.float64], npt.NDArray[np.float64]]]:
-        for rows, values, base in _batches(explainer, documents, by_query=centred, n_threads=n_threads):
-            sizes = np.abs(values)
+        for rows, first in _whole_queries(documents, 8 * n_outputs * max(1, n_slots) ** len(shape)):
+            query = documents.query[rows] - first if centred else None
+            values, base = less_means(values_of(codes[rows], n_threads=n_threads), explainer.expected, query)
+            sizes = np.abs(values) * both
             sums[:] += sizes.sum(axis=0)
             np.maximum(greatest, sizes.max(axis=0, initial=0.0), out=greatest)
             yield rows, values, base
@@ -253,7 +243,6 @@ def explain_documents(
     else:
         schema = _schema(names, out)
         _write(out, schema, (_record_batch(documents, *batch, schema) for batch in batches()))
-    n = len(documents.doc_ids)
     return Explained(
         features=names, centred=centred, n_documents=n, n_queries=len(documents.qids), mean_size=sums / n, greatest=greatest
     )  # fmt: skip
@@ -299,17 +288,6 @@ def checked_name(out: Path) -> None:
     """Raise InputError unless ``out`` names a Parquet file."""
     if out.suffix.lower() != ".parquet" or out.is_dir():
         raise InputError(f"{out}: expected the name of a file that ends in .parquet for the contributions")
-
-
-def _batches(
-    explainer: Explainer, documents: Documents, *, by_query: bool, n_threads: int
-) -> Iterator[tuple[slice, npt.NDArray[np.float64], npt.NDArray[np.float64]]]:
-    """Yield rows, contributions (m, n_outputs, n_slots) and bases (m, n_outputs) of whole queries."""
-    codes = explainer.paths.codes(documents.values)
-    width = 8 * explainer.paths.forest.n_outputs * max(1, len(explainer.paths.features))
-    for rows, first in _whole_queries(documents, width):
-        query = documents.query[rows] - first if by_query else None
-        yield rows, *explainer.explain(codes[rows], query, n_threads=n_threads)
 
 
 def _whole_queries(documents: Documents, width: int) -> Iterator[tuple[slice, int]]:

@@ -17,16 +17,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import product
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from rankmill.foundation.errors import InputError
+from rankmill.foundation.threads import results_in_order
 from rankmill.scorer.forest.forest import Forest
 from rankmill.scorer.forest.links import apply_link
 from rankmill.scorer.inspect import _kernels
-from rankmill.scorer.inspect.paths import Paths, leaf_paths, on_threads
+from rankmill.scorer.inspect.paths import Paths, leaf_paths
 from rankmill.scorer.metrics import Metric
 from rankmill.scorer.metrics.per_query import PreparedQueries
 from rankmill.scorer.nets.net import Net
@@ -205,7 +207,8 @@ def _means_along(trial: _Trial, far: float, seed: int, n_directions: int, n_thre
         change *= far / np.sqrt(math.fsum((change**2).tolist()))
         return trial.mean(parameters + change)
 
-    return np.array(on_threads(along, n_directions, n_threads))
+    found = results_in_order(range(n_directions), along, n_threads, 2 * n_threads)
+    return np.array([mean for _, mean in found])
 
 
 def _leaf_curves(
@@ -215,15 +218,14 @@ def _leaf_curves(
     reached = np.unique(forest.leaves)
     order = np.argsort(_gaussian(moves.seed, n_directions, len(reached)), kind="stable")
     chosen = reached[np.sort(order[: moves.n_curves])].tolist()
-    cells = [(path, move * unit) for path in chosen for move in CURVE]
 
-    def with_leaf(number: int) -> float:
-        path, move = cells[number]
+    def with_leaf(cell: tuple[int, float]) -> float:
+        path, move = cell
         changed = forest.parameters.copy()
-        changed[path] += move
+        changed[path] += move * unit
         return trial.mean(changed)
 
-    means = on_threads(with_leaf, len(cells), n_threads)
+    means = [mean for _, mean in results_in_order(product(chosen, CURVE), with_leaf, n_threads, 2 * n_threads)]
     return tuple(forest.curve(path, means[i * len(CURVE) : (i + 1) * len(CURVE)]) for i, path in enumerate(chosen))
 
 

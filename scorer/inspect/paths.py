@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from rankmill.foundation.errors import InputError
 from rankmill.foundation.options import spelled
+from rankmill.foundation.threads import results_in_order
 from rankmill.pipeline.bins.categories import category_code, code_name
 from rankmill.scorer.forest.forest import COVER, Forest
 from rankmill.scorer.forest.predict import ForestPredictor
@@ -21,7 +21,6 @@ from rankmill.scorer.rerank.memory import check_table
 TILE = _kernels.TILE
 ELEMENT_BYTES = 33  # of an element of a path: see Conditions, and its share
 OTHER = "other"  # stands for the categories that no split knows
-ResultT = TypeVar("ResultT")
 
 Codes = npt.NDArray[np.uint16]
 
@@ -277,12 +276,5 @@ def in_spans(n_rows: int, n_threads: int, work: Callable[[int, int, int], None])
         for tile in range(n_tiles * part // parts, n_tiles * (part + 1) // parts):
             work(part, tile * TILE, min(n_rows, (tile + 1) * TILE))
 
-    on_threads(span, parts, parts)
-
-
-def on_threads(work: Callable[[int], ResultT], n: int, n_threads: int) -> list[ResultT]:
-    """Return ``work(0) .. work(n - 1)``, divided among ``n_threads``."""
-    if n_threads == 1 or n < 2:
-        return [work(i) for i in range(n)]
-    with ThreadPoolExecutor(n_threads) as pool:
-        return list(pool.map(work, range(n)))
+    for _ in results_in_order(range(parts), span, parts, parts):
+        pass

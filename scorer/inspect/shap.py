@@ -110,15 +110,6 @@ class Explainer:
             in_spans(len(codes), n_threads, work)
         return out
 
-    def explain(
-        self, codes: Codes, query: npt.NDArray[np.int64] | None, *, n_threads: int = 1
-    ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-        """Return `contributions` and the base (n, n_outputs): the expected output.
-
-        With ``query`` (n,), the number of each row's query from 0, the mean of each query is moved from the contributions to the base.
-        """
-        return centred(self.contributions(codes, n_threads=n_threads), self.expected, query)
-
 
 def shap_values(
     forest: Forest,
@@ -157,13 +148,7 @@ def shap_values(
     -----
     Takes n * n_outputs * n_features * 8 bytes; for many documents make an `Explainer` and hand it batches.
     """
-    explainer = Explainer(forest, n_rounds=n_rounds)
-    codes = explainer.paths.codes(values)
-    query = _numbered(qid, len(codes))
-    contributions, base = explainer.explain(codes, query, n_threads=n_threads)
-    out = np.zeros((len(codes), forest.n_outputs, forest.n_features), dtype=np.float64)
-    out[:, :, list(explainer.paths.features)] = contributions
-    return ShapValues(values=out, base=base)
+    return _shap(forest, values, qid, n_rounds, n_threads, pairs=False)
 
 
 def shap_interactions(
@@ -187,13 +172,25 @@ def shap_interactions(
     -------
     ShapValues with ``values`` (n, n_outputs, n_features, n_features), which are symmetric; rows sum to those of `shap_values`.
     """
+    return _shap(forest, values, qid, n_rounds, n_threads, pairs=True)
+
+
+def _shap(
+    forest: Forest,
+    values: npt.NDArray[np.float32],
+    qid: npt.ArrayLike | None,
+    n_rounds: int | None,
+    n_threads: int,
+    *,
+    pairs: bool,
+) -> ShapValues:
     explainer = Explainer(forest, n_rounds=n_rounds)
-    codes = explainer.paths.codes(values)
-    query = _numbered(qid, len(codes))
-    found, base = centred(explainer.interactions(codes, n_threads=n_threads), explainer.expected, query)
-    out = np.zeros((len(codes), forest.n_outputs, forest.n_features, forest.n_features), dtype=np.float64)
+    codes, n = explainer.paths.codes(values), forest.n_features
+    values_of = explainer.interactions if pairs else explainer.contributions
+    found, base = centred(values_of(codes, n_threads=n_threads), explainer.expected, _numbered(qid, len(codes)))
+    out = np.zeros((len(codes), forest.n_outputs, *((n, n) if pairs else (n,))), dtype=np.float64)
     used = np.array(explainer.paths.features, dtype=np.int64)
-    out[:, :, used[:, np.newaxis], used] = found
+    out[(..., used[:, np.newaxis], used) if pairs else (..., used)] = found
     return ShapValues(values=out, base=base)
 
 

@@ -9,11 +9,10 @@ A score has the same bits for any batch, row order, number of threads and CPU: s
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import count, pairwise
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,6 +21,7 @@ import numpy.typing as npt
 from rankmill.foundation.errors import ModelFormatError
 from rankmill.foundation.kernels.dense import PANEL, dense, in_panels
 from rankmill.foundation.records import JSON, canonical_json
+from rankmill.foundation.threads import for_each
 from rankmill.scorer.models import model_file
 from rankmill.scorer.models.model import Model, check_bound
 from rankmill.scorer.models.model_file import shortened
@@ -196,8 +196,8 @@ class Net(Model):
             )
         out = np.empty(len(values), dtype=np.float64)
 
-        def score(block: _Scratch, first: int) -> None:
-            last = min(first + self._rows_of_a_turn, len(values))
+        def score(first: int) -> None:
+            block, last = _Scratch.of(self), min(first + self._rows_of_a_turn, len(values))
             rows = _as_rows(values[first:last])
             self.inputs.write_numbers(rows, 0, last - first, block.outputs[0])
             if len(self.inputs.categorical):
@@ -217,8 +217,8 @@ class Net(Model):
         """
         out = np.empty(len(numbers), dtype=np.float64)
 
-        def score(block: _Scratch, first: int) -> None:
-            last = min(first + self._rows_of_a_turn, len(numbers))
+        def score(first: int) -> None:
+            block, last = _Scratch.of(self), min(first + self._rows_of_a_turn, len(numbers))
             block.outputs[0][: last - first, : self.inputs.n_base] = numbers[first:last]
             block.categories[: last - first] = categories[first:last]
             self._score(block, last - first, out, first)
@@ -226,23 +226,9 @@ class Net(Model):
         self._in_turns(len(numbers), n_threads, score)
         return out
 
-    def _in_turns(self, n_rows: int, n_threads: int, score: Any) -> None:
-        turns = count(0, self._rows_of_a_turn)  # shared by all threads: next() is atomic
-
-        def work() -> None:
-            block = _Scratch.of(self)
-            while (first := next(turns)) < n_rows:
-                score(block, first)
-
-        threads = max(1, min(n_threads, -(-n_rows // self._rows_of_a_turn)))
-        if threads == 1:
-            work()
-            return
-        with ThreadPoolExecutor(threads - 1) as pool:
-            others = [pool.submit(work) for _ in range(threads - 1)]
-            work()
-            for other in others:
-                other.result()
+    def _in_turns(self, n_rows: int, n_threads: int, score: Callable[[int], None]) -> None:
+        turns = range(0, n_rows, self._rows_of_a_turn)
+        for_each(turns, score, max(1, min(n_threads, len(turns))))
 
     def _score(self, block: _Scratch, n: int, out: npt.NDArray[np.float64], first: int) -> None:
         """Score the ``n`` rows whose numbers and categories are in ``block`` into ``out[first:]``."""
@@ -329,7 +315,7 @@ class Net(Model):
 
 
 class _Scratch(NamedTuple):
-    """Scratch buffers of a thread for one block of rows."""
+    """Scratch buffers for one block of rows."""
 
     categories: npt.NDArray[np.int32]  # (rows of a turn, n_categorical)
     outputs: list[npt.NDArray[np.float32]]  # inputs, and outputs of each layer, (rows of a turn, columns)
