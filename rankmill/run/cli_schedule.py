@@ -6,16 +6,11 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from rankmill.foundation.command_line import WITHOUT_NUMBER, AsJson
-
-if TYPE_CHECKING:
-    from datetime import timedelta
-
-    from rankmill.run.cron import Ticks
 
 app = typer.Typer()
 
@@ -70,23 +65,32 @@ def schedule(
     Example: rankmill schedule rankmill.toml --cron "0 2 * * *" --timezone Europe/Berlin --run-at-start
     Show start times: rankmill schedule rankmill.toml --cron "0 2 * * *" --list 5 (also as --json)
     """
-    from datetime import timedelta
+    from datetime import UTC, datetime, timedelta
+    from itertools import islice
 
-    from rankmill.run.cron import RunCommand, Ticks, keyed_delay
+    from rankmill.run.scheduler import Machine, Scheduler, Ticks, check_config, keyed_delay, run_command
 
     ticks = Ticks(cron, timezone)
-    command = RunCommand.parse(context)
-    delay = timedelta(seconds=keyed_delay(jitter, os.path.realpath(command.config)))
+    config, command = run_command(context)
+    delay = keyed_delay(jitter, os.path.realpath(config))
     if show is not None:
-        command.check_file()
-        typer.echo(_next_times(ticks, show, delay, as_json=as_json))
+        times = [
+            {"at": (tick + delay).astimezone(ticks.zone).isoformat(), "date": ticks.date(tick).isoformat()}
+            for tick in islice(ticks.after(datetime.now(UTC)), show)
+        ]
+        if as_json:
+            typer.echo(json.dumps({"cron": ticks.line, "timezone": ticks.zone.key, "times": times}))
+        else:
+            typer.echo("\n".join(f"{time['at'].replace('T', ' ')}  run of {time['date']}" for time in times))
         return
-    from rankmill.run.scheduler import Machine, Scheduler
 
-    command.check()
+    def say(line: str) -> None:
+        typer.echo(f"schedule: {line}", err=True)
+
+    check_config(config)
     machine = Machine()
-    _say(f"{command.config}: {ticks}")
-    scheduler = Scheduler(ticks, command.for_date, machine, _say, delay=delay, grace=timedelta(seconds=grace))
+    say(f"{config}: {ticks}")
+    scheduler = Scheduler(ticks, command, machine, say, delay=delay, grace=timedelta(seconds=grace))
     sys.exit(scheduler.keep(at_start=run_at_start))
 
 
@@ -114,20 +118,3 @@ def health(
     if as_json or found.healthy:
         typer.echo(found.render(json=as_json))
     found.require()
-
-
-def _next_times(ticks: Ticks, n: int, delay: timedelta, *, as_json: bool) -> str:
-    from datetime import UTC, datetime
-    from itertools import islice
-
-    times = [
-        {"at": (tick + delay).astimezone(ticks.zone).isoformat(), "date": ticks.date(tick).isoformat()}
-        for tick in islice(ticks.after(datetime.now(UTC)), n)
-    ]
-    if as_json:
-        return json.dumps({"cron": ticks.line, "timezone": ticks.zone.key, "times": times})
-    return "\n".join(f"{time['at'].replace('T', ' ')}  run of {time['date']}" for time in times)
-
-
-def _say(line: str) -> None:
-    typer.echo(f"schedule: {line}", err=True)

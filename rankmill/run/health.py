@@ -6,9 +6,9 @@ A run succeeds with exit code 0, even if there was nothing to do, with 11 (the g
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from json import dumps
 from pathlib import Path
 
 from rankmill.foundation.errors import InputError, Unhealthy
@@ -19,19 +19,6 @@ from rankmill.run.last_run import LastRun
 from rankmill.run.run_lock import holder_of, left_behind
 
 WORKED = {0: "done", 11: "gate not passed", 12: "drift"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HealthFacts:
-    """The output of ``rankmill health --json``."""
-
-    healthy: bool
-    age_seconds: float | None
-    max_age_seconds: float
-    last_that_worked: LastRun | None
-    last_run: LastRun | None
-    under_way: str | None
-    died: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,30 +64,29 @@ class Health:
 
     def render(self, *, json: bool = False) -> str:
         """Return the result on one line, or as one JSON object."""
-        return self._json() if json else self._line()
+        if not json:
+            return self._line()
+        facts = {
+            "healthy": self.healthy,
+            "age_seconds": None if self.age is None else self.age.total_seconds(),
+            "max_age_seconds": self.max_age.total_seconds(),
+            "last_that_worked": self.worked,
+            "last_run": self.last,
+            "under_way": self.under_way,
+            "died": None if self.under_way else self.died,
+        }
+        return dumps(as_json(facts), sort_keys=True)
 
     def require(self) -> None:
         """Raise Unhealthy, with the details on one line, if it is not healthy."""
         if not self.healthy:
             raise Unhealthy(self._line())
 
-    def _json(self) -> str:
-        facts = HealthFacts(
-            healthy=self.healthy,
-            age_seconds=None if self.age is None else self.age.total_seconds(),
-            max_age_seconds=self.max_age.total_seconds(),
-            last_that_worked=self.worked,
-            last_run=self.last,
-            under_way=self.under_way,
-            died=None if self.under_way else self.died,
-        )
-        return json.dumps(as_json(facts), sort_keys=True)
-
     def _line(self) -> str:
         if self.worked is None and self.last is None:
-            return f"{self.work}: " + (
-                f"the first run is in progress: {self.under_way}" if self.healthy else self._no_run()
-            )
+            if self.healthy:
+                return f"{self.work}: the first run is in progress: {self.under_way}"
+            return f"{self.work}: {'; '.join(['no run has ended here yet', *self._now()])}"
         parts = []
         if self.worked is None or self.age is None:
             parts.append("no run has succeeded yet")
@@ -117,9 +103,6 @@ class Health:
                 parts.append(f"the last run ended with exit code {self.last.exit_code} at {self.last.ended}{error}")
             parts += self._now()
         return f"{self.work}: " + "; ".join(parts)
-
-    def _no_run(self) -> str:
-        return "; ".join(["no run has ended here yet", *self._now()])
 
     def _now(self) -> list[str]:
         if self.under_way:

@@ -1,6 +1,6 @@
-"""The loop of ``rankmill schedule``: start runs at their times, never two at once, until a signal ends it.
+"""Start runs at the times of a cron expression, never two at once, until a signal ends it: the work of ``rankmill schedule``.
 
-Time, waiting and processes go through a `Machine`, which tests replace by one with a clock of their own.
+All datetimes are aware and in UTC.  Clock, signals and processes are those of a `Machine`, which tests replace by one of their own.
 """
 
 from __future__ import annotations
@@ -9,25 +9,133 @@ import contextlib
 import os
 import select
 import signal
+import socket
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
+from hashlib import sha256
+from typing import TYPE_CHECKING, NamedTuple
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from cronsim import CronSim, CronSimError
+
+from rankmill.foundation.errors import ConfigError, InputError
 from rankmill.foundation.exit_codes import MEANINGS
 from rankmill.foundation.units import spell
-from rankmill.run.cron import Ticks
+
+if TYPE_CHECKING:
+    import typer
 
 LOOK = timedelta(minutes=1)
 """Maximum wait between reads of the clock, which may be set, or stop while the machine sleeps."""
+ASK_TO_END = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_CHECK = """
+import sys
+sys.path[:] = sys.argv[2:]
+from pathlib import Path
+from rankmill.config_file import read_config
+from rankmill.foundation.errors import ConfigError, InputError
+try:
+    read_config(Path(sys.argv[1]))
+except (ConfigError, InputError) as error:
+    sys.exit(str(error))
+"""
 
 
-@dataclass(slots=True)
-class _Run:
+class Ticks:
+    """The times of a cron expression with five fields in a time zone; InputError if one of the two is invalid.
+
+    The library defines the meaning, as in Debian's cron, also when clocks change: an expression with a fixed hour runs once a day,
+    even if the clocks skip or repeat that hour; one whose minutes or hours begin with ``*`` follows elapsed time.
+    """
+
+    def __init__(self, line: str, timezone: str = "UTC") -> None:
+        try:
+            self.zone = ZoneInfo(timezone)
+        except (ZoneInfoNotFoundError, ValueError, OSError):
+            expected = "expected a name such as UTC or Europe/Berlin"
+            raise InputError(f"--timezone: unknown {timezone!r}; {expected}") from None
+        self.line = line
+        expected = "expected five fields: minute, hour, day of the month, month, day of the week, such as '0 2 * * *'"
+        if (count := len(line.split())) != 5:
+            raise InputError(f"--cron {line!r}: {expected}; found {count}")
+        try:
+            first = next(self.after(datetime(2000, 1, 1, tzinfo=UTC)), None)
+        except CronSimError as error:
+            raise InputError(f"--cron {line!r}: {expected}; found a {str(error).lower()}") from None
+        if first is None:
+            raise InputError(f"--cron {line!r}: there is no such day; {expected}")
+
+    def __str__(self) -> str:
+        return f"{CronSim(self.line, datetime(2000, 1, 1)).explain()} ({self.zone.key})"
+
+    def after(self, moment: datetime) -> Iterator[datetime]:
+        """Yield the times after ``moment``, ascending."""
+        last = moment
+        # The library computes the next wall clock time: if the clocks repeat an hour it may be in the past, and if they
+        # skip one, two times may be equal.
+        for local in CronSim(self.line, moment.astimezone(self.zone)):
+            tick = local.astimezone(UTC)
+            if tick > last:
+                yield tick
+                last = tick
+
+    def latest(self, moment: datetime) -> datetime:
+        """Return the latest time up to and including ``moment``."""
+        past = CronSim(self.line, (moment + timedelta(seconds=1)).astimezone(self.zone), reverse=True)
+        return next(tick for tick in (local.astimezone(UTC) for local in past) if tick <= moment)
+
+    def date(self, tick: datetime) -> date:
+        """Return the day of ``tick`` in the time zone: the logical date of its run."""
+        return tick.astimezone(self.zone).date()
+
+    def spell(self, tick: datetime) -> str:
+        """Format ``tick`` in local time of the time zone."""
+        return tick.astimezone(self.zone).isoformat(sep=" ", timespec="minutes")
+
+
+def run_command(context: typer.Context) -> tuple[str, Callable[[date], Sequence[str]]]:
+    """Return the configuration in the arguments that are meant for ``run``, and a function from a date to all of ``rankmill``'s.
+
+    Raises
+    ------
+    click.UsageError
+        ``rankmill run`` has no such option or value.
+    InputError
+        The option is not allowed in a schedule, or there is no such configuration.
+    """
+    root = context.find_root()
+    command = root.command.commands["run"]  # type: ignore[attr-defined]  # the root is a group
+    parsed = command.make_context("run", list(context.args), parent=root).params
+    for name in ("date", "plan"):
+        if parsed.get(name):
+            raise InputError(f"--{name} cannot be used with schedule: each run has the date of its scheduled time")
+    config = os.fspath(parsed["config"])
+    if not os.path.isfile(config):  # noqa: PTH113  pathlib is no part of a small process
+        raise InputError(f"{config}: no such file; name the configuration of the runs")
+    return config, lambda day: ["run", *context.args, "--date", day.isoformat()]
+
+
+def check_config(config: str) -> None:
+    """Raise ConfigError for a mistake that only the first run would report; a process checks it, so that this one stays small."""
+    command = [sys.executable, "-c", _CHECK, config, *sys.path]
+    process = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False)  # noqa: S603  our own interpreter
+    if process.returncode:
+        raise ConfigError(process.stderr.strip())
+
+
+def keyed_delay(most: int, key: str) -> timedelta:
+    """Return a delay of 0 to ``most`` seconds that depends only on ``key`` and the host."""
+    digest = sha256(f"{socket.gethostname()}\0{key}".encode("utf-8", "surrogateescape")).digest()
+    return timedelta(seconds=int.from_bytes(digest[:8], "big") % (most + 1))
+
+
+class _Run(NamedTuple):
     tick: datetime
     date: date
-    begun: float
+    began: float
 
 
 class Scheduler:
@@ -62,8 +170,7 @@ class Scheduler:
         self._ticks, self._command, self._machine, self._log = ticks, command, machine, log
         self._delay, self._grace = delay, grace
         self._run: _Run | None = None
-        self._seen = machine.now()
-        self._later, self._due = self._plan_next()
+        self._plan(machine.now())
 
     def keep(self, *, at_start: bool = False) -> int:
         """Run until a signal arrives; return the exit code, 128 plus its number.
@@ -76,98 +183,80 @@ class Scheduler:
         while not self._machine.signals():
             self._poll()
             self._machine.wait(min(self._due + self._delay - self._seen, LOOK).total_seconds())
-        return 128 + self._shut_down()
+        signum = self._machine.signals()[0]
+        self._check_ended()
+        if self._run is None:
+            self._log(f"{signal.Signals(signum).name}: no run is in progress; exiting")
+        else:
+            self._log(f"{signal.Signals(signum).name}: the run of {self._run.date} has {spell(self._grace)} to end")
+            self._machine.send(signum)
+            self._wait_for_end(self._grace.total_seconds(), signals=1)
+        if self._run is not None:
+            self._log("the run did not end in time: killed")
+            self._machine.kill()
+            self._check_ended()
+            self._wait_for_end(10.0)  # a process that hangs in the kernel cannot be killed
+        return 128 + signum
+
+    def _plan(self, now: datetime) -> None:
+        self._seen, self._later = now, self._ticks.after(now - self._delay)
+        self._due = next(self._later)
 
     def _poll(self) -> None:
         """Handle the end of a run and due ticks."""
         self._check_ended()
         now = self._machine.now()
         if now < self._seen - LOOK:
-            back = self._seen - now
-            self._log(f"the clock was set back by {spell(back)}")
-            self._seen = now
-            self._later, self._due = self._plan_next()
+            self._log(f"the clock was set back by {spell(self._seen - now)}")
+            self._plan(now)
             self._log_next()
         self._seen = now
         tick, left_out = None, -1
         while self._due + self._delay <= now:
             tick, left_out = self._due, left_out + 1
             self._due = next(self._later)
-        if tick is None:
-            return
-        if left_out:
+        if left_out > 0 and tick is not None:
             self._log(f"skipped {left_out} scheduled times before {self._ticks.spell(tick)}")
-        if self._run:
+        if tick is not None and self._run:
             since = self._ticks.spell(self._run.tick)
             self._log(f"skipped {self._ticks.spell(tick)}: the run of {since} is still in progress")
-            self._log_next()
-        else:
+        elif tick is not None:
             self._start(tick)
 
     def _start(self, tick: datetime) -> None:
         day, late = self._ticks.date(tick), self._seen - self._delay - tick
-        behind = f", {spell(late)} late" if late > LOOK else ""
         try:
             self._machine.start(self._command(day))
         except OSError as error:  # no memory or process available: the next tick may succeed
             self._log(f"the run of {day} could not start: {error}")
             return
         self._run = _Run(tick, day, self._machine.elapsed())
-        self._log(f"run of {day} starts{behind}")
+        self._log(f"run of {day} starts" + (f", {spell(late)} late" if late > LOOK else ""))
 
     def _check_ended(self) -> None:
         """If the run has ended, log how."""
         if self._run is None or (code := self._machine.ended()) is None:
             return
-        took = timedelta(seconds=self._machine.elapsed() - self._run.begun)
-        self._log(f"run of {self._run.date} ended with exit code {_code(code)} after {spell(took)}")
+        took = timedelta(seconds=self._machine.elapsed() - self._run.began)
+        meaning = MEANINGS.get(code, "unknown")
+        if code < 0:
+            meaning = f"killed by {signal.Signals(-code).name}" + ", perhaps out of memory" * (-code == signal.SIGKILL)
+        shown = 128 - code if code < 0 else code
+        self._log(f"run of {self._run.date} ended with exit code {shown}: {meaning} after {spell(took)}")
         self._run = None
         if not self._machine.signals():
             self._log_next()
 
-    def _shut_down(self) -> int:
-        """Stop the current run, and return the signal that caused it."""
-        signum = self._machine.signals()[0]
-        name = signal.Signals(signum).name
-        self._check_ended()
-        if self._run is None:
-            self._log(f"{name}: no run is in progress; exiting")
-            return signum
-        self._log(f"{name}: the run of {self._run.date} has {spell(self._grace)} to end")
-        self._machine.send(signum)
-        until = self._machine.elapsed() + self._grace.total_seconds()
-        while self._run and len(self._machine.signals()) < 2 and (left := until - self._machine.elapsed()) > 0:
+    def _wait_for_end(self, seconds: float, signals: int = sys.maxsize) -> None:
+        """Wait for the run to end, and not longer than ``seconds`` or until more ``signals`` have arrived."""
+        until = self._machine.elapsed() + seconds
+        while self._run and len(self._machine.signals()) <= signals and (left := until - self._machine.elapsed()) > 0:
             self._machine.wait(left)
             self._check_ended()
-        if self._run:
-            self._log("the run did not end in time: killed")
-            self._machine.kill()
-            self._check_ended()
-            for _ in range(10):  # a process that hangs in the kernel cannot be killed
-                if self._run:
-                    self._machine.wait(1)
-                    self._check_ended()
-        return signum
-
-    def _plan_next(self) -> tuple[Iterator[datetime], datetime]:
-        """Return the coming times, and the first of them."""
-        later = self._ticks.after(self._seen - self._delay)
-        return later, next(later)
 
     def _log_next(self) -> None:
         if self._run is None:
-            at = self._due + self._delay
-            self._log(f"next run at {self._ticks.spell(at)}")
-
-
-def _code(code: int) -> str:
-    if code < 0:
-        perhaps = ", perhaps out of memory" if -code == signal.SIGKILL else ""
-        return f"{128 - code}: killed by {signal.Signals(-code).name}{perhaps}"
-    return f"{code}: {MEANINGS.get(code, 'unknown')}"
-
-
-ASK_TO_END = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+            self._log(f"next run at {self._ticks.spell(self._due + self._delay)}")
 
 
 class Machine:
@@ -216,13 +305,10 @@ class Machine:
         Because of the new group, Ctrl-C at a terminal reaches only this process, which passes it on once.
         """
         command = [sys.executable, *sys.orig_argv[1 : len(sys.orig_argv) - len(sys.argv) + 1], *arguments]
+        stdin = (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)
+        reset = [*ASK_TO_END, signal.SIGCHLD]
         self._child = os.posix_spawn(
-            sys.executable,
-            command,
-            os.environ,
-            file_actions=[(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)],
-            setpgroup=0,
-            setsigdef=[*ASK_TO_END, signal.SIGCHLD],
+            sys.executable, command, os.environ, file_actions=[stdin], setpgroup=0, setsigdef=reset
         )
 
     def ended(self) -> int | None:

@@ -13,8 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankmill.foundation.errors import InputError
-from rankmill.run.cron import Ticks
-from rankmill.run.scheduler import LOOK, Scheduler
+from rankmill.run.scheduler import LOOK, Scheduler, Ticks
 from tests.refusals import refused
 
 NIGHTLY = "0 2 * * *"

@@ -49,9 +49,7 @@ def run(kind):
 if sys.argv[1] == "run":
     run(sys.argv[2])
 else:
-    from rankmill.run.scheduler import Scheduler
-    from rankmill.run.scheduler import Machine
-    from rankmill.run.cron import Ticks
+    from rankmill.run.scheduler import Machine, Scheduler, Ticks
     def tell(line):
         print(line, flush=True)
     grace = timedelta(seconds=float(sys.argv[2]))
