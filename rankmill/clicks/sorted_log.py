@@ -182,162 +182,170 @@ def assemble(
     named = sorted(policies, key=str.encode)
     log = SortedLog(tuple(named), LogTotals(), folder, tuple(numbers))
     number_of = np.array([named.index(name) for name in policies], dtype=np.int32)
-    first = ""
-    for parts in _whole_queries(ordered, memory, max(BYTES_A_ROW, bytes_used) + 24 * len(numbers)):
-        complaint = _add(log, _joined(parts), number_of)
-        first = first or complaint
+    wrong: list[str] = []
+    lists = (_lists(rows, number_of, log.totals, wrong) for rows in _rows_of_lists(ordered))
+    for parts in _whole_queries(lists, memory, max(BYTES_A_ROW, bytes_used) + 24 * len(numbers)):
         if log.totals.left_out > limit:
             more = f" (and more than {spelled('max_rejects')} {limit} allows)" if limit else ""
             raise Contradiction(
-                f"{first}{more}; if sessions see several lists of a query, name the column of the list's id or time with"
+                f"{wrong[0]}{more}; if sessions see several lists of a query, name the column of the list's id or time with"
                 f" {spelled_with('columns', {'list': NAME})} or time=NAME"
             )
+        _add_block(log, parts)
         release_freed()
     ordered.unlink()
     return log
 
 
-class _Rows(NamedTuple):
-    """Some sorted rows, for each of which the first arrays have an element."""
+def _rows_of_lists(ordered: Path) -> Iterator[pa.RecordBatch]:
+    """Yield the sorted rows, those of a list together."""
+    with pa.OSFile(str(ordered), "rb") as file, pa.ipc.open_stream(file) as stream:
+        rest: list[pa.RecordBatch] = []  # of the last list
+        for batch in stream:
+            rows = pa.Table.from_batches([*rest, batch]).combine_chunks().to_batches()[0]
+            last = int(np.flatnonzero(_changes(rows, "qid", "session", "within"))[-1])
+            rest = [rows[last:]]
+            if last:
+                yield rows[:last]
+    yield from rest
 
-    new_query: npt.NDArray[np.bool_]
-    """Whether it is the first row of its query."""
-    new_list: npt.NDArray[np.bool_]
-    """Whether it is the first row of its list."""
+
+def _changes(rows: pa.RecordBatch, *names: str) -> npt.NDArray[np.bool_]:
+    """Return whether each row differs from that before it in one of these columns, (n,); the first does."""
+    columns = (rows.column(name) for name in names)
+    found = [pc.not_equal(column[1:], column[:-1]).to_numpy(zero_copy_only=False) for column in columns]
+    return np.append(True, np.logical_or.reduce(found))
+
+
+class _Lists(NamedTuple):
+    """Some lists, in order."""
+
+    qid: pa.Array[Any]
+    """(lists,)"""
+    session: npt.NDArray[np.uint64]
     policy: npt.NDArray[np.int32]
-    position: npt.NDArray[np.int32]
+    size: Numbers
+    """Impressions."""
+    rank: npt.NDArray[np.int32]
+    """(impressions,)"""
     clicked: npt.NDArray[np.uint8]
     numbers: npt.NDArray[np.float64]
-    """(k, rows)"""
+    """(impressions, k)"""
     doc_id: Any
-    """Array of a dictionary."""
-    session: npt.NDArray[np.uint64]
-    """Of the lists that begin here."""
-    queries: pa.Array[Any]
-    """Ids of the queries that begin here."""
+    """(impressions,) dictionary"""
+
+    def cut(self, first: int, last: int | None = None) -> _Lists:
+        """Return the lists from ``first`` to before ``last``."""
+        begin, end = (int(self.size[:number].sum()) for number in (first, last))
+        return _Lists._make([*(each[first:last] for each in self[:4]), *(each[begin:end] for each in self[4:])])
 
 
-def _whole_queries(ordered: Path, memory: int, bytes_a_row: int) -> Iterator[list[_Rows]]:
-    """Yield the rows of some queries, of about ``_BLOCK_ROWS`` rows or of one that has more; InputError if it takes too much."""
-    most = max((memory - RESIDENT) // bytes_a_row, 1)
-    whole: list[_Rows] = []
-    last: list[_Rows] = []  # of the last query, of which more may come
-    query, session, within, n_whole, n_last = None, 0, 0, 0, 0  # of the row before; rows
-    with pa.OSFile(str(ordered), "rb") as file, pa.ipc.open_stream(file) as stream:
-        for batch in stream:
-            qid = batch.column("qid")
-            other = pc.not_equal(qid[1:], qid[:-1]).to_numpy(zero_copy_only=False)
-            new_query = np.append(qid[0].as_py() != query, other)
-            new_list = new_query | _changes(batch.column("session"), session) | _changes(batch.column("within"), within)
-            starts = np.flatnonzero(new_query)
-            sizes = np.diff(np.concatenate([[-n_last], starts, [len(batch)]]))
-            largest = int(np.argmax(sizes))
-            if sizes[largest] > most:
-                query = qid[int(starts[largest - 1])].as_py() if largest else query
-                same: Any = (pc.equal(rest.column("qid"), cast("Any", query)) for rest in stream)
-                n = int(sizes[largest]) + sum(each.true_count for each in same)
-                needed = RESIDENT + n * bytes_a_row
-                raise InputError(
-                    f"query {query!r} has {n:,} impressions, which take {needed / 1e6:,.0f} MB to put together; give"
-                    f" {spelled('memory')} {-(-needed // 10**8) * 100}MB"
-                )
-            query, session, within = (batch.column(name)[-1].as_py() for name in ("qid", "session", "within"))
-            cut = int(starts[-1]) if len(starts) else 0
-            if len(starts):
-                whole, last = [*whole, *last, _copied(batch[:cut], new_query[:cut], new_list[:cut])], []
-                n_whole += n_last + cut
-            last.append(_copied(batch[cut:], new_query[cut:], new_list[cut:]))
-            n_last = int(sizes[-1])
-            if n_whole and n_whole + n_last > min(most, _BLOCK_ROWS):
-                yield whole
-                whole, n_whole = [], 0
-    yield [*whole, *last]
-
-
-def _changes(column: pa.Array[Any], before: int) -> npt.NDArray[np.bool_]:
-    """Return whether each value differs from that before it, (n,)."""
-    values = column.to_numpy()
-    return np.append(values[0] != before, values[1:] != values[:-1])
-
-
-def _copied(batch: pa.RecordBatch, new_query: npt.NDArray[np.bool_], new_list: npt.NDArray[np.bool_]) -> _Rows:
-    """Return what is needed of ``batch``, which can be freed then."""
-    column = {name: batch.column(name) for name in batch.schema.names}
-    numbers = [each.to_numpy() for each in batch.columns[len(_names(())) :]]
-    return _Rows(
-        new_query,
-        new_list,
-        policy=np.array(column["policy"]),
-        position=np.array(column["position"]),
-        clicked=np.array(column["clicked"]),
-        numbers=np.stack(numbers) if numbers else np.empty((0, len(batch))),
-        doc_id=column["doc_id"].dictionary_encode(),
-        session=column["session"].to_numpy()[new_list],
-        queries=column["qid"].filter(pa.array(new_query)),
-    )
-
-
-def _joined(parts: list[_Rows]) -> _Rows:
-    """Return the rows of all ``parts``, which are cleared."""
-    *arrays, numbers, doc_id, session, queries = zip(*parts, strict=True)
-    parts.clear()
-    dictionary: Any = pa.chunked_array(doc_id).unify_dictionaries()
-    texts = dictionary.combine_chunks(), np.concatenate(session), pa.concat_arrays(queries)
-    return _Rows._make([*map(np.concatenate, arrays), np.concatenate(numbers, axis=1), *texts])
-
-
-def _add(log: SortedLog, rows: _Rows, policy_numbers: npt.NDArray[np.int32]) -> str:
-    """Put ``rows`` together to a block of ``log``; return what is wrong with the first list that contradicts itself."""
-    totals = log.totals
-    totals.rows += len(rows.position)
-    documents, document = _by_bytes(rows.doc_id)
-    new = rows.new_list.copy()
-    new[1:] |= (rows.position[1:] != rows.position[:-1]) | (document[1:] != document[:-1])
-    impression = np.flatnonzero(new)  # rows that agree are one
-    list_of = (np.cumsum(rows.new_list) - 1)[impression]
-    rank, document = rows.position[impression], document[impression]
-    clicked = np.maximum.reduceat(rows.clicked, impression)
-    numbers = np.fmax.reduceat(rows.numbers, impression, axis=1)
-    merged, first_row = np.diff(np.append(impression, len(new))) - 1, np.flatnonzero(rows.new_list)
-    policies = np.array([np.minimum.reduceat(rows.policy, first_row), np.maximum.reduceat(rows.policy, first_row)])
-    query = (np.cumsum(rows.new_query) - 1)[first_row]
-    wrong = _contradictory(list_of, rank, document) | (policies[0] != policies[1])
-    complaint = ""
+def _lists(
+    rows: pa.RecordBatch, policy_numbers: npt.NDArray[np.int32], totals: LogTotals, complaints: list[str]
+) -> _Lists:
+    """Return the lists in ``rows``; those that contradict themselves are left out, and what is wrong with the first is added."""
+    new_list = _changes(rows, "qid", "session", "within")
+    impression = np.flatnonzero(new_list | _changes(rows, "position", "doc_id"))  # rows that agree are one
+    first, list_of = np.flatnonzero(new_list), np.cumsum(new_list)[impression] - 1
+    rank = rows.column("position").to_numpy()[impression]
+    doc_id: Any = rows.column("doc_id").take(as_array(impression)).dictionary_encode()
+    policy = rows.column("policy").to_numpy()
+    least, most = np.minimum.reduceat(policy, first), np.maximum.reduceat(policy, first)
+    qid = rows.column("qid").take(as_array(first))
+    wrong = _contradictory(list_of, rank, doc_id.indices.to_numpy()) | (least != most)
     if wrong.any():
         worst = int(np.argmax(wrong))
         here = list_of == worst
-        texts = documents.take(as_array(document[here])).to_pylist()
-        what = _contradiction(rank[here].tolist(), texts, several=bool(policies[0, worst] != policies[1, worst]))
-        complaint = f"a result list of query {rows.queries[int(query[worst])].as_py()!r} contradicts itself: {what}"
-        keep = ~wrong[list_of]
-        list_of, rank, document, clicked, merged = (each[keep] for each in (list_of, rank, document, clicked, merged))
-        numbers = numbers[:, keep]
+        texts = doc_id.filter(pa.array(here)).to_pylist()
+        what = _contradiction(rank[here].tolist(), texts, several=bool(least[worst] != most[worst]))
+        complaints.append(f"a result list of query {qid[worst].as_py()!r} contradicts itself: {what}")
+    keep, good = ~wrong[list_of], np.flatnonzero(~wrong)
+    totals.rows += len(rows)
+    totals.merged += int((np.diff(np.append(impression, len(rows))) - 1)[keep].sum())
     totals.left_out += int(wrong.sum())
-    totals.merged += int(merged.sum())
-    used, query = np.unique(query[~wrong], return_inverse=True)
-    if not len(used):
-        return complaint
-    start = np.searchsorted(list_of, np.append(np.flatnonzero(~wrong), len(wrong)))
-    pair = np.repeat(query, np.diff(start)) * len(documents) + document
+    further = [np.fmax.reduceat(column.to_numpy(), impression)[keep] for column in rows.columns[len(_names(())) :]]
+    return _Lists(
+        qid=qid.take(as_array(good)),
+        session=rows.column("session").to_numpy()[first[good]],
+        policy=policy_numbers[least[good]],
+        size=np.bincount(list_of, minlength=len(first))[good],
+        rank=rank[keep],
+        clicked=np.maximum.reduceat(rows.column("clicked").to_numpy(), impression)[keep],
+        numbers=np.stack(further, axis=1) if further else np.empty((int(keep.sum()), 0)),
+        doc_id=doc_id.filter(pa.array(keep)),
+    )
+
+
+def _whole_queries(pieces: Iterator[_Lists], memory: int, bytes_a_row: int) -> Iterator[list[_Lists]]:
+    """Yield the lists of some queries, of about ``_BLOCK_ROWS`` rows or of one that has more; InputError if it takes too much."""
+    most = max((memory - RESIDENT) // bytes_a_row, 1)
+    whole: list[_Lists] = []
+    last: list[_Lists] = []  # of the last query, of which more may come
+    query, n_whole, n_last = None, 0, 0
+    for piece in (piece for piece in pieces if len(piece.qid)):
+        other = pc.not_equal(piece.qid[1:], piece.qid[:-1]).to_numpy(zero_copy_only=False)
+        starts = np.flatnonzero(np.append(piece.qid[0].as_py() != query, other))
+        ends = np.append(0, np.cumsum(piece.size))
+        sizes = np.diff(np.concatenate([[-n_last], ends[starts], ends[-1:]]))
+        if sizes.max() > most:
+            largest = int(np.argmax(sizes))
+            query = piece.qid[int(starts[largest - 1])].as_py() if largest else query
+            same = (each.size[pc.equal(each.qid, cast("Any", query)).to_numpy(zero_copy_only=False)] for each in pieces)
+            n = int(sizes[largest]) + sum(int(size.sum()) for size in same)
+            needed = RESIDENT + n * bytes_a_row
+            raise InputError(
+                f"query {query!r} has {n:,} impressions, which take {needed / 1e6:,.0f} MB to put together; give"
+                f" {spelled('memory')} {-(-needed // 10**8) * 100}MB"
+            )
+        query = piece.qid[-1].as_py()
+        cut = int(starts[-1]) if len(starts) else 0
+        if len(starts):
+            whole, last = [*whole, *last, piece.cut(0, cut)], []
+            n_whole += n_last + int(ends[cut])
+        last.append(piece.cut(cut))
+        n_last = int(sizes[-1])
+        if n_whole and n_whole + n_last > min(most, _BLOCK_ROWS):
+            yield whole
+            whole, n_whole = [], 0
+    yield [*whole, *last]
+
+
+def _add_block(log: SortedLog, parts: list[_Lists]) -> None:
+    """Write the lists of whole queries as a block of ``log``; ``parts`` is cleared."""
+    if not parts:
+        return
+    qids, *columns, doc_id = map(list, zip(*parts, strict=True))
+    parts.clear()
+    chunks: Any = pa.chunked_array(doc_id).unify_dictionaries()
+    del doc_id
+    documents, document = _by_bytes(chunks)
+    del chunks
+    session, policy, size, rank, clicked, numbers = map(np.concatenate, columns)
+    del columns
+    qid = pa.concat_arrays(qids)
+    new_query = _changes(pa.record_batch({"qid": qid}), "qid")
+    query, start = np.cumsum(new_query) - 1, np.append(0, np.cumsum(size))
+    pair = np.repeat(query * len(documents), size)
+    pair += document
     pairs = np.unique(pair)
-    session = rows.session[~wrong]
-    document_start = np.searchsorted(pairs, np.arange(len(used) + 1) * len(documents))
+    document = np.searchsorted(pairs, pair).astype(np.int32)
+    del pair
+    document_start = np.searchsorted(pairs, np.arange(query[-1] + 2) * len(documents))
+    totals = log.totals
     totals.lists += len(query)
     totals.impressions += len(rank)
     totals.clicks += int(clicked.sum())
-    totals.queries += len(used)
+    totals.queries += int(query[-1]) + 1
     totals.documents += len(pairs)
     totals.deepest = max(totals.deepest, int(rank.max()))
     _count_divided(totals, query, session, start, rank)
+    queries, ids = qid.filter(pa.array(new_query)), documents.take(as_array(pairs % len(documents)))
     log.stored.append(log.folder / f"block{len(log.stored)}")
     with log.stored[-1].open("wb") as file:
-        for array in (
-            start, query, session, policy_numbers[policies[0][~wrong]],
-            np.searchsorted(pairs, pair).astype(np.int32), rank, clicked, document_start,
-            *_text(rows.queries.take(as_array(used))), *_text(documents.take(as_array(pairs % len(documents)))), *numbers,
-        ):  # fmt: skip
+        for array in (start, query, session, policy, document, rank, clicked, document_start):
             np.save(file, array)
-    return complaint
+        for array in (*_text(queries), *_text(ids), *numbers.T):
+            np.save(file, array)
 
 
 def _contradictory(
@@ -345,11 +353,9 @@ def _contradictory(
 ) -> npt.NDArray[np.bool_]:
     """Return whether a list has two documents at a rank, or a document at two, (lists,)."""
     wrong = np.zeros(int(list_of[-1]) + 1, dtype=np.bool_)
-    wrong[list_of[1:][(list_of[1:] == list_of[:-1]) & (rank[1:] == rank[:-1])]] = True
-    n = int(document.max()) + 1
-    pair = list_of * n + document
-    pair.sort()
-    wrong[pair[1:][pair[1:] == pair[:-1]] // n] = True
+    for key in (rank, document):
+        pair = np.sort(list_of * (int(key.max()) + 1) + key)
+        wrong[pair[1:][pair[1:] == pair[:-1]] // (int(key.max()) + 1)] = True
     return wrong
 
 
@@ -387,7 +393,8 @@ def _text(texts: pa.Array[Any]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.u
 
 def _by_bytes(ids: Any) -> tuple[pa.Array[Any], npt.NDArray[np.int32]]:
     """Return the ids of a dictionary, ascending byte by byte, and the number of each element among them."""
-    order = pc.sort_indices(ids.dictionary).to_numpy()
+    distinct = ids.chunk(0).dictionary
+    order = pc.sort_indices(distinct).to_numpy()
     place = np.empty(len(order), dtype=np.int32)
     place[order] = np.arange(len(order), dtype=np.int32)
-    return ids.dictionary.take(as_array(order)), place[ids.indices.to_numpy()]
+    return distinct.take(as_array(order)), np.concatenate([place[chunk.indices.to_numpy()] for chunk in ids.chunks])

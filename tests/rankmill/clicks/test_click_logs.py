@@ -163,7 +163,8 @@ def test_memory_decides_which_queries_are_together_but_no_result(tmp_path):
         return [getattr(counts, column).tolist() for column in ("document", "rank", "last", "shown", "clicked")]
 
     whole = blocks(RESIDENT + 10**9, "whole")
-    largest = max(Counter(cells["qid"]).values())
+    shown = {(row["qid"], row["session"], row["time"], row["position"]) for row in rows}
+    largest = max(Counter(qid for qid, *_ in shown).values())
     assert counts(blocks(RESIDENT + BYTES_A_ROW * largest, "divided")) == counts(whole)
     with refused(InputError, "query", f"{largest:,}", "memory"):
         blocks(RESIDENT + BYTES_A_ROW * (largest - 1), "too little")
