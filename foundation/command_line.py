@@ -55,12 +55,22 @@ def given_names(context: typer.Context) -> list[str]:
     ]
 
 
-class _TakesOptions:
-    """A command with the options of its groups, which are made when its signature is read: at a start only for the one called."""
+class _Changed:
+    """A command with another signature, which is made when it is read: at a start only for the command that is called."""
+
+    __signature__: Any
 
     def __init__(self, command: Callable[..., None]) -> None:
         self._command = command
         self.__name__, self.__doc__, self.__module__ = command.__name__, command.__doc__, command.__module__
+
+    @property
+    def __annotations__(self) -> dict[str, Any]:  # type: ignore[override]
+        return {parameter.name: parameter.annotation for parameter in self.__signature__.parameters.values()}
+
+
+class _TakesOptions(_Changed):
+    """A command with the options of its groups."""
 
     def __call__(self, **given: Any) -> None:
         with spelled_for_a_command_line():
@@ -88,17 +98,9 @@ class _TakesOptions:
                 parameters += _parameters_of(group)
         return inspect.Signature(parameters)
 
-    @property
-    def __annotations__(self) -> dict[str, Any]:  # type: ignore[override]
-        return {parameter.name: parameter.annotation for parameter in self.__signature__.parameters.values()}
 
-
-class TakesUrls:
+class TakesUrls(_Changed):
     """A command whose paths may be URLs (`rankmill.foundation.storage.url_arguments`); it has an option ``--cache`` then."""
-
-    def __init__(self, command: Callable[..., None]) -> None:
-        self._command = command
-        self.__name__, self.__doc__, self.__module__ = command.__name__, command.__doc__, command.__module__
 
     def __call__(self, **given: Any) -> None:
         """Run the command with local names of what the URLs name."""
@@ -123,10 +125,6 @@ class TakesUrls:
         cache = inspect.Parameter("cache", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=CacheFolder)
         own = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in self._own]
         return inspect.Signature([*own, *([cache] if self._adds_cache else [])])
-
-    @property
-    def __annotations__(self) -> dict[str, Any]:  # type: ignore[override]
-        return {parameter.name: parameter.annotation for parameter in self.__signature__.parameters.values()}
 
 
 def _parameters_of(group: Grouped) -> Iterator[inspect.Parameter]:

@@ -20,6 +20,11 @@ from rankmill.trainer.options import BlendOptions, MergeOptions
 
 app = typer.Typer()
 
+Models = Annotated[
+    list[str],
+    typer.Argument(metavar="MODEL..", help="Model files, or NAME@7, NAME@latest or NAME (its production version)."),
+]
+
 
 @app.command()
 @takes_options
@@ -141,10 +146,7 @@ def register(
 @takes_options
 def merge(
     *,
-    models: Annotated[
-        list[str],
-        typer.Argument(metavar="MODEL..", help="Model files, or NAME@7, NAME@latest or NAME (its production version)."),
-    ],
+    models: Models,
     name: NewModel,
     rules: MergeOptions,
     reason: Reason = "",
@@ -171,10 +173,7 @@ def merge(
 @takes_options
 def blend(
     *,
-    models: Annotated[
-        list[str],
-        typer.Argument(metavar="MODEL..", help="Model files, or NAME@7, NAME@latest or NAME (its production version)."),
-    ],
+    models: Models,
     on: Annotated[Path, typer.Option("--on", metavar="DATASET", help="Dataset on which to find the weights.")],
     name: NewModel,
     options: BlendOptions,

@@ -13,7 +13,6 @@ from rankmill.foundation.storage.location import Location
 from rankmill.foundation.storage.publish import write_atomically
 from rankmill.scorer.exchange.conversion import CONVERTED_FROM, SOURCE_SHA256, ForeignForest
 from rankmill.scorer.exchange.formats import read_from, write_as
-from rankmill.scorer.models.identity import ModelIdentity
 from rankmill.scorer.options import ConvertOptions
 
 SUFFIXES = {"xgboost": ".json"}  # required by tools that detect the format by name
@@ -91,7 +90,7 @@ def convert_to(
     if suffix is not None and out.suffix != suffix:
         raise InputError(f"{out}: {target} needs another suffix; name the file {out.stem or 'model'}{suffix}")
     found, identity = find_model(model, registry)
-    called = options.name or _called(identity, model)
+    called = options.name or identity.name or Path(model).stem
     if options.n_rounds is not None:
         found = forest_of(found, spelled("n_rounds")).truncated(options.n_rounds)
     written = write_as(
@@ -215,7 +214,3 @@ def _numbered(part: str) -> list[str]:
     if found is None or found[1] != found[3] or int(found[2]) > int(found[4]):
         return [part]
     return [f"{found[1]}{number}" for number in range(int(found[2]), int(found[4]) + 1)]
-
-
-def _called(identity: ModelIdentity, reference: str) -> str:
-    return Path(reference).stem if identity.name is None else identity.name

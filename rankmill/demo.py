@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from json import dumps
 from pathlib import Path
 
 import numpy as np
@@ -46,39 +46,34 @@ class DemoReport:
 
     def render(self, *, json: bool = False) -> str:
         """Return the final table as text, or one JSON object."""
-        return self._as_json() if json else self._as_text()
-
-    def _as_json(self) -> str:
-        report = {
-            "orders": self.orders,
-            "share_won": self.share_won,
-            "queries": self.queries,
-            "policy": values_of(self.policy),
-            "written": self.written,
-        }
-        return json.dumps(report, sort_keys=True)
-
-    def _as_text(self) -> str:
-        width = max(map(len, self.orders))
+        if json:
+            facts = {"orders": self.orders, "share_won": self.share_won, "queries": self.queries}
+            return dumps({**facts, "policy": values_of(self.policy), "written": self.written}, sort_keys=True)
+        width = max(map(len, self.written))
         lines = [
             "",
             f"The same candidates of {self.queries:,} new queries in four orders:",
             "",
-            " ".join([" " * width, *(f"{name.upper():>9}" for name in METRICS)]),
-        ]
-        for order, means in self.orders.items():
-            lines.append(" ".join([f"{order:<{width}}", *(f"{means[name]:>9.4f}" for name in METRICS)]))
-        lines += [
+            *table_of_means("", self.orders),
             "",
             f"The last order is the best that a ranker can reach. The model closes {self.share_won:.0%} of the gap between the first"
             " order and the last (NDCG@10).",
             f"Conventions: {self.policy.describe()}.",
             "",
             "Written:",
+            *(f"  {what:<{width}}  {path}" for what, path in self.written.items()),
         ]
-        width = max(map(len, self.written))
-        lines += [f"  {what:<{width}}  {path}" for what, path in self.written.items()]
         return "\n".join(lines)
+
+
+def table_of_means(head: str, rows: Mapping[str, Mapping[str, float]]) -> list[str]:
+    """Return a line of headings and a line for each of ``rows`` with its means."""
+    width = max(map(len, rows))
+    lines = [" ".join([f"{head:<{width}}", *(f"{name.upper():>9}" for name in METRICS)])]
+    return lines + [
+        " ".join([f"{name:<{width}}", *(f"{means[metric]:>9.4f}" for metric in METRICS)])
+        for name, means in rows.items()
+    ]
 
 
 def run_demo(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from json import dumps
 from pathlib import Path
 
-from rankmill.demo import MAX_GRADE, METRICS, make_room
+from rankmill.demo import MAX_GRADE, METRICS, make_room, table_of_means
 from rankmill.scorer.evaluate.evaluate import evaluate_scored
 from rankmill.scorer.metrics import Policy, parse_metric
 
@@ -35,23 +35,13 @@ class ClicksDemoReport:
 
     def render(self, *, json: bool = False) -> str:
         """Return the final table as text, or one JSON object."""
-        return self._as_json() if json else self._as_text()
-
-    def _as_json(self) -> str:
-        report = {"models": self.models, "gap_closed": self.gap_closed, "seed": self.seed, "sessions": self.sessions}
-        return json.dumps(report, sort_keys=True)
-
-    def _as_text(self) -> str:
-        width = max(map(len, self.models))
+        if json:
+            return dumps({**asdict(self), "gap_closed": self.gap_closed}, sort_keys=True)
         lines = [
             "",
             f"The same candidates of {NEW_QUERIES:,} new queries, by their true grades (seed {self.seed}):",
             "",
-            " ".join([f"{'learnt from':<{width}}", *(f"{name.upper():>9}" for name in METRICS)]),
-        ]
-        for learnt, means in self.models.items():
-            lines.append(" ".join([f"{learnt:<{width}}", *(f"{means[name]:>9.4f}" for name in METRICS)]))
-        lines += [
+            *table_of_means("learnt from", self.models),
             "",
             f"Correction closes {self.gap_closed:.0%} of the gap between naive clicks and true labels (NDCG@10). The simulated users are"
             " those of the click model; real users are not a model.",

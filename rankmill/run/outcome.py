@@ -64,7 +64,7 @@ class RunReport:
 
     def summary(self) -> RunSummary:
         """Return everything as one record."""
-        dataset, ranked, page = self.facts.ingest, self.facts.rerank, self.facts.report
+        dataset, ranked, page, gate = self.facts.ingest, self.facts.rerank, self.facts.report, self.gate
         return RunSummary(
             dataset=None if dataset is None else DatasetPlace(path=str(self.work / "dataset"), digest=dataset.dataset),
             clicks=self.facts.clicks,
@@ -78,7 +78,17 @@ class RunReport:
                 aliases=tuple(self.version.aliases),
             ),
             evaluation=self.facts.evaluate,
-            gate=None if self.gate is None else _gate_facts(self.gate),
+            gate=None
+            if gate is None
+            else GateSummary(
+                alias=gate.alias,
+                passed=gate.passed,
+                baseline=gate.baseline,
+                entry=gate.entry,
+                report_sha256=gate.report_sha256,
+                reasons=gate.report.reasons,
+                notes=gate.report.notes,
+            ),
             drift=self.facts.drift,
             report=None if page is None else PagePlace(page=str(self.work / page.page), title=page.title),
             rollback=tuple(self.rollbacks()),
@@ -153,35 +163,15 @@ class RunReport:
         PromotionRefused
             The version is not promoted.
         """
-        found: list[Exception] = []
-        for complain in (self._drift, self._gate):
+        found: list[Exception] = [] if self.refused is None else [PromotionRefused(self.refused)]
+        required = [] if self.drift is None else [self.drift.require]
+        required += [] if found or self.gate is None else [self.gate.require_carrying]
+        for require in required:
             try:
-                complain()
+                require()
             except (DriftAlarm, PromotionRefused) as error:
                 found.append(error)
         rules = ruling([code_of(error) for error in found])
         ruled = next((each for each in found if code_of(each) == rules), None)
         if ruled is not None:
             raise ruled
-
-    def _drift(self) -> None:
-        if self.drift is not None:
-            self.drift.require()
-
-    def _gate(self) -> None:
-        if self.refused is not None:
-            raise PromotionRefused(self.refused)
-        if self.gate is not None:
-            self.gate.require_carrying()
-
-
-def _gate_facts(gate: GateResult) -> GateSummary:
-    return GateSummary(
-        alias=gate.alias,
-        passed=gate.passed,
-        baseline=gate.baseline,
-        entry=gate.entry,
-        report_sha256=gate.report_sha256,
-        reasons=gate.report.reasons,
-        notes=gate.report.notes,
-    )
