@@ -157,6 +157,9 @@ def generated() -> dict[str, str]:
     }
 
 
+LIKE_TRAIN = ("cv", "select-features", "tune")  # their pages link to the options of train
+
+
 def _commands() -> Iterator[tuple[str, Any]]:
     """Yield every command with its full name."""
     from typer.main import get_command
@@ -188,11 +191,21 @@ def _command(name: str, command: Any) -> str:
     if any(param.help for param in arguments):
         text += "\n| argument | what it is |\n|---|---|\n"
         text += "".join(f"| `{_argument(param)}` | {cell(param.help or '')} |\n" for param in arguments)
-    if options:
-        declared = _declared_in_groups(name)
-        text += "\n| option | what it does |\n|---|---|\n"
-        text += "".join(_row(param, declared.get(param.name)) for param in options if param.name != "help")
-    return text
+    rows = _rows_of_options(name, command)
+    if name in LIKE_TRAIN:
+        of_train = _rows_of_options("train", dict(_commands())["train"])
+        same = [flag for flag, row in rows.items() if of_train.get(flag) == row]
+        rows = {flag: row for flag, row in rows.items() if flag not in same}
+        text += "\nOptions of [`rankmill train`](train.md), described there: "
+        text += ", ".join(f"[`{flag}`](train.md#{flag.lstrip('-')})" for flag in same) + ".\n"
+    return text + "\n| option | what it does |\n|---|---|\n" + "".join(rows.values()) if rows else text
+
+
+def _rows_of_options(name: str, command: Any) -> dict[str, str]:
+    """Return the row of each option by its longest flag."""
+    declared = _declared_in_groups(name)
+    options = [param for param in command.params if param.param_type_name == "option" and param.name != "help"]
+    return {max(param.opts, key=len): _row(param, declared.get(param.name)) for param in options}
 
 
 def _declared_in_groups(name: str) -> Mapping[str, Option]:
