@@ -60,7 +60,7 @@ def writing_share(
     bucket_rows: int,
     row_bytes: int,
     id_bytes: npt.NDArray[np.int64] | None = None,
-    settling_bytes: int = 0,
+    grading_bytes: int = 0,
 ) -> MemoryShare:
     """Return how many of ``threads`` may write shards at once, and how much of ``memory`` each has for values.
 
@@ -70,7 +70,7 @@ def writing_share(
     ----------
     id_bytes
         (2, buckets) bytes of the ids of queries and of documents; None: ids of usual length.
-    settling_bytes
+    grading_bytes
         Extra memory for joining or merging the judgments of a bucket.
 
     Raises
@@ -88,7 +88,7 @@ def writing_share(
     whole = bucket_rows * row_bytes
     a_column = _BYTES_A_COLUMN + _BYTES_A_COLUMN_CHUNK * -(-whole // max(1, row_group_bytes))
     of_columns = max(0, row_bytes // 4 * a_column - _LITTLE)
-    fixed = row_group_bytes + ids_and_order + of_columns + settling_bytes + 2 * BATCH_BYTES
+    fixed = row_group_bytes + ids_and_order + of_columns + grading_bytes + 2 * BATCH_BYTES
     least = max(row_group_bytes, min(_LEAST_VALUES, whole))
     for count in range(threads, 0, -1):
         room = (memory - RESIDENT) // count - fixed

@@ -35,8 +35,8 @@ def ranked_list(path):
 
 
 def judgments(path):
-    found = [(batch.qid, batch.doc_id) for batch in JudgmentFile(path, ReadOptions(), Quarantine()).batches()]
-    return [pair for qid, doc_id in found for pair in zip(qid.to_pylist(), doc_id.to_pylist(), strict=True)]
+    found = JudgmentFile(path, ReadOptions(), Quarantine()).batches()
+    return [pair for batch in found for pair in zip(*(ids.to_pylist() for ids in batch.columns[:2]), strict=True)]
 
 
 def judged(path):
@@ -45,10 +45,8 @@ def judged(path):
 
 
 def pairs(path):
-    found = [batch for batch in PairFile(path, Quarantine()).batches() if len(batch)]
-    return [
-        row for b in found for row in zip(b.better.to_pylist(), b.worse.to_pylist(), b.weight.tolist(), strict=True)
-    ]
+    found = PairFile(path, Quarantine()).batches()
+    return [row for batch in found for row in zip(*(each.to_pylist() for each in batch.columns[1:4]), strict=True)]
 
 
 def outcome(read, path):
@@ -147,7 +145,7 @@ def test_a_rank_need_be_a_number_only_where_it_is_a_feature(tmp_path):
 def test_a_grade_of_qrels_is_the_same_number_everywhere(tmp_path, grade, kept):
     path = tmp_path / "a.qrels"
     path.write_text(f"q 0 c 1\nq 0 d {grade}\n")
-    found = [batch.grade for batch in JudgmentFile(path, ReadOptions(), Quarantine()).batches()] if kept >= 0 else []
+    found = [batch["grade"] for batch in JudgmentFile(path, ReadOptions(), Quarantine()).batches()] if kept >= 0 else []
     outcomes = [outcome(read, path) for read in (judgments, judged)]
     if kept < 0:
         assert all(f", found {grade!r}" in text and text.startswith(":2:7: expected a") for text in outcomes), outcomes

@@ -77,10 +77,10 @@ class Vocabulary:
         The rows with each code, by feature.
     """
 
-    def __init__(self, features: Iterable[str] = (), memory: int | None = None) -> None:
-        """Begin without categories of ``features``; their texts may take so many bytes of ``memory``."""
+    def __init__(self, memory: int | None = None) -> None:
+        """Begin without categories; their texts may take so many bytes of ``memory``."""
         self._memory = memory
-        self.texts: dict[str, dict[str, float]] = {name: {} for name in features}
+        self.texts: dict[str, dict[str, float]] = {}
         self.tallies: dict[str, Tally] = {}
         self._bytes: Counter[str] = Counter()
         self._adding = threading.Lock()
@@ -102,11 +102,16 @@ class Vocabulary:
                     f" features of many categories out of {spelled('categorical')}"
                 )
 
-    def count(self, tallies: Mapping[str, Iterable[Tally]]) -> None:
-        """Set the rows with each code, by feature; DataRejected if a feature has too many."""
-        for name, parts in tallies.items():
-            self.tallies[name] = summed(parts)
-            check_number(name, len(self.tallies[name][0]))
+    def begin(self, features: Iterable[str]) -> None:
+        """Begin to count the rows of these categorical ``features``."""
+        self.tallies = {name: tally_of(EMPTY) for name in features}
+
+    def count(self, tallies: Iterable[Tally]) -> None:
+        """Add rows with each code of each feature that is counted, in their order; DataRejected if a feature has too many."""
+        with self._adding:
+            for name, tally in zip(self.tallies, tallies, strict=True):
+                self.tallies[name] = summed([self.tallies[name], tally])
+                check_number(name, len(self.tallies[name][0]))
 
     @property
     def bytes_held(self) -> int:

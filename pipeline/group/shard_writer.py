@@ -1,4 +1,4 @@
-"""Second pass: write each bucket as a shard in canonical order (see :mod:`rankmill.pipeline.group.bucket_rows`)."""
+"""Second pass: write each bucket as a shard in canonical order (see :mod:`rankmill.pipeline.group.bucket`)."""
 
 from __future__ import annotations
 
@@ -26,22 +26,18 @@ from rankmill.pipeline.dataset.manifest import (
     UnjudgedShard,
 )
 from rankmill.pipeline.group import _kernels
-from rankmill.pipeline.group.bucket_rows import BucketRows, runs_of
-from rankmill.pipeline.group.graded_bucket import Bucket, read_settled
-from rankmill.pipeline.judgments.judgment_counts import counts_of
+from rankmill.pipeline.group.bucket import PLACE, Bucket, extras_of, one_value, read_graded, runs_of, split_by_file
 from rankmill.pipeline.memory_plans import MemoryShare, writing_share
 from rankmill.pipeline.read.column_roles import type_of
 from rankmill.pipeline.read.times import TIME
-from rankmill.pipeline.statistics.feature_statistics import ColumnCollector, QueryCounts
-from rankmill.pipeline.validate import check_one_split, check_one_weight
+from rankmill.pipeline.statistics.feature_statistics import ColumnCollector, query_counts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from rankmill.pipeline.bins.vocabulary import Tally as Tallied
-    from rankmill.pipeline.group.bucket_rows import RowSpill
-    from rankmill.pipeline.group.graded_bucket import Layout
-    from rankmill.pipeline.judgments.judgment_counts import Tally
+    from rankmill.pipeline.group.bucket import Layout, Tally
+    from rankmill.pipeline.group.spill import Spilled
 
 
 _QUERIES = schema_of(
@@ -77,7 +73,7 @@ class ShardSummary:
 
 
 def write_shards(
-    spill: RowSpill,
+    spilled: Spilled,
     layout: Layout,
     folder: Path,
     buckets: Sequence[int],
@@ -88,7 +84,7 @@ def write_shards(
     done: Callable[[int], None] | None = None,
     count: Callable[[Sequence[Tallied]], None] | None = None,
 ) -> list[ShardSummary]:
-    """Write ``buckets`` to ``folder`` and remove them from ``spill``; return their summaries in order.
+    """Write ``buckets`` to ``folder``; return their summaries in order.
 
     ``threads`` buckets are written in parallel, each with ``memory`` bytes for its values: see :func:`write_shard`.  Calls
     ``before`` with each bucket, which may add rows to it, and ``done`` with the number of rows written after each.
@@ -104,14 +100,13 @@ def write_shards(
             scratch = idle.pop()
         except IndexError:  # checking first would be a race with other threads
             scratch = Scratch()
-        summary = write_shard(spill, bucket, layout, folder, memory, scratch)
+        summary = write_shard(spilled, bucket, layout, folder, memory, scratch)
         if count is not None and summary.tallies:
             count(summary.tallies)
         summaries[bucket] = replace(summary, tallies=())
         idle.append(scratch)
-        spill.drop(bucket)
         if done is not None:
-            done(int(spill.rows[bucket]))
+            done(int(spilled.rows[bucket]))
 
     failures = in_order(buckets, write, threads)
     if failures:
@@ -133,11 +128,11 @@ def share_of(
     return writing_share(
         memory,
         threads,
-        row_group_bytes=layout.row_group_bytes,
+        row_group_bytes=4 * len(layout.features) * layout.row_group_rows,
         bucket_rows=int(rows.max()),
         row_bytes=4 * len(layout.features),
         id_bytes=id_bytes,
-        settling_bytes=0 if layout.settling is None else layout.settling.bytes_held(rows),
+        grading_bytes=0 if layout.grading is None else layout.grading.bytes_held(rows),
     )
 
 
@@ -150,7 +145,7 @@ class Scratch:
 
 
 def write_shard(
-    spill: RowSpill, number: int, layout: Layout, folder: Path, memory: int, scratch: Scratch | None = None
+    spilled: Spilled, number: int, layout: Layout, folder: Path, memory: int, scratch: Scratch | None = None
 ) -> ShardSummary:
     """Write the rows, queries, statistics and unjudged rows of bucket ``number`` to ``folder``.
 
@@ -158,22 +153,22 @@ def write_shard(
     The bytes of the shard are the same.  Peak memory: ``memory`` (at least a row group), one row group, and about
     :data:`rankmill.pipeline.memory_plans.BYTES_A_ROW` bytes per row of the bucket for ids and order.
     """
-    n, width = int(spill.rows[number]), len(layout.features)
+    n, width = int(spilled.rows[number]), len(layout.features)
     scratch = scratch or Scratch()
     values = scratch.values.array(n, width) if n * width * 4 <= memory else None
-    bucket = Bucket(spill, number, layout, values)
-    settled = read_settled(bucket)
-    summary = ShardSummary(bucket=number, rows_tally=settled.rows, judgments_tally=settled.judgments)
-    if len(settled.unjudged):
-        staged, _ = _write_rows(settled.unjudged, bucket, folder, memory, scratch)
+    bucket = Bucket(spilled, number, layout, values)
+    found = read_graded(bucket)
+    summary = ShardSummary(bucket=number, rows_tally=found.rows, judgments_tally=found.judgments)
+    if len(found.unjudged):
+        staged, _ = _write_rows(found.unjudged, bucket, folder, memory, scratch)
         size = staged.stat().st_size
         digest = keep_by_digest(staged, folder / UNJUDGED)
-        unjudged = UnjudgedShard(bucket=number, rows=len(settled.unjudged), digest=digest, size=size)
+        unjudged = UnjudgedShard(bucket=number, rows=len(found.unjudged), digest=digest, size=size)
         summary = replace(summary, unjudged=unjudged)
-    rows = settled.judged
+    rows = found.judged
     if not len(rows):
         return summary
-    qid, starts = runs_of(rows.qid)
+    qid, starts = runs_of(rows.column("qid"))
     collector = ColumnCollector(width, starts, bucket.layout.categorical)
     staged, missing = _write_rows(rows, bucket, folder, memory, scratch, collector)
     size = staged.stat().st_size
@@ -182,7 +177,8 @@ def write_shard(
     queries = _queries(number, qid, starts, rows, layout)
     queries_digest, queries_size = keep_table(queries, staged, folder / QUERIES)
     statistics_digest, statistics_size = keep_table(collector.table(layout.features), staged, folder / STATISTICS)
-    little = QueryCounts.of(rows.grade, starts)
+    grade = rows.column("grade").to_numpy()
+    one_document, one_grade = query_counts(grade, starts)
     split = np.array(queries.column("split").to_pylist())
     n_docs = queries.column("n_docs").to_numpy()
     shard = Shard(
@@ -196,24 +192,30 @@ def write_shard(
         statistics=ShardStatistics(
             digest=statistics_digest,
             size=statistics_size,
-            one_document=little.one_document,
-            one_grade=little.one_grade,
+            one_document=one_document,
+            one_grade=one_grade,
         ),
     )
     return replace(
         summary,
         shard=shard,
         missing_values=missing,
-        grades=counts_of(rows.grade),
-        goals={name: counts_of(rows.extras[name]) for name in layout.goals},
+        grades=_counted(grade),
+        goals={name: _counted(rows.column(name).to_numpy()) for name in layout.goals},
         queries=Counter({name: int(np.count_nonzero(split == name)) for name in SPLITS}),
         rows=Counter({name: int(n_docs[split == name].sum()) for name in SPLITS}),
         tallies=collector.tallies,
     )
 
 
+def _counted(grades: npt.NDArray[np.int32]) -> Counter[int]:
+    """Return how often each of ``grades`` (n,) occurs."""
+    values, counts = np.unique(grades, return_counts=True)
+    return Counter(dict(zip(values.tolist(), counts.tolist(), strict=True)))
+
+
 def _write_rows(
-    rows: BucketRows,
+    rows: pa.RecordBatch,
     bucket: Bucket,
     folder: Path,
     memory: int,
@@ -229,12 +231,13 @@ def _write_rows(
     missing = 0
     schema = _rows_schema(bucket.layout, rows, judged=collector is not None)
     with open_writer(staged, schema, bucket.layout.goals) as writer:
+        order = rows.column(PLACE).to_numpy()
         if bucket.values is not None:
             for low in range(0, len(rows), group_rows):
-                places = rows.place[low : low + group_rows]
+                places = order[low : low + group_rows]
                 missing += _write_group(writer, bucket.values, places, rows, low, collector, scratch.columns)
         else:
-            for low, values in _reread(bucket, rows.place, memory, scratch.values):
+            for low, values in _reread(bucket, order, memory, scratch.values):
                 for start in range(0, len(values), group_rows):
                     places = np.arange(start, min(start + group_rows, len(values)))
                     missing += _write_group(writer, values, places, rows, low + start, collector, scratch.columns)
@@ -250,7 +253,7 @@ def _reread(
     """
     m, width, group_rows = len(order), len(bucket.layout.features), bucket.layout.row_group_rows
     step = group_rows * max(1, memory // (group_rows * width * 4))
-    place_of = np.full(int(bucket.spill.rows[bucket.number]), -1, dtype=np.int64)
+    place_of = np.full(int(bucket.spilled.rows[bucket.number]), -1, dtype=np.int64)
     place_of[order] = np.arange(m)
     for low in range(0, m, step):
         chunk = scratch.array(min(step, m - low), width)
@@ -261,13 +264,13 @@ def _reread(
         yield low, chunk
 
 
-def _rows_schema(layout: Layout, rows: BucketRows, *, judged: bool) -> pa.Schema:
+def _rows_schema(layout: Layout, rows: pa.RecordBatch, *, judged: bool) -> pa.Schema:
     return schema_of(
         [
             ("qid", pa.string(), False),
             ("doc_id", pa.string(), True),
             *([("grade", pa.int32(), False)] if judged else []),
-            *((name, type_of(name), False) for name in rows.extras if name not in _OF_QUERIES),
+            *((name, type_of(name), False) for name in extras_of(rows) if name not in _OF_QUERIES),
             *((name, pa.float32(), False) for name in layout.features),
         ]
     )
@@ -297,7 +300,7 @@ def _write_group(
     writer: pq.ParquetWriter,
     values: npt.NDArray[np.float32],
     places: npt.NDArray[np.int64],
-    rows: BucketRows,
+    rows: pa.RecordBatch,
     low: int,
     collector: ColumnCollector | None,
     scratch: ScratchBuffer,
@@ -307,13 +310,8 @@ def _write_group(
     missing = int(_kernels.turn(values, places, columns))
     if collector is not None:
         collector.add(columns)
-    ids = [
-        rows.qid.slice(low, len(places)),
-        rows.doc_id.slice(low, len(places)),
-        *([as_array(rows.grade[low : low + len(places)])] if collector is not None else []),
-        *(as_array(column[low : low + len(places)]) for name, column in rows.extras.items() if name not in _OF_QUERIES),
-    ]
-    table = pa.Table.from_arrays([*ids, *map(as_array, columns)], schema=cast("pa.Schema", writer.schema))
+    narrow = [rows.column(name).slice(low, len(places)) for name in writer.schema.names[: -len(columns)]]
+    table = pa.Table.from_arrays([*narrow, *map(as_array, columns)], schema=cast("pa.Schema", writer.schema))
     writer.write_table(table, row_group_size=len(places))
     return missing
 
@@ -327,17 +325,13 @@ def keep_table(table: pa.Table, staged: Path, folder: Path) -> tuple[str, int]:
 
 
 def _queries(
-    bucket: int, qid: pa.Array[Any], starts: npt.NDArray[np.int64], rows: BucketRows, layout: Layout
+    bucket: int, qid: pa.Array[Any], starts: npt.NDArray[np.int64], rows: pa.RecordBatch, layout: Layout
 ) -> pa.Table:
     """Return the queries table of a bucket; DataRejected if a query has two splits or two weights."""
-    ends = np.append(starts[1:], len(rows.qid))
-    latest = np.maximum.reduceat(rows.extras[TIME], starts) if TIME in rows.extras else None
-    if layout.rule is None:
-        split_of_row = np.asarray(layout.source_split, dtype=np.int64)[rows.source]
-        split = split_of_row[starts]
-        check_one_split(qid, starts, split_of_row, rows.source, layout.source_name)
-    else:
-        split = layout.rule.splits(qid, latest)
+    ends, extras = np.append(starts[1:], len(rows)), extras_of(rows)
+    latest = np.maximum.reduceat(rows.column(TIME).to_numpy(), starts) if TIME in extras else None
+    split = split_by_file(rows, starts, layout) if layout.rule is None else layout.rule.splits(qid, latest)
+    relevant = rows.column("grade").to_numpy() >= 1
     table = pa.Table.from_arrays(
         [
             qid,
@@ -345,14 +339,16 @@ def _queries(
             as_array(np.full(len(qid), bucket, dtype=np.int32)),
             as_array(starts),
             as_array(ends - starts),
-            as_array(np.add.reduceat((rows.grade >= 1).astype(np.int64), starts)),
+            as_array(np.add.reduceat(relevant.astype(np.int64), starts)),
         ],
         schema=_QUERIES,
     )
-    weight = rows.extras.get(_QUERY_WEIGHT)
-    if weight is not None:
-        check_one_weight(qid, starts, weight, rows.source, layout.source_name)
-        table = table.append_column(pa.field(_QUERY_WEIGHT, pa.float64(), nullable=False), as_array(weight[starts]))
+    if _QUERY_WEIGHT in extras:
+        weight = one_value(rows, starts, rows.column(_QUERY_WEIGHT).to_numpy(), layout, lambda low, high, files: (
+            f"has query_weight {low:g} ({files[0]}) and {high:g} ({files[1]}): it must be the same in all rows of a query; weights"
+            " of documents go into the column weight"
+        ))  # fmt: skip
+        table = table.append_column(pa.field(_QUERY_WEIGHT, pa.float64(), nullable=False), as_array(weight))
     if latest is not None:
         table = table.append_column(pa.field(TIME, _TIME_TYPE, nullable=False), as_array(latest).cast(_TIME_TYPE))
     return table

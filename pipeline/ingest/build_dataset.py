@@ -2,8 +2,8 @@
 
 Each step is a function of what the steps before it returned::
 
-    collect_rows    -> RowSpill, RowFacts   the rows by bucket, and what only all of them together show
-    settling_of     -> Settling             how grades are determined, if not by each row alone
+    collect_rows    -> Spilled, RowFacts    the rows by bucket, and what only all of them together show
+    grading_of      -> Grading              how grades are determined, if not by each row alone
     layout_of       -> Layout               what all shards have in common
     write_shards    -> [ShardSummary]       the sorted shards
     join_pairs      -> [PairShard]          the pairs of documents of these shards
@@ -21,13 +21,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rankmill.foundation.cures import NAME, spelled_with
 from rankmill.foundation.errors import DataRejected
 from rankmill.foundation.options import spelled
 from rankmill.foundation.process_memory import beside_bytes, release_freed
-from rankmill.pipeline.bins.vocabulary import check_number, summed
 from rankmill.pipeline.dataset.manifest import (
     CATEGORIES,
     FEATURES,
@@ -38,27 +38,24 @@ from rankmill.pipeline.dataset.manifest import (
     CategorySet,
     GradesFrom,
 )
-from rankmill.pipeline.group.bucket_files import BucketFiles
-from rankmill.pipeline.group.bucket_rows import RowSpill, spilled_schema
-from rankmill.pipeline.group.graded_bucket import Layout
-from rankmill.pipeline.group.query_spill import QuerySpill
+from rankmill.pipeline.group.bucket import Layout, Tally
 from rankmill.pipeline.group.shard_writer import keep_table, share_of, write_shards
+from rankmill.pipeline.group.spill import Spilled, SpillFile, row_schema, spill_by_query
 from rankmill.pipeline.ingest.manifest import described, pair_set, source_files
 from rankmill.pipeline.ingest.read_rows import RowFacts, collect_rows, require_rows
-from rankmill.pipeline.judgments.judgment_counts import Tally
-from rankmill.pipeline.judgments.judgment_files import judgment_set, read_judgments, spilled_columns
-from rankmill.pipeline.pairs.pair_files import read_pairs
+from rankmill.pipeline.judgments.judgment_files import judgment_set, spilled_columns
 from rankmill.pipeline.pairs.pair_join import SPILLED, join_pairs
 from rankmill.pipeline.read.column_roles import TYPES
 
 if TYPE_CHECKING:
     from rankmill.foundation.cluster.workers import Cluster
-    from rankmill.pipeline.bins.vocabulary import Tally as Tallied
     from rankmill.pipeline.dataset.manifest import Manifest, SourceFile
     from rankmill.pipeline.ingest.inputs import Inputs
     from rankmill.pipeline.ingest_report import Stage
-    from rankmill.pipeline.judgments.aggregate import Settling
+    from rankmill.pipeline.judgments.aggregate import Grading
+    from rankmill.pipeline.judgments.judgment_files import JudgmentFile
     from rankmill.pipeline.options import IngestOptions
+    from rankmill.pipeline.pairs.pair_files import PairFile
     from rankmill.pipeline.read.batch import Quarantine, Reject, Source
 
 Progress = Callable[["Stage", int, int], None]
@@ -122,42 +119,40 @@ def build_dataset(
         options, len(inputs.categorical), labels_are_grades=not inputs.graded and "label" in inputs.extras
     )
     if cluster is None:
-        schema = spilled_schema((*inputs.extras, *inputs.goals))
-        spill = RowSpill(BucketFiles(staging / "spill", options.buckets, schema))
+        file = SpillFile(staging / "spill", options.buckets, row_schema((*inputs.extras, *inputs.goals)))
         rows_of = collect_rows(
-            inputs.sources, inputs.columns, spill, facts, quarantine, options,
+            inputs.sources, inputs.columns, file, facts, quarantine, options,
             threads=options.allowed_threads, advance=advance,
         )  # fmt: skip
+        spilled = file.finish()
     else:
         from rankmill.pipeline.ingest.on_cluster import IngestJob, collect_rows_on_cluster, write_shards_on_cluster
 
         job = IngestJob.of(inputs, options, staging, facts)
-        spill, rows_of = collect_rows_on_cluster(cluster, job, inputs, facts, quarantine, advance)
+        spilled, rows_of = collect_rows_on_cluster(cluster, job, inputs, facts, quarantine, advance)
     require_rows(inputs.sources, rows_of)
     release_freed()
     ends = [len(quarantine.rejects)]
-    settling = settling_of(inputs, options, staging, advance, keep=cluster is not None)
+    grading = grading_of(inputs, options, staging, advance)
     ends.append(len(quarantine.rejects))
-    pair_spill = QuerySpill(staging / "pairs-spill", options.buckets, SPILLED)
     first = len(inputs.sources) + len(inputs.judgments)
-    read_pairs(inputs.pairs, pair_spill, options.block_size, lambda number, at: advance(first + number, at))
-
-    layout = layout_of(inputs, options, spill, facts, settling)
-    categories = _CategoryCounts(layout)
-    written = _written(int(spill.rows.sum()), progress)
+    pairs = _spilled(inputs.pairs, staging / "pairs", options, SPILLED, lambda number, at: advance(first + number, at))
+    layout = layout_of(inputs, options, spilled.width, facts, grading)
+    names = [layout.features[number] for number in layout.categorical]
+    facts.vocabulary.begin(names)
+    written = _written(int(spilled.rows.sum()), progress)
     if cluster is None:
         memory = options.memory - beside_bytes() - facts.vocabulary.bytes_held
-        share = share_of(memory, options.allowed_threads, layout, spill.rows, spill.id_bytes)
-        buckets = np.flatnonzero(spill.rows).tolist()
+        share = share_of(memory, options.allowed_threads, layout, spilled.rows, spilled.id_bytes)
         summaries = write_shards(
-            spill, layout, folder, buckets,
-            threads=share.threads, memory=share.values, done=written, count=categories.add,
+            spilled, layout, folder, np.flatnonzero(spilled.rows).tolist(),
+            threads=share.threads, memory=share.values, done=written, count=facts.vocabulary.count,
         )  # fmt: skip
     else:
-        summaries = write_shards_on_cluster(cluster, job, spill, layout, folder, written, categories.add)
+        summaries = write_shards_on_cluster(cluster, job, spilled, layout, folder, written, facts.vocabulary.count)
     judged = sum((summary.judgments_tally for summary in summaries), Tally())
-    if settling is not None:
-        judged += settling.left_over({summary.bucket for summary in summaries})
+    if grading is not None:
+        judged += grading.left_over({summary.bucket for summary in summaries})
     shards = {
         summary.bucket: folder / FEATURES / f"{summary.shard.features}.parquet"
         for summary in summaries
@@ -166,7 +161,7 @@ def build_dataset(
     if not shards:
         raise DataRejected(_nothing_judged(judged))
     pair_shards = join_pairs(
-        pair_spill,
+        pairs,
         lambda bucket: (
             pq.read_table(shards[bucket], columns=["qid", "doc_id"], partitioning=None) if bucket in shards else None
         ),
@@ -185,7 +180,8 @@ def build_dataset(
     if inputs.judgments:
         more["judgments"] = judgment_set(judged, source_files(inputs.judgments, known), ends[1] - ends[0])
     if layout.categorical:
-        more["categories"] = _keep_categories(facts, categories, staging / "categories.parquet", folder / CATEGORIES)
+        digest, size = keep_table(facts.vocabulary.table(names), staging / "categories.parquet", folder / CATEGORIES)
+        more["categories"] = CategorySet(features=names, digest=digest, size=size)
     return Built(
         folder=folder,
         manifest=manifest.model_copy(update=more),
@@ -198,17 +194,15 @@ def build_dataset(
     )
 
 
-def layout_of(
-    inputs: Inputs, options: IngestOptions, spill: RowSpill, facts: RowFacts, settling: Settling | None
-) -> Layout:
-    """Return what all shards have in common, once every row is in ``spill``.
+def layout_of(inputs: Inputs, options: IngestOptions, width: int, facts: RowFacts, grading: Grading | None) -> Layout:
+    """Return what all shards have in common, once all rows are read, of which the widest has ``width`` values.
 
     Raises
     ------
     DataRejected
         No row has a feature, or one that is named as categorical.
     """
-    features = inputs.columns or inputs.sources[0].names(spill.width)
+    features = inputs.columns or inputs.sources[0].names(width)
     if not features:
         raise DataRejected(f"{inputs.rows[0].path}: no row has a feature")
     for name in sorted(inputs.categorical):
@@ -218,8 +212,8 @@ def layout_of(
                 f" the last one is {features[-1]!r}"
             )
     extras = inputs.extras
-    if settling is not None:
-        extras = tuple(name for name in TYPES if name in {*extras, *settling.extras})
+    if grading is not None:
+        extras = tuple(name for name in TYPES if name in {*extras, *grading.extras})
     return Layout(
         features=features,
         absent=options.read.absent_value,
@@ -229,35 +223,64 @@ def layout_of(
         extras=extras,
         goals=inputs.goals,
         labels_are_grades=facts.labels_are_grades and not inputs.judgments,
-        settling=settling,
+        grading=grading,
         categorical=tuple(number for number, name in enumerate(features) if name in inputs.categorical),
     )
 
 
-def settling_of(
-    inputs: Inputs, options: IngestOptions, staging: Path, advance: Callable[[int, int], None], *, keep: bool
-) -> Settling | None:
-    """Read separate judgments; return how grades are determined, None if by each row alone.
-
-    ``keep``: judgments stay in their spill once they are used, as a worker may be lost.
-    """
+def grading_of(
+    inputs: Inputs, options: IngestOptions, staging: Path, advance: Callable[[int, int], None]
+) -> Grading | None:
+    """Read separate judgments; return how grades are determined, None if by each row alone."""
     sources = inputs.judgments
     if not sources and options.aggregate is None:
         return None
-    from rankmill.pipeline.judgments.aggregate import Settling
+    from rankmill.pipeline.judgments.aggregate import Grading
 
-    spill, first = None, len(inputs.sources)
+    spilled, first = None, len(inputs.sources)
     if sources:
-        spill = QuerySpill(staging / "judgments-spill", options.buckets, spilled_columns(sources), keep=keep)
-        read_judgments(sources, spill, options.block_size, lambda number, at: advance(first + number, at))
+        schema = spilled_columns(sources)
+        spilled = _spilled(
+            sources, staging / "judgments", options, schema, lambda number, at: advance(first + number, at)
+        )
         release_freed()
-    return Settling(
+    return Grading(
         aggregate=options.aggregate,
-        judgments=spill,
+        judgments=spilled,
         unjudged=options.read.unjudged,
         goals=inputs.goals,
         labels_are_grades=bool(sources) and all(source.labels_are_grades for source in sources),
     )
+
+
+def _spilled(
+    sources: Sequence[JudgmentFile | PairFile],
+    path: Path,
+    options: IngestOptions,
+    schema: pa.Schema,
+    done: Callable[[int, int], None],
+) -> Spilled:
+    """Spill all judgments or pairs by query; call ``done`` with (number of the file, bytes read of it) from time to time.
+
+    A column of ``schema`` that a file lacks has the number of the file for ``source``, and 1 for ``weight``; other ones are null.
+    """
+    file = SpillFile(path, options.buckets, schema)
+    for number, source in enumerate(sources):
+        found, values = 0, {"source": number, "weight": 1.0}
+        for batch in source.batches(options.block_size):
+            found += len(batch)
+            names = {*batch.schema.names}
+            columns = [
+                batch.column(field.name)
+                if field.name in names
+                else pa.repeat(pa.scalar(values.get(field.name), field.type), len(batch))
+                for field in schema
+            ]
+            spill_by_query(file, columns)
+            done(number, source.position)
+        if not found:
+            raise DataRejected(f"{source.path}: contains no {source.holds}")
+    return file.finish()
 
 
 def _grades_from(inputs: Inputs, facts: RowFacts) -> GradesFrom:
@@ -266,31 +289,6 @@ def _grades_from(inputs: Inputs, facts: RowFacts) -> GradesFrom:
     if facts.labels_are_grades:
         return "label"
     return "grade" if inputs.graded else "nothing"
-
-
-class _CategoryCounts:
-    """Rows with each category, by categorical feature; threads may add those of a shard."""
-
-    def __init__(self, layout: Layout) -> None:
-        self.features = [layout.features[number] for number in layout.categorical]
-        self.tallies: list[Tallied] = []
-        self._adding = threading.Lock()
-
-    def add(self, tallies: Sequence[Tallied]) -> None:
-        """Add the rows of a shard; DataRejected if a feature has too many categories."""
-        with self._adding:
-            pairs = zip(self.tallies, tallies, strict=True) if self.tallies else ((tally,) for tally in tallies)
-            self.tallies = [summed(pair) for pair in pairs]
-            for name, (codes, _) in zip(self.features, self.tallies, strict=True):
-                check_number(name, len(codes))
-
-
-def _keep_categories(facts: RowFacts, counts: _CategoryCounts, staged: Path, folder: Path) -> CategorySet:
-    """Write the vocabulary to ``folder``, via the file ``staged``; return the manifest's entry."""
-    tallies = {name: [counts.tallies[place]] if counts.tallies else [] for place, name in enumerate(counts.features)}
-    facts.vocabulary.count(tallies)
-    digest, size = keep_table(facts.vocabulary.table(counts.features), staged, folder)
-    return CategorySet(features=counts.features, digest=digest, size=size)
 
 
 def _advance(inputs: Inputs, progress: Progress | None) -> Callable[[int, int], None]:

@@ -31,7 +31,6 @@ from rankmill.pipeline.read.columns import (
 from rankmill.pipeline.read.files import find_files, refuse_copies, with_rows
 from rankmill.pipeline.read.letor import check_made_ids, companions_of, letor_name
 from rankmill.pipeline.read.open_source import open_source, share_categories, share_features
-from rankmill.pipeline.validate import sources_disagree
 
 if TYPE_CHECKING:
     from rankmill.pipeline.options import Format, IngestOptions, ReadOptions
@@ -289,8 +288,8 @@ def _common_columns(
                 " mixed with tables with named features"
             )
         if first.columns is not None and other.columns is not None:
-            complaint = sources_disagree(first.columns, str(first.path), other.columns, str(other.path))
-            complaint = complaint or sources_disagree(
+            complaint = _disagreement(first.columns, str(first.path), other.columns, str(other.path))
+            complaint = complaint or _disagreement(
                 besides(first), str(first.path), besides(other), str(other.path), "columns besides the features"
             )
             if not complaint and first.table is not None and other.table is not None:
@@ -326,3 +325,16 @@ def _common_columns(
             f"{spelled('labels')} applies to LETOR text only; in {first.path} put labels into a column named 'label'"
         )
     return first.columns
+
+
+def _disagreement(
+    first: tuple[str, ...], first_name: str, other: tuple[str, ...], other_name: str, what: str = "features"
+) -> str:
+    """Describe in which columns, called ``what``, two tables differ; empty if they have the same columns."""
+    lacking = sorted(set(first) - set(other))
+    added = sorted(set(other) - set(first))
+    if lacking:
+        return f"{other_name}: no column {lacking[0]!r}, which {first_name} has; all files must have the same {what}"
+    if added:
+        return f"{other_name}: column {added[0]!r} is not in {first_name}; all files must have the same {what}"
+    return ""

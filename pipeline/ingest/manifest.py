@@ -17,14 +17,14 @@ from rankmill.pipeline.dataset.manifest import (
     SourceFile,
     SplitCount,
 )
-from rankmill.pipeline.judgments.judgment_counts import Tally
+from rankmill.pipeline.group.bucket import Tally
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from rankmill.pipeline.dataset.manifest import ColumnName, GradesFrom, PairShard, SplitName
-    from rankmill.pipeline.group.graded_bucket import Layout
+    from rankmill.pipeline.group.bucket import Layout
     from rankmill.pipeline.group.shard_writer import ShardSummary
     from rankmill.pipeline.judgments.judgment_files import JudgmentFile
     from rankmill.pipeline.options import IngestOptions

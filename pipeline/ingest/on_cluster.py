@@ -12,24 +12,22 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
-import numpy.typing as npt
 
 from rankmill.foundation.cluster.duty import folder_of_call, stopper
 from rankmill.foundation.cluster.workers import TASKS_A_WORKER, Cluster
 from rankmill.foundation.errors import TooManyRejects
 from rankmill.foundation.process_memory import beside_bytes, release_freed, return_large_arrays
-from rankmill.foundation.storage.publish import fsync_folder, write_atomically
+from rankmill.foundation.storage.publish import fsync_file, fsync_folder, write_atomically
 from rankmill.pipeline.bins.vocabulary import Tally, summed
 from rankmill.pipeline.dataset.manifest import FEATURES, QUERIES, STATISTICS, UNJUDGED
-from rankmill.pipeline.group.bucket_rows import RowSpill, spilled_schema
-from rankmill.pipeline.group.graded_bucket import Layout
+from rankmill.pipeline.group.bucket import Layout
 from rankmill.pipeline.group.shard_writer import ShardSummary, share_of, write_shards
-from rankmill.pipeline.group.spill_files import SpillFile, SpillParts
+from rankmill.pipeline.group.spill import Spilled, SpillFile, row_schema
 from rankmill.pipeline.ingest.inputs import open_rows
 from rankmill.pipeline.ingest.read_rows import RowFacts, collect_rows
 from rankmill.pipeline.options import IngestOptions, ReadOptions
@@ -42,8 +40,6 @@ if TYPE_CHECKING:
 
 USUAL_BUCKETS = 16
 """Buckets of a group for which more workers would be better: their threads write buckets side by side."""
-
-Numbers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,8 +107,6 @@ class RowsRead:
         Has their spill file, and texts of categories.
     rows_of
         Rows of each file.
-    rows, id_bytes, width
-        Those of `RowSpill`.
     labels_are_grades
         Whether all labels can be grades, if the job asks.
     rejects
@@ -123,9 +117,6 @@ class RowsRead:
 
     folder: str
     rows_of: tuple[int, ...] = ()
-    rows: Numbers = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    id_bytes: Numbers = field(default_factory=lambda: np.zeros((2, 0), dtype=np.int64))
-    width: int = 0
     labels_are_grades: bool = False
     rejects: tuple[tuple[Reject, str], ...] = ()
     error: Exception | None = None
@@ -142,23 +133,24 @@ def read_range(task: ReadRange, threads: int) -> RowsRead:
     task.files.narrow(sources)
     facts = RowFacts.of(options, job.n_categorical, labels_are_grades=job.labels_are_grades)
     folder = folder_of_call(job.staging, "read", task.number)
-    with SpillFile(rows_file(folder), options.buckets, spilled_schema(job.extras)) as file:
-        spill = RowSpill(file)
-        try:
-            rows_of = collect_rows(
-                sources,
-                job.columns,
-                spill,
-                facts,
-                quarantine,
-                options,
-                threads=options.threads or threads,
-                advance=lambda *_: stop(),
-                first=task.files.first,
-            )
-        except Exception as error:
-            return RowsRead(folder=folder.name, rejects=quarantine.found, error=error)
-        file.finish()
+    file = SpillFile(rows_file(folder), options.buckets, row_schema(job.extras))
+    try:
+        rows_of = collect_rows(
+            sources,
+            job.columns,
+            file,
+            facts,
+            quarantine,
+            options,
+            threads=options.threads or threads,
+            advance=lambda *_: stop(),
+            first=task.files.first,
+        )
+    except Exception as error:
+        return RowsRead(folder=folder.name, rejects=quarantine.found, error=error)
+    file.finish()
+    for path in folder.iterdir():
+        fsync_file(path)
     if facts.vocabulary.texts:
         write_atomically(_texts_file(folder), json.dumps(facts.vocabulary.texts).encode())
     fsync_folder(folder)
@@ -166,9 +158,6 @@ def read_range(task: ReadRange, threads: int) -> RowsRead:
     return RowsRead(
         folder=folder.name,
         rows_of=tuple(rows_of),
-        rows=spill.rows,
-        id_bytes=spill.id_bytes,
-        width=spill.width,
         labels_are_grades=facts.labels_are_grades,
         rejects=quarantine.found,
     )
@@ -192,18 +181,13 @@ def _texts_file(folder: Path) -> Path:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteBuckets:
-    """Write ``buckets`` as shards of ``layout``.
-
-    ``files`` are the spill files of all ranges; ``rows`` (buckets of the dataset,) and ``id_bytes`` (2, buckets) are 0 for others.
-    """
+    """Write ``buckets`` of the rows of all ranges as shards of ``layout``."""
 
     job: IngestJob
     number: int
     buckets: tuple[int, ...]
     layout: Layout
-    files: tuple[Path, ...]
-    rows: Numbers
-    id_bytes: Numbers
+    spilled: Spilled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,14 +203,12 @@ def write_buckets(task: WriteBuckets, threads: int) -> BucketsWritten:
     """Write the rows of some buckets, which are spilled in all ranges, as shards."""
     job, stop = task.job, stopper()
     return_large_arrays()
-    spill = RowSpill(SpillParts(task.files, task.rows, spilled_schema(job.extras)))
-    share = share_of(
-        job.options.memory - beside_bytes(), job.options.threads or threads, task.layout, task.rows, task.id_bytes
-    )
+    rows, id_bytes = task.spilled.rows[[*task.buckets]], task.spilled.id_bytes[:, [*task.buckets]]
+    share = share_of(job.options.memory - beside_bytes(), job.options.threads or threads, task.layout, rows, id_bytes)
     folder = folder_of_call(job.staging, "written", task.number)
     tallies: list[list[Tally]] = []
     summaries = write_shards(
-        spill,
+        task.spilled,
         task.layout,
         folder,
         task.buckets,
@@ -253,7 +235,7 @@ def collect_rows_on_cluster(
     facts: RowFacts,
     quarantine: Quarantine,
     advance: Callable[[int, int], None],
-) -> tuple[RowSpill, list[int]]:
+) -> tuple[Spilled, list[int]]:
     """Read all files of rows; return the spilled rows and the number of those of each file.
 
     Adds to ``facts`` and ``quarantine``, and raises the errors, as `rankmill.pipeline.ingest.read_rows.collect_rows` does.
@@ -276,11 +258,7 @@ def collect_rows_on_cluster(
             rows_of[number] += rows
         facts.labels_are_grades &= result.labels_are_grades
         facts.vocabulary.add(texts_of(folder))
-    rows_of_bucket = np.sum([result.rows for result in results], axis=0)
-    spill = RowSpill(SpillParts([*map(rows_file, folders)], rows_of_bucket, spilled_schema(job.extras)))
-    spill.width = max(result.width for result in results)
-    spill.id_bytes = np.sum([result.id_bytes for result in results], axis=0)
-    return spill, rows_of
+    return Spilled.of([*map(rows_file, folders)], job.options.buckets, row_schema(job.extras)), rows_of
 
 
 def _ranges_read(
@@ -309,26 +287,22 @@ def _ranges_read(
 def write_shards_on_cluster(
     cluster: Cluster,
     job: IngestJob,
-    spill: RowSpill,
+    spilled: Spilled,
     layout: Layout,
     folder: Path,
     done: Callable[[int], None],
     count: Callable[[Sequence[Tally]], None],
 ) -> list[ShardSummary]:
-    """Write all buckets of ``spill``, made by `collect_rows_on_cluster`, to ``folder``; ``done`` and ``count`` as of `write_shards`."""
-    assert isinstance(spill.files, SpillParts)  # noqa: S101
-    buckets = np.flatnonzero(spill.rows)
+    """Write all buckets of ``spilled``, made by `collect_rows_on_cluster`, to ``folder``; ``done`` and ``count`` as of `write_shards`."""
+    buckets = np.flatnonzero(spilled.rows)
     size = cluster.size
     together = max(-(-len(buckets) // (TASKS_A_WORKER * size)), min(USUAL_BUCKETS, -(-len(buckets) // size)))
     tasks = []
     for number, first in enumerate(range(0, len(buckets), together)):
         group = buckets[first : first + together]
-        rows, id_bytes = np.zeros_like(spill.rows), np.zeros_like(spill.id_bytes)
-        rows[group], id_bytes[:, group] = spill.rows[group], spill.id_bytes[:, group]
-        task = WriteBuckets(
-            job=job, number=number, buckets=tuple(group.tolist()), layout=layout, files=spill.files.paths, rows=rows, id_bytes=id_bytes
-        )  # fmt: skip
-        tasks.append(task)
+        tasks.append(
+            WriteBuckets(job=job, number=number, buckets=tuple(group.tolist()), layout=layout, spilled=spilled)
+        )
     summaries: list[ShardSummary] = []
     with closing(cluster.run(write_buckets, tasks, job.staging, resumes=False)) as results:
         for task, result in results:
@@ -336,7 +310,7 @@ def write_shards_on_cluster(
             if result.tallies:
                 count(result.tallies)
             summaries += result.summaries
-            done(int(task.rows.sum()))
+            done(int(spilled.rows[[*task.buckets]].sum()))
     return sorted(summaries, key=lambda summary: summary.bucket)
 
 

@@ -18,6 +18,7 @@ from rankmill.foundation.interrupts import stop_if_asked
 from rankmill.foundation.process_memory import beside_bytes
 from rankmill.foundation.threads import in_order
 from rankmill.pipeline.bins.vocabulary import Vocabulary
+from rankmill.pipeline.group.spill import spill_rows
 from rankmill.pipeline.memory_plans import bytes_of_texts, reading_threads
 from rankmill.pipeline.read.batch import tasks_of
 from rankmill.pipeline.read.grades import can_be_grades
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from typing import Self
 
-    from rankmill.pipeline.group.bucket_rows import RowSpill
+    from rankmill.pipeline.group.spill import SpillFile
     from rankmill.pipeline.options import IngestOptions
     from rankmill.pipeline.read.batch import Quarantine, ReadTask, RowBatch, Source
 
@@ -154,7 +155,7 @@ class RowFacts:
 def collect_rows(
     sources: Sequence[Source],
     columns: tuple[str, ...] | None,
-    spill: RowSpill,
+    file: SpillFile,
     facts: RowFacts,
     quarantine: Quarantine,
     options: IngestOptions,
@@ -163,7 +164,7 @@ def collect_rows(
     advance: Callable[[int, int], None],
     first: int = 0,
 ) -> list[int]:
-    """Read all ``sources``, whose numbers begin with ``first``, into ``spill`` and ``facts``; return the rows of each.
+    """Read all ``sources``, whose numbers begin with ``first``, into ``file`` and ``facts``; return the rows of each.
 
     ``columns`` are the features in their order, None if the files do not name them; ``advance`` and errors are those of
     `read_all`.
@@ -174,7 +175,7 @@ def collect_rows(
             facts.labels_are_grades = False
         if batch.categories:
             facts.vocabulary.add(batch.categories)
-        spill.add(batch, first + source)
+        spill_rows(file, batch, first + source)
 
     return read_all(
         sources,

@@ -35,8 +35,8 @@ from rankmill.foundation.cures import spelled_with
 from rankmill.foundation.errors import DataRejected
 from rankmill.foundation.options import spelled
 from rankmill.pipeline.arrow import as_array
-from rankmill.pipeline.group.bucket_rows import BucketRows
-from rankmill.pipeline.judgments.judgment_counts import Settled, Tally, settled_as
+from rankmill.pipeline.group.bucket import HIGH, LOW, Tally, extras_of, with_columns
+from rankmill.pipeline.group.spill import row_schema
 from rankmill.pipeline.judgments.judgment_files import SPILLED
 from rankmill.pipeline.options import AGGREGATES, WITH_LABEL
 from rankmill.pipeline.read.column_roles import OF_JUDGMENTS
@@ -46,24 +46,19 @@ from rankmill.pipeline.read.times import TIME
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
-    from rankmill.pipeline.group.query_spill import QuerySpill
+    from rankmill.pipeline.group.spill import Spilled
     from rankmill.pipeline.options import Aggregate, Unjudged
 
 _POLARS = 34 << 20  # bytes of the library itself, which the rest of an ingest does not need
 _BYTES_A_JUDGMENT = 300  # or row: combined ids, their numbers, and sorted columns; measured
-_NO_ROWS = BucketRows(
-    qid=pa.array([], pa.string()),
-    doc_id=pa.array([], pa.string()),
-    grade=np.empty(0, dtype=np.int32),
-    source=np.empty(0, dtype=np.int32),
-    digest=np.empty((0, 2), dtype=np.uint64),
-    extras={},
-    place=np.empty(0, dtype=np.int64),
-)
+_NO_ROWS = pa.RecordBatch.from_pylist([], row_schema())
+
+Graded = tuple[pa.RecordBatch, Tally]
+"""Rows with their grades, and counts of what was merged and joined."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settling:
+class Grading:
     """How grades are determined, if not by each row alone.
 
     Attributes
@@ -81,7 +76,7 @@ class Settling:
     """
 
     aggregate: Aggregate | None
-    judgments: QuerySpill | None
+    judgments: Spilled | None
     unjudged: Unjudged
     goals: tuple[str, ...] = ()
     labels_are_grades: bool = False
@@ -94,7 +89,7 @@ class Settling:
         return tuple(dict.fromkeys([*found, *(["label"] if self.aggregate in WITH_LABEL else [])]))
 
     def bytes_held(self, rows: npt.NDArray[np.int64]) -> int:
-        """Return how much memory settling a bucket takes in addition to its rows; ``rows`` (buckets,) are the numbers of rows."""
+        """Return how much memory the grades of a bucket take in addition to its rows; ``rows`` (buckets,) are the numbers of rows."""
         judgments = 0 if self.judgments is None else self.judgments.rows
         return _POLARS + int(_BYTES_A_JUDGMENT * (rows + judgments).max())
 
@@ -105,26 +100,26 @@ class Settling:
             return tally
         for bucket in np.flatnonzero(self.judgments.rows).tolist():
             if bucket not in buckets:
-                tally += self._by_judgments(_NO_ROWS, self.judgments.take(bucket), "keep").tally
+                tally += self._by_judgments(_NO_ROWS, self.judgments.take(bucket), "keep")[1]
         return tally
 
-    def settle(
+    def graded(
         self,
         bucket: int,
-        rows: BucketRows,
+        rows: pa.RecordBatch,
         features: Sequence[str],
         values_of: Callable[[Sequence[int]], npt.NDArray[np.float32]],
-    ) -> Settled:
-        """Settle the rows of a bucket, whose digests cover only the values; see the functions below."""
+    ) -> Graded:
+        """Return the rows of a bucket, whose digests cover only the values, with their grades; see the functions below."""
         if self.judgments is not None:
             return self._by_judgments(rows, self.judgments.take(bucket), self.unjudged)
         return merge_rows(rows, self.aggregate, features, values_of, self.goals)
 
-    def _by_judgments(self, rows: BucketRows, judgments: pa.Table, unjudged: Unjudged) -> Settled:
+    def _by_judgments(self, rows: pa.RecordBatch, judgments: pa.Table, unjudged: Unjudged) -> Graded:
         if self.labels_are_grades:
             grade = judgments.column("label").cast(pa.int32())
             judgments = judgments.set_column(2, SPILLED.field("grade"), grade)
-        return settle_by_judgments(rows, judgments, self.aggregate, unjudged)
+        return grade_by_judgments(rows, judgments, self.aggregate, unjudged)
 
 
 def one_judgment(judged: pl.DataFrame, how: Aggregate | None) -> pl.DataFrame:
@@ -145,31 +140,6 @@ def one_judgment(judged: pl.DataFrame, how: Aggregate | None) -> pl.DataFrame:
         ``mean`` and ``median``, or of the labels), ``weight`` (the largest, if there are weights), ``judgments`` (their number),
         ``lowest`` and ``highest`` grade (or label).
     """
-    if {"label", "weight"} & set(judged.columns):
-        return _one_of_weighted(judged, how)
-    grade, number = pl.col("grade"), pl.col("grade").cast(pl.Int64)
-    total, count = number.sum(), pl.len().cast(pl.Int64)
-    if how == "latest":
-        judged = judged.sort(TIME, "grade")
-    chosen: list[pl.Expr] = {
-        "mean": [((2 * total + count) // (2 * count)).alias("grade"), (total / count).alias("label")],
-        "median": [((2 * number.median() + 1) / 2).floor().alias("grade"), number.median().alias("label")],
-        "max": [grade.max()],
-        "heaviest": [grade.max()],  # all weigh 1
-        "latest": [grade.last()],
-    }.get(how or "", [grade.min()])
-    found = judged.group_by("document").agg(
-        *chosen, count.alias("judgments"), grade.min().alias("lowest"), grade.max().alias("highest")
-    )
-    if how == "majority":
-        votes = judged.group_by("document", "grade").len("votes").sort("votes", "grade", descending=[True, False])
-        first = votes.group_by("document", maintain_order=True).agg(grade.first())
-        found = found.drop("grade").join(first, on="document")
-    return found.with_columns(pl.col("grade").cast(pl.Int32))
-
-
-def _one_of_weighted(judged: pl.DataFrame, how: Aggregate | None) -> pl.DataFrame:
-    """Combine judgments with labels or weights; see :func:`one_judgment`."""
     has_label, has_weight = "label" in judged.columns, "weight" in judged.columns
     if not has_weight:
         judged = judged.with_columns(weight=1.0)
@@ -185,6 +155,7 @@ def _one_of_weighted(judged: pl.DataFrame, how: Aggregate | None) -> pl.DataFram
         "mean": [(mean + 0.5).floor().alias("grade"), ((label * heavy).sum() / heavy.sum()).alias("label")],
         "median": [(grade.median() + 0.5).floor().alias("grade"), label.median()],
         "max": [grade.max(), label.max()],
+        "majority": [grade.mode().min(), label.min()],
         "latest": [grade.last(), label.last()],
         "heaviest": [grade.last(), label.last()],
     }.get(how or "", [grade.min(), label.min()])
@@ -195,17 +166,13 @@ def _one_of_weighted(judged: pl.DataFrame, how: Aggregate | None) -> pl.DataFram
         label.min().alias("lowest"),
         label.max().alias("highest"),
     )
-    if how == "majority":
-        votes = judged.group_by("document", "grade").len("votes").sort("votes", "grade", descending=[True, False])
-        most = votes.group_by("document", maintain_order=True).agg(pl.col("grade").first())
-        found = found.drop("grade").join(most, on="document")
     lacking = ([] if has_label or how in WITH_LABEL else ["label"]) + ([] if has_weight else ["weight"])
     return found.with_columns(pl.col("grade").cast(pl.Int32)).drop(lacking)
 
 
-def settle_by_judgments(
-    rows: BucketRows, judgments: pa.Table, how: Aggregate | None, unjudged: Unjudged = "keep"
-) -> Settled:
+def grade_by_judgments(
+    rows: pa.RecordBatch, judgments: pa.Table, how: Aggregate | None, unjudged: Unjudged = "keep"
+) -> Graded:
     """Look up the grades of rows among judgments.
 
     Parameters
@@ -227,7 +194,7 @@ def settle_by_judgments(
     """
     given = judgments.filter(pc.greater_equal(judgments.column("grade"), pa.scalar(0, pa.int32()))).combine_chunks()
     qid, doc_id = (given.column(name).combine_chunks() for name in ("qid", "doc_id"))
-    of_rows, of_judgments = _number_documents((rows.qid, rows.doc_id), (qid, doc_id))
+    of_rows, of_judgments = _number_documents(rows.columns[:2], (qid, doc_id))
     columns = {name: given.column(name) for name in ("grade", TIME, *OF_JUDGMENTS) if name in given.column_names}
     judged = pl.DataFrame({"document": of_judgments, **columns})
     found = one_judgment(judged, how)
@@ -240,30 +207,28 @@ def settle_by_judgments(
     if unjudged == "reject" and not known.all():
         _refuse_unjudged(rows, ~known)
     grade = joined["grade"].fill_null(0 if unjudged == "zero" else UNKNOWN_GRADE).to_numpy()
-    label, weight = (
-        joined[name].fill_null(0.0).to_numpy() if name in joined.columns else None for name in OF_JUDGMENTS
-    )
-    if weight is not None:
-        weight = np.where(known, weight, 1.0)
+    of_unjudged = {"label": 0.0, "weight": 1.0}
+    more = {
+        name: joined[name].fill_null(of_unjudged[name]).to_numpy() for name in OF_JUDGMENTS if name in joined.columns
+    }
     tally = Tally(
         repeated=len(found.filter(pl.col("judgments") > 1)),
         conflicting=len(different),
         judgments=len(given),
         ungraded=len(judgments) - len(given),
         without_row=int(found.join(documents, on="document", how="anti")["judgments"].sum()),
-        rows_with_id=len(rows) - rows.doc_id.null_count,
+        rows_with_id=len(rows) - rows.column("doc_id").null_count,
     )
-    stays, time = np.ones(len(rows), dtype=np.bool_), rows.extras.get(TIME)
-    return settled_as(grade, stays, tally, label=label, time=time, weight=weight)
+    return with_columns(rows, {"grade": grade, **more}), tally
 
 
 def merge_rows(
-    rows: BucketRows,
+    rows: pa.RecordBatch,
     how: Aggregate | None,
     features: Sequence[str],
     values_of: Callable[[Sequence[int]], npt.NDArray[np.float32]],
     goals: Sequence[str] = (),
-) -> Settled:
+) -> Graded:
     """Merge the rows of each document into one; rows without a doc_id stay as they are.
 
     The rows of a document must agree in features and optional columns.  With ``latest`` they may differ, and the latest row is
@@ -288,34 +253,40 @@ def merge_rows(
     DataRejected
         Rows of a document differ.
     """
-    grade = rows.grade.copy()
-    time = rows.extras[TIME].copy() if TIME in rows.extras else None
-    label = np.where(grade == UNKNOWN_GRADE, 0, grade).astype(np.float64) if how in WITH_LABEL else None
-    stays = np.ones(len(rows), dtype=np.bool_)
-    narrow: dict[str, npt.NDArray[Any]] = {"grade": rows.grade}
-    narrow |= {name: np.ascontiguousarray(rows.digest[:, lane]) for lane, name in enumerate(("high", "low"))}
-    extras = {name: column for name, column in rows.extras.items() if name not in goals}
-    narrow |= {name if name == TIME else f"its {name}": column for name, column in extras.items()}
-    (document,) = _number_documents((rows.qid, rows.doc_id))
+    extras = [name for name in extras_of(rows) if name not in goals]
+    own = {
+        "grade": "grade",
+        "high": HIGH,
+        "low": LOW,
+        **{name if name == TIME else f"its {name}": name for name in extras},
+    }
+    (document,) = _number_documents(rows.columns[:2])
+    narrow = {name: rows.column(column) for name, column in own.items()}
     frame = pl.DataFrame({"document": document, **narrow}).with_row_index("row")
+    grade = frame["grade"].to_numpy().copy()
+    changed: dict[str, npt.NDArray[Any]] = {"grade": grade}
+    if how in WITH_LABEL:
+        changed["label"] = np.where(grade == UNKNOWN_GRADE, 0, grade).astype(np.float64)
     several = frame.filter((pl.col("document") >= 0) & pl.col("document").is_duplicated())
     if not len(several):
-        return settled_as(grade, stays, Tally(), label=label, time=time)
+        return with_columns(rows, changed), Tally()
     same = [name for name in narrow if name not in {"grade", TIME}]
     if how != "latest":
         _check_agreement(rows, several, same, how, features, values_of)
     judged = one_judgment(several.filter(pl.col("grade") != UNKNOWN_GRADE), how)
     kept = _kept_rows(several, same, how).drop("grade").join(judged, on="document", how="left")
     row, known = kept["row"].to_numpy(), kept["grade"].is_not_null().to_numpy()
+    stays = np.ones(len(rows), dtype=np.bool_)
     stays[several["row"].to_numpy()] = False
     stays[row] = True
     grade[row[known]] = kept["grade"].to_numpy()[known]
-    if label is not None:
-        label[row[known]] = kept["label"].to_numpy()[known]
-    if time is not None and how != "latest":
-        time[row] = kept["last"].to_numpy()
-    merged = {name: rows.extras[name].copy() for name in goals}
-    for column in merged.values():
+    if how in WITH_LABEL:
+        changed["label"][row[known]] = kept["label"].to_numpy()[known]
+    if TIME in extras and how != "latest":
+        changed[TIME] = frame[TIME].to_numpy().copy()
+        changed[TIME][row] = kept["last"].to_numpy()
+    for name in goals:
+        column = changed[name] = rows.column(name).to_numpy().copy()
         graded = several.with_columns(grade=pl.Series(column)[several["row"]]).filter(pl.col("grade") != UNKNOWN_GRADE)
         found = kept.select("document", "row").join(one_judgment(graded, how), on="document")
         column[found["row"].to_numpy()] = found["grade"].to_numpy()
@@ -324,7 +295,7 @@ def merge_rows(
         repeated=len(judged.filter(pl.col("judgments") > 1)),
         conflicting=len(judged.filter(pl.col("lowest") != pl.col("highest"))),
     )
-    return settled_as(grade, stays, tally, label=label, time=time, goals=merged)
+    return with_columns(rows, changed).filter(pa.array(stays)), tally
 
 
 def _kept_rows(several: pl.DataFrame, same: Sequence[str], how: Aggregate | None) -> pl.DataFrame:
@@ -338,7 +309,7 @@ def _kept_rows(several: pl.DataFrame, same: Sequence[str], how: Aggregate | None
     return kept
 
 
-def _number_documents(*ids: tuple[pa.Array[Any], pa.Array[Any]]) -> list[npt.NDArray[np.int64]]:
+def _number_documents(*ids: Sequence[pa.Array[Any]]) -> list[npt.NDArray[np.int64]]:
     """Assign numbers to the documents of some lists of (qid, doc_id), equal ones alike in all lists; -1 for a row without doc_id.
 
     Grouping and joining is several times faster with numbers than with text.
@@ -351,7 +322,7 @@ def _number_documents(*ids: tuple[pa.Array[Any], pa.Array[Any]]) -> list[npt.NDA
 
 
 def _check_agreement(
-    rows: BucketRows,
+    rows: pa.RecordBatch,
     several: pl.DataFrame,
     same: Sequence[str],
     how: Aggregate | None,
@@ -365,7 +336,7 @@ def _check_agreement(
         return
     bad = several.filter(pl.col("document").is_in(differing["document"].implode()))
     places = as_array(bad["row"].to_numpy())
-    bad = bad.with_columns(qid=pl.Series(rows.qid.take(places)), doc_id=pl.Series(rows.doc_id.take(places)))
+    bad = bad.with_columns(**{name: pl.Series(rows.column(name).take(places)) for name in ("qid", "doc_id")})
     qid, doc_id, document = bad.sort("qid", "doc_id").select("qid", "doc_id", "document").row(0)
     first = differing.row(by_predicate=pl.col("document") == document, named=True)
     theirs = bad.filter(pl.col("document") == document).sort("high", "low", "row")
@@ -399,9 +370,9 @@ def _refuse_conflict(given: pl.DataFrame) -> None:
     )
 
 
-def _refuse_unjudged(rows: BucketRows, which: npt.NDArray[np.bool_]) -> None:
+def _refuse_unjudged(rows: pa.RecordBatch, which: npt.NDArray[np.bool_]) -> None:
     places = as_array(np.flatnonzero(which))
-    ids = zip(rows.qid.take(places).to_pylist(), rows.doc_id.take(places).to_pylist(), strict=True)
+    ids = zip(*(column.take(places).to_pylist() for column in rows.columns[:2]), strict=True)
     qid, doc_id = min(ids, key=lambda pair: (str(pair[0]).encode(), pair[1] is None, (pair[1] or "").encode()))
     document = "a row without doc_id" if doc_id is None else f"document {doc_id!r}"
     raise DataRejected(

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from rankmill.foundation.cures import spelled_with
-from rankmill.foundation.errors import DataRejected, InputError
+from rankmill.foundation.errors import InputError
 from rankmill.foundation.options import spelled
 from rankmill.pipeline.arrow import as_array, schema_of
 from rankmill.pipeline.dataset.manifest import JudgmentSet
@@ -24,42 +23,13 @@ from rankmill.pipeline.read.times import TIME
 from rankmill.pipeline.read.words import QRELS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from rankmill.pipeline.dataset.manifest import SourceFile
-    from rankmill.pipeline.group.query_spill import QuerySpill
-    from rankmill.pipeline.judgments.judgment_counts import Tally
+    from rankmill.pipeline.group.bucket import Tally
     from rankmill.pipeline.options import Aggregate, ReadOptions
     from rankmill.pipeline.read.batch import Quarantine, Source
-
-
-@dataclass(frozen=True, slots=True)
-class JudgmentBatch:
-    """Some judgments, in the order of the file."""
-
-    qid: pa.Array[Any]
-    """(n,) the query; never null or empty, like ``doc_id``."""
-    doc_id: pa.Array[Any]
-    """(n,) the judged document."""
-    grade: npt.NDArray[np.int32]
-    """(n,) 0 or more, or `rankmill.pipeline.read.batch.UNKNOWN_GRADE` if it is missing."""
-    time: npt.NDArray[np.int64] | None
-    """(n,) microseconds since 1970 UTC; None if the file has no times."""
-    label: npt.NDArray[np.float64] | None = None
-    """(n,) None if the file has no labels."""
-    weight: npt.NDArray[np.float64] | None = None
-    """(n,) 0 or more; None if the file has no weights."""
-
-    def __len__(self) -> int:
-        return len(self.grade)
-
-    def stored(self, schema: pa.Schema) -> list[pa.Array[Any]]:
-        """Return the columns of ``schema``, made by :func:`spilled_columns`; a judgment without weight weighs 1."""
-        time = pa.nulls(len(self), pa.int64()) if self.time is None else as_array(self.time)
-        weight = np.ones(len(self)) if self.weight is None else self.weight
-        more: dict[str, Any] = {"label": self.label, "weight": weight}
-        return [self.qid, self.doc_id, as_array(self.grade), time, *(as_array(more[name]) for name in schema.names[4:])]
 
 
 SPILLED = schema_of(
@@ -74,7 +44,7 @@ SPILLED = schema_of(
 
 
 def spilled_columns(judgments: Sequence[JudgmentFile]) -> pa.Schema:
-    """Return the schema of spilled judgments of these files: with labels and weights if there are any."""
+    """Return the schema of spilled judgments of these files: with labels and weights if there are any; one without weight weighs 1."""
     schema = SPILLED
     for name in OF_JUDGMENTS:
         if any(name in source.extras for source in judgments):
@@ -94,6 +64,8 @@ class JudgmentFile:
     labels_are_grades
         Whether the file has labels without grades, and those read so far can be grades.
     """
+
+    holds = "judgments"
 
     def __init__(self, path: Path, options: ReadOptions, quarantine: Quarantine) -> None:
         """Open ``path``; ``options`` say how to read grades, and malformed rows go to ``quarantine``.
@@ -119,20 +91,22 @@ class JudgmentFile:
         """Number of bytes of the file read so far; may stay 0 if unknown."""
         return self._file.position
 
-    def batches(self, block_bytes: int = DEFAULT_BLOCK_BYTES) -> Iterator[JudgmentBatch]:
-        """Yield the judgments in the order of the file."""
-        for rows in self._file.rows(block_bytes):
+    def batches(self, block_bytes: int = DEFAULT_BLOCK_BYTES) -> Iterator[pa.RecordBatch]:
+        """Yield the judgments in the order of the file: ``qid``, ``doc_id``, ``grade``, and ``time``, ``label`` and ``weight`` if it has them.
+
+        Ids are never null or empty; a missing grade is `rankmill.pipeline.read.grades.UNKNOWN_GRADE`; times are microseconds since 1970 UTC.
+        """
+        for rows in self._file.rows(min(block_bytes, _BLOCK_BYTES)):
             found = read_parts(rows.columns, rows.problems, needed=("qid", "doc_id"), rules=self._rules)
             rows.put_aside(rows.problems)
             keep = rows.problems.keep
             kept = as_array(np.flatnonzero(keep))
-            time, label, weight = (found[name][keep] if name in found else None for name in (TIME, *OF_JUDGMENTS))
-            if "grade" in found:
-                grade = found["grade"][keep]
-            else:
-                self.labels_are_grades &= bool(can_be_grades(found["label"][keep], self._max_grade).all())
-                grade = np.zeros(len(kept), dtype=np.int32)
-            yield JudgmentBatch(found["qid"].take(kept), found["doc_id"].take(kept), grade, time, label, weight)
+            numbers = {name: found[name][keep] for name in ("grade", TIME, *OF_JUDGMENTS) if name in found}
+            if "grade" not in found:
+                self.labels_are_grades &= bool(can_be_grades(numbers["label"], self._max_grade).all())
+                numbers = {"grade": np.zeros(len(kept), dtype=np.int32), **numbers}
+            ids = {name: found[name].take(kept) for name in ("qid", "doc_id")}
+            yield pa.RecordBatch.from_pydict(ids | {name: as_array(column) for name, column in numbers.items()})
 
 
 _BLOCK_BYTES = 4 << 20  # small, as parsed judgments take many times the memory of their short lines
@@ -206,24 +180,6 @@ def check_times_and_labels(
                 f"{source.path}: no column {time_column!r}, which {spelled('time_column')} names;"
                 f" {spelled('aggregate')} latest needs it"
             )
-
-
-def read_judgments(
-    sources: Sequence[JudgmentFile],
-    spill: QuerySpill,
-    block_bytes: int,
-    done: Callable[[int, int], None] | None = None,
-) -> None:
-    """Spill the judgments of all files; call ``done`` with (number of the file, bytes read of it) from time to time."""
-    for number, source in enumerate(sources):
-        judgments = 0
-        for batch in source.batches(min(block_bytes, _BLOCK_BYTES)):
-            judgments += len(batch)
-            spill.add(batch.stored(spill.schema))
-            if done is not None:
-                done(number, source.position)
-        if not judgments:
-            raise DataRejected(f"{source.path}: contains no judgments")
 
 
 def judgment_set(tally: Tally, files: Sequence[SourceFile], rejected: int) -> JudgmentSet:

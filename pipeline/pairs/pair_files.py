@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -31,53 +29,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from rankmill.pipeline.group.query_spill import QuerySpill
     from rankmill.pipeline.read.batch import Quarantine
 
 _IDS, _NUMBERS = PAIR_PARTS[:3], PAIR_PARTS[3:]
 
 
-@dataclass(frozen=True, slots=True)
-class PairBatch:
-    """Some pairs, in the order of the file."""
-
-    qid: pa.Array[Any]
-    """(n,) the query; never null or empty, like ``better`` and ``worse``."""
-    better: pa.Array[Any]
-    """(n,) id of the better document."""
-    worse: pa.Array[Any]
-    """(n,) id of the worse document."""
-    weight: npt.NDArray[np.float64]
-    """(n,) 0 or more."""
-    probability: npt.NDArray[np.float64]
-    """(n,) the probability that ``better`` is better."""
-    place: npt.NDArray[np.int64]
-    """(n,) ascending: position of the pair in the file, for :meth:`PairFile.refuse`."""
-
-    def __len__(self) -> int:
-        return len(self.place)
-
-    def stored(self, source: int) -> list[pa.Array[Any]]:
-        """Return the columns of :data:`rankmill.pipeline.pairs.pair_join.SPILLED` for pairs of file number ``source``."""
-        of_source = np.full(len(self), source, dtype=np.int32)
-        numbers: tuple[npt.NDArray[Any], ...] = (self.weight, self.probability, of_source, self.place)
-        return [self.qid, self.better, self.worse, *(as_array(column) for column in numbers)]
-
-    def kept(self, keep: npt.NDArray[np.bool_]) -> PairBatch:
-        """Return the pairs where ``keep`` (n,) is true, with their numbers as stored."""
-        rows = as_array(np.flatnonzero(keep))
-        return PairBatch(
-            qid=self.qid.take(rows),
-            better=self.better.take(rows),
-            worse=self.worse.take(rows),
-            weight=NUMBERS["weight"].stored(self.weight[keep]),
-            probability=NUMBERS["probability"].stored(self.probability[keep]),
-            place=self.place[keep],
-        )
-
-
 class PairFile:
     """A file of pairs."""
+
+    holds = "pairs"
 
     def __init__(self, path: Path, quarantine: Quarantine) -> None:
         """Open ``path``; InputError if the file does not exist, DataRejected if the header of a table is invalid."""
@@ -89,8 +49,11 @@ class PairFile:
         """Bytes of the file read so far; may stay 0 if unknown."""
         return self._file.position
 
-    def batches(self, block_bytes: int = DEFAULT_BLOCK_BYTES) -> Iterator[PairBatch]:
-        """Yield the pairs in the order of the file; missing weights and probabilities are 1."""
+    def batches(self, block_bytes: int = DEFAULT_BLOCK_BYTES) -> Iterator[pa.RecordBatch]:
+        """Yield the pairs in the order of the file: the columns of a table of pairs, and ``place``, the position for :meth:`refuse`.
+
+        Ids are never null or empty; missing weights and probabilities are 1.
+        """
         for rows in self._file.rows(block_bytes):
             columns = dict(rows.columns)
             if self._file.table is None:  # missing words of short lines
@@ -104,9 +67,11 @@ class PairFile:
             numbers = {name: np.ones(len(rows.place)) for name in _NUMBERS}
             numbers |= read_parts({name: columns[name] for name in _NUMBERS if name in columns}, rows.problems)
             rows.put_aside(rows.problems)
-            weight, probability = (numbers[name] for name in _NUMBERS)
-            batch = PairBatch(ids["qid"], ids["better"], ids["worse"], weight, probability, rows.place)
-            yield batch.kept(rows.problems.keep)
+            keep = rows.problems.keep
+            kept = as_array(np.flatnonzero(keep))
+            columns = {name: ids[name].take(kept) for name in _IDS}
+            columns |= {name: as_array(NUMBERS[name].stored(numbers[name][keep])) for name in _NUMBERS}
+            yield pa.RecordBatch.from_pydict(columns | {"place": as_array(rows.place[keep])})
 
     def refuse(self, mismatches: Mapping[int, Mismatch]) -> None:
         """Quarantine the pairs at these positions."""
@@ -133,21 +98,6 @@ def sorted_files(paths: Sequence[Path], taken: Collection[Path] = ()) -> list[Pa
     files = sorted(paths, key=lambda path: (path.name, os.fspath(path)))
     refuse_copies(files)
     return files
-
-
-def read_pairs(
-    sources: Sequence[PairFile], spill: QuerySpill, block_bytes: int, done: Callable[[int, int], None] | None = None
-) -> None:
-    """Spill the pairs of all files; call ``done`` with (number of the file, bytes read of it) from time to time."""
-    for number, source in enumerate(sources):
-        pairs = 0
-        for batch in source.batches(block_bytes):
-            pairs += len(batch)
-            spill.add(batch.stored(number))
-            if done is not None:
-                done(number, source.position)
-        if not pairs:
-            raise DataRejected(f"{source.path}: contains no pairs")
 
 
 class Mismatch(IntEnum):

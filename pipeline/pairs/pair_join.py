@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from rankmill.pipeline.group.query_spill import QuerySpill
+    from rankmill.pipeline.group.spill import Spilled
     from rankmill.pipeline.pairs.pair_files import PairFile
     from rankmill.pipeline.read.batch import Quarantine
 
@@ -45,7 +45,7 @@ _ROW_GROUP_ROWS = 1 << 20
 
 
 def join_pairs(
-    spill: QuerySpill,
+    spilled: Spilled,
     ids_of: Callable[[int], pa.Table | None],
     sources: Sequence[PairFile],
     quarantine: Quarantine,
@@ -57,8 +57,8 @@ def join_pairs(
 
     Parameters
     ----------
-    spill
-        The pairs.  They are removed from it.
+    spilled
+        The pairs, of the schema `SPILLED`.
     ids_of
         Returns ``qid`` and ``doc_id`` of the rows of a bucket, in canonical order; None if it has no rows.
     sources
@@ -73,8 +73,8 @@ def join_pairs(
     """
     shards = []
     refused = _Refused(most=quarantine.limit + 1 - len(quarantine.rejects))
-    for bucket in np.flatnonzero(spill.rows).tolist():
-        pairs = spill.take(bucket)
+    for bucket in np.flatnonzero(spilled.rows).tolist():
+        pairs = spilled.take(bucket)
         joined, mismatch = _joined(pairs, ids_of(bucket))
         refused.add(pairs, mismatch)
         if len(joined):

@@ -18,7 +18,6 @@ from rankmill.pipeline.bins.write import columns_of
 from rankmill.pipeline.dataset.manifest import SPLITS, JudgmentSet, Meaning, Repeats, SourceFile
 from rankmill.pipeline.dataset.stored_shards import QUERY_WEIGHT
 from rankmill.pipeline.ingest_report import GRADES_SHOWN, repeated, several
-from rankmill.pipeline.judgments.judgment_counts import counts_of
 from rankmill.pipeline.statistics.feature_statistics import statistics_of
 
 if TYPE_CHECKING:
@@ -359,8 +358,8 @@ def split_summary(dataset: Dataset, name: SplitName) -> SplitSummary:
     }
     goals = {}
     for goal in dataset.manifest.goals:
-        counts = counts_of(dataset.rows(name, [goal.name]).column(0).to_numpy())
-        goals[goal.name] = {each.grade: counts[each.grade] for each in goal.grades}
+        counts = dict(pl.Series(dataset.rows(name, [goal.name]).column(0)).value_counts().iter_rows())
+        goals[goal.name] = {each.grade: counts.get(each.grade, 0) for each in goal.grades}
     weights = dataset.queries(name).weights
     if weights is not None:
         columns[QUERY_WEIGHT] = ColumnSummary.of(weights)

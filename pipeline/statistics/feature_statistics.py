@@ -106,22 +106,16 @@ def _floats(keys: npt.NDArray[np.int32]) -> npt.NDArray[np.float32]:
     return words.view(np.float32)
 
 
-@dataclass(frozen=True, slots=True)
-class QueryCounts:
-    """Queries of a shard without a training signal."""
+def query_counts(grade: npt.NDArray[Any], starts: npt.NDArray[np.int64]) -> tuple[int, int]:
+    """Count the queries of one document, and those of several with the same grade.
 
-    one_document: int
-    one_grade: int
-    """Queries with two or more documents of the same grade."""
-
-    @classmethod
-    def of(cls, grade: npt.NDArray[Any], starts: npt.NDArray[np.int64]) -> QueryCounts:
-        """Count the queries that begin at ``starts`` (q,); rows have the grades ``grade`` (n,)."""
-        if not len(starts):
-            return cls(0, 0)
-        sizes = np.diff(np.append(starts, len(grade)))
-        same = np.minimum.reduceat(grade, starts) == np.maximum.reduceat(grade, starts)
-        return cls(int(np.count_nonzero(sizes == 1)), int(np.count_nonzero(same & (sizes > 1))))
+    Queries begin at ``starts`` (q,); rows have the grades ``grade`` (n,).
+    """
+    if not len(starts):
+        return 0, 0
+    sizes = np.diff(np.append(starts, len(grade)))
+    same = np.minimum.reduceat(grade, starts) == np.maximum.reduceat(grade, starts)
+    return int(np.count_nonzero(sizes == 1)), int(np.count_nonzero(same & (sizes > 1)))
 
 
 _NAMED = 5  # features that a remark lists by name

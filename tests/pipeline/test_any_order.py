@@ -18,8 +18,8 @@ import pytest
 from rankmill.pipeline.bins.binning import bin_dataset
 from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.dataset.manifest import MANIFEST_NAME
-from rankmill.pipeline.group import bucket_rows, shard_writer
-from rankmill.pipeline.group import graded_bucket as layout
+from rankmill.pipeline.group import bucket as layout
+from rankmill.pipeline.group import shard_writer, spill
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.memory_plans import MemoryShare
 from rankmill.pipeline.options import IngestOptions, ReadOptions
@@ -130,7 +130,7 @@ def build(rows: list[dict[str, Any]], kinds: tuple[str, ...], way: Way, folder: 
         write(part, ordered[k :: way.files], rng)
     monkeypatch.setattr(layout, "ROW_GROUP_BYTES", ROW_GROUP)
     if way.held is not None:
-        monkeypatch.setattr(bucket_rows, "_MOST_ROWS", 7)
+        monkeypatch.setattr(spill, "_MOST_ROWS", 7)
         monkeypatch.setattr(shard_writer, "writing_share", lambda *_, **__: MemoryShare(way.threads, way.held))
     options = replace(options, threads=way.threads, memory=way.memory, block_size=way.block_bytes)
     ingest(rng.sample(parts, len(parts)), folder / "out", options=options)

@@ -145,7 +145,7 @@ def test_too_many_categories_are_refused_and_nothing_is_left(tmp_path, monkeypat
 
 
 def test_texts_that_take_too_much_memory_are_refused(tmp_path):
-    words = Vocabulary(["a", "b"], memory=1 << 20)
+    words = Vocabulary(memory=1 << 20)
     words.add({"a": {f"text-{k}": 0.5 for k in range(3000)}})
     with refused(InputError, "1 MB", "memory", "categorical"):
         words.add({"b": {f"text-{k}": 0.5 for k in range(3000)}})
@@ -171,10 +171,11 @@ def test_texts_with_the_same_code_are_reported(tmp_path, monkeypatch):
 
 
 def test_the_vocabulary_reads_back_what_it_wrote():
-    words = Vocabulary(["b", "a"])
+    words = Vocabulary()
     words.add({"a": {"x": 0.25, "y": 0.5}, "b": {}})
+    words.begin(["a", "b"])
     values = np.array([0.25, 3.0, 3.0, np.nan], dtype=np.float32)
-    words.count({"a": [vocabulary.tally_of(values)], "b": []})
+    words.count([vocabulary.tally_of(values), vocabulary.tally_of(vocabulary.EMPTY)])
     again = Vocabulary.from_table(words.table(["a", "b"]))
     assert again.table(["a", "b"]).equals(words.table(["a", "b"]))
     assert again.most_frequent("a") == [("3", 2), ("x", 1)]

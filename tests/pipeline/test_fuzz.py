@@ -131,8 +131,7 @@ def read_pairs(path: Path, block_bytes: int) -> Read:
     quarantine = Quarantine(EVERY_BAD_LINE)
     rows: list[tuple] = []
     for batch in PairFile(path, quarantine).batches(block_bytes):
-        ids = (batch.qid.to_pylist(), batch.better.to_pylist(), batch.worse.to_pylist())
-        rows += zip(*ids, batch.weight.tolist(), batch.probability.tolist(), strict=True)
+        rows += zip(*(column.to_pylist() for column in batch.columns[:5]), strict=True)
     return Read(rows, [(reject.line, reject.column) for reject in quarantine.rejects])
 
 

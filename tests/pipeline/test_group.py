@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from rankmill.foundation.errors import DatasetFormatError
 from rankmill.pipeline.group import _kernels
-from rankmill.pipeline.group import bucket_rows as bucket_module
+from rankmill.pipeline.group import bucket as bucket_module
 from rankmill.pipeline.group import sketch as module
-from rankmill.pipeline.group.bucket_files import BucketFiles
-from rankmill.pipeline.group.bucket_rows import RowSpill, padded, read_bucket, spilled_schema
+from rankmill.pipeline.group.bucket import read_bucket
 from rankmill.pipeline.group.query_splits import SPLIT_SALT, buckets_of, hash_ids, splits_of
 from rankmill.pipeline.group.sketch import MAGIC, MOST_HASHES, SALT, Overlap, QuerySketch, overlap
+from rankmill.pipeline.group.spill import SpillFile, padded, row_schema, spill_rows
 from rankmill.pipeline.read.batch import BATCH_BYTES, RowBatch
 from tests import naive
 from tests.refusals import refused
@@ -79,13 +79,15 @@ def test_shares_of_splits_are_met_and_say_nothing_about_buckets():
 def test_narrow_rows_are_widened_some_at_a_time(tmp_path):
     """A hundred thousand rows of one feature, 0.4 MB, would be 400 MB with all features."""
     n, width = 100_000, 1000
-    spill = RowSpill(BucketFiles(tmp_path / "spill", 1, spilled_schema()))
+    file = SpillFile(tmp_path / "spill", 1, row_schema())
     for rows, features in ((n, 1), (1, width)):
         qid = pa.array([f"q{k % 100}" for k in range(rows)])
         values = np.ones((rows, features), dtype=np.float32)
-        spill.add(RowBatch(qid=qid, doc_id=None, grade=np.zeros(rows, dtype=np.int32), values=values), 0)
+        spill_rows(file, RowBatch(qid=qid, doc_id=None, grade=np.zeros(rows, dtype=np.int32), values=values), 0)
+    spilled = file.finish()
+    assert (spilled.width, spilled.rows.tolist()) == (width, [n + 1])
     tracemalloc.start()
-    read = sum(len(rows.grade) for rows, _ in padded(spill, 0, width, 0.0))
+    read = sum(len(rows) for rows, _ in padded(spilled, 0, width, 0.0))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert read == n + 1
@@ -93,20 +95,18 @@ def test_narrow_rows_are_widened_some_at_a_time(tmp_path):
 
 
 def test_rows_that_came_one_by_one_are_read_in_their_order(tmp_path, monkeypatch):
-    files = BucketFiles(tmp_path / "spill", 1, spilled_schema())
-    spill = RowSpill(files)
+    file = SpillFile(tmp_path / "spill", 1, row_schema())
     for k in range(20):
         qid, doc_id = pa.array([f"q{k}"]), pa.array([f"d{k}"]) if k % 3 else None
-        spill.add(RowBatch(qid=qid, doc_id=doc_id, grade=None, values=np.full((1, 1), k, dtype=np.float32)), k)
-    whole = read_bucket(spill, 0, 1, 0.0)
-    assert whole.qid.to_pylist() == [f"q{k}" for k in range(20)]
+        spill_rows(file, RowBatch(qid=qid, doc_id=doc_id, grade=None, values=np.full((1, 1), k, dtype=np.float32)), k)
+    spilled = file.finish()
+    whole = read_bucket(spilled, 0, 1, 0.0)
+    assert whole.column("qid").to_pylist() == [f"q{k}" for k in range(20)]
     for most in (2, 3, 19, 20):
         monkeypatch.setattr(bucket_module, "_MOST_PARTS", most)
-        found = read_bucket(spill, 0, 1, 0.0)
-        assert (found.qid, found.doc_id) == (whole.qid, whole.doc_id)
-        assert (found.source == whole.source).all()
-    sent = RowSpill(pickle.loads(pickle.dumps(files)))  # to another process
-    assert read_bucket(sent, 0, 1, 0.0).qid == whole.qid
+        assert read_bucket(spilled, 0, 1, 0.0) == whole
+    sent = pickle.loads(pickle.dumps(spilled))  # to another process
+    assert read_bucket(sent, 0, 1, 0.0) == whole
 
 
 # ---- the sketch of queries trained on, against sets of their ids ---------------------------------------------------------

@@ -102,7 +102,7 @@ def test_queries_and_documents_with_the_same_hash_are_not_merged(tmp_path):
 def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path, monkeypatch, change):
     path, text = tmp_path / "a.csv", "qid,grade,x\n" + "q,1,2\nq,0,1\n" * 100
     path.write_text(text)
-    read_pairs = build_dataset.read_pairs
+    require_rows = build_dataset.require_rows
 
     def changed(*given):  # all rows are read
         new = {
@@ -114,9 +114,9 @@ def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path, monkeypatch, 
         if change == "replace":
             path.unlink()
         path.write_text(new[change])
-        read_pairs(*given)
+        require_rows(*given)
 
-    monkeypatch.setattr(build_dataset, "read_pairs", changed)
+    monkeypatch.setattr(build_dataset, "require_rows", changed)
     with refused(InputError, path, "changed while it was read"):
         ingest([path], tmp_path / "d")
     assert not (tmp_path / "d").exists()

@@ -13,9 +13,8 @@ from rankmill.foundation.cores import available_cores
 from rankmill.foundation.errors import InputError
 from rankmill.foundation.process_memory import checked_memory
 from rankmill.foundation.units import MIN_MEMORY
-from rankmill.pipeline.group.bucket_files import BucketFiles
-from rankmill.pipeline.group.bucket_rows import RowSpill, spilled_schema
 from rankmill.pipeline.group.query_splits import buckets_of
+from rankmill.pipeline.group.spill import SpillFile, row_schema, spill_rows
 from rankmill.pipeline.memory_plans import (
     BYTES_A_ROW,
     RESIDENT,
@@ -61,10 +60,11 @@ def test_what_does_not_fit_is_said_with_the_cure():
 
 
 def test_long_ids_count_as_well(tmp_path):
-    spill = RowSpill(BucketFiles(tmp_path / "spill", 2, spilled_schema()))
+    file = SpillFile(tmp_path / "spill", 2, row_schema())
     for doc_id in (None, pa.array(["d" * 1000, None, "d"])):
         qid = pa.array(["q1", "q1", "query 2"])
-        spill.add(RowBatch(qid=qid, doc_id=doc_id, grade=None, values=np.zeros((3, 1), dtype=np.float32)), 0)
+        spill_rows(file, RowBatch(qid=qid, doc_id=doc_id, grade=None, values=np.zeros((3, 1), dtype=np.float32)), 0)
+    spill = file.finish()
     assert spill.id_bytes.sum(axis=1).tolist() == [22, 1001]
     of_each = {qid: int(buckets_of(pa.array([qid]), 2)[0]) for qid in ("q1", "query 2")}
     assert len(set(of_each.values())) == 2

@@ -23,8 +23,8 @@ from rankmill.foundation.errors import DataRejected, InputError, MalformedRow, T
 from rankmill.pipeline.bins.binning import bin_dataset, bin_plan
 from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.group import shard_writer
-from rankmill.pipeline.group.bucket_rows import RowSpill, read_bucket, spilled_schema
-from rankmill.pipeline.group.spill_files import SpillFile, SpillParts
+from rankmill.pipeline.group.bucket import read_bucket
+from rankmill.pipeline.group.spill import SpillFile, row_schema, spill_rows
 from rankmill.pipeline.ingest import IngestOptions, ingest
 from rankmill.pipeline.memory_plans import BinPlan, MemoryShare
 from rankmill.pipeline.options import ReadOptions
@@ -257,15 +257,11 @@ def test_a_file_that_is_another_one_there_is_refused(tmp_path: Path, monkeypatch
 
 
 def test_a_spill_file_that_was_cut_short_is_refused(tmp_path: Path) -> None:
-    with SpillFile(tmp_path / "a", 2, spilled_schema()) as file:
-        spill = RowSpill(file)
-        values = np.arange(40, dtype=np.float32).reshape(20, 2)
-        spill.add(RowBatch(qid=pa.array([f"q{k}" for k in range(20)]), doc_id=None, grade=None, values=values), 0)
-        file.finish()
-    parts = RowSpill(SpillParts([tmp_path / "a"], spill.rows, spilled_schema()))
+    file = SpillFile(tmp_path / "a", 2, row_schema())
+    values = np.arange(40, dtype=np.float32).reshape(20, 2)
+    spill_rows(file, RowBatch(qid=pa.array([f"q{k}" for k in range(20)]), doc_id=None, grade=None, values=values), 0)
+    parts = file.finish()
     assert sum(len(read_bucket(parts, bucket, 2, 0.0)) for bucket in range(2)) == 20
-    with pytest.raises(TypeError):
-        parts.add(RowBatch(qid=pa.array(["q"]), doc_id=None, grade=None, values=values[:1]), 0)
     (tmp_path / "a").write_bytes((tmp_path / "a").read_bytes()[:-1])
     with pytest.raises(OSError, match="cut short"):
         [read_bucket(parts, bucket, 2, 0.0) for bucket in range(2)]

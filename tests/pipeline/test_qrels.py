@@ -43,8 +43,9 @@ def read(path, rules=KEEP, limit=0, block_bytes=1 << 20, **given):
     options = options_of(rules, **given)
     found = []
     for batch in JudgmentFile(path, options, quarantine).batches(block_bytes):
-        times = [None] * len(batch) if batch.time is None else (batch.time // 10**6).tolist()
-        found += zip(batch.qid.to_pylist(), batch.doc_id.to_pylist(), batch.grade.tolist(), times, strict=True)
+        columns = batch.to_pydict()
+        times = [time // 10**6 for time in columns["time"]] if "time" in columns else [None] * len(batch)
+        found += zip(columns["qid"], columns["doc_id"], columns["grade"], times, strict=True)
     return found, quarantine.rejects
 
 

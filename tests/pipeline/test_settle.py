@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 
 from rankmill.foundation.errors import DataRejected
-from rankmill.pipeline.group.bucket_rows import BucketRows
-from rankmill.pipeline.judgments.aggregate import merge_rows, settle_by_judgments
-from rankmill.pipeline.judgments.judgment_counts import repeats
+from rankmill.pipeline.group.bucket import HIGH, LOW, PLACE, repeats, with_columns
+from rankmill.pipeline.group.spill import row_schema
+from rankmill.pipeline.judgments.aggregate import grade_by_judgments, merge_rows
 from rankmill.pipeline.options import AGGREGATES
 from tests import naive_judgments
 from tests.refusals import refused
@@ -27,38 +27,36 @@ def bucket(rows):
         if rows and name in rows[0]
     }
     values = np.array([row["values"] for row in rows], dtype=np.float32).reshape(len(rows), 2)
-    return BucketRows(
-        qid=pa.array([row["qid"] for row in rows], pa.string()),
-        doc_id=pa.array([row["doc_id"] for row in rows], pa.string()),
-        grade=np.array([row["grade"] for row in rows], dtype=np.int32),
-        source=np.zeros(len(rows), dtype=np.int32),
-        digest=values.view(np.uint32).astype(np.uint64),
-        extras=extras,
-        place=np.arange(len(rows)),
-    ), lambda chosen: values[list(chosen)]
+    columns = [[row[name] for row in rows] for name in ("qid", "doc_id", "grade")]
+    narrow = pa.record_batch([*columns, [0] * len(rows)], schema=row_schema())
+    digest = dict(zip((HIGH, LOW), values.view(np.uint32).astype(np.uint64).T, strict=True))
+    return with_columns(narrow, {**extras, **digest, PLACE: np.arange(len(rows))}), lambda chosen: values[list(chosen)]
 
 
 def settled(rows, how):
     columns, values_of = bucket(rows)
-    return merge_rows(columns, how, FEATURES, values_of)
+    found, tally = merge_rows(columns, how, FEATURES, values_of)
+    return found.to_pylist(), tally
 
 
 def content(rows, found):
     """What stands in the dataset and what stands apart, whatever the order of the rows."""
     parts = []
-    for places in (found.judged, found.unjudged):
-        assert places.tolist() == sorted(places.tolist())
+    places = [row[PLACE] for row in found]
+    assert places == sorted(places)
+    for judged in (True, False):
+        some = [row for row in found if (row["grade"] >= 0) == judged]
         parts.append(
             sorted(
                 (
                     row["qid"],
                     row["doc_id"] or "",
-                    int(found.grade[place]),
-                    row["values"],
-                    -1.0 if found.label is None else float(found.label[place]),
-                    -1 if found.time is None else int(found.time[place]),
+                    row["grade"],
+                    rows[row[PLACE]]["values"],
+                    row.get("label", -1.0),
+                    row.get("time", -1),
                 )
-                for place, row in ((place, rows[place]) for place in places.tolist())
+                for row in some
             )
         )
     return parts
@@ -105,12 +103,12 @@ def test_rows_of_a_document_become_one(how, n):
     rows = random_rows(rng, n, agree=how != "latest" or n == 30)
     expected = merged_by_hand(rows, how)
     for _ in range(3):
-        found = settled(rows, how)
+        found, tally = settled(rows, how)
         assert content(rows, found) == expected
-        assert len(found.judged) + len(found.unjudged) + found.tally.merged == n
+        assert len(found) + tally.merged == n
         known = [(row["qid"], row["doc_id"], row["grade"], 0) for row in rows if row["doc_id"] and row["grade"] >= 0]
         several = [group for group in naive_judgments.by_document(known).values() if len(group) > 1]
-        assert (found.tally.repeated, found.tally.conflicting) == (
+        assert (tally.repeated, tally.conflicting) == (
             len(several),
             sum(len(set(group)) > 1 for group in several),
         )
@@ -123,7 +121,7 @@ def test_all_small_cases_of_one_document(how):
     for size in (2, 3):
         for case in itertools.product(kinds, repeat=size):
             rows = [{"qid": "q", "doc_id": "d", "grade": g, "values": (1.0, 2.0), "time": t} for g, t in case]
-            assert content(rows, settled(rows, how)) == merged_by_hand(rows, how)
+            assert content(rows, settled(rows, how)[0]) == merged_by_hand(rows, how)
 
 
 def test_rows_that_stay_are_counted():
@@ -137,11 +135,11 @@ def test_rows_that_stay_are_counted():
     for row in ordered:
         if row["doc_id"] is not None:
             groups.setdefault((row["qid"], row["doc_id"]), []).append(row["grade"])
-    tally = repeats(columns.qid, columns.doc_id, columns.grade)
+    tally = repeats(columns)
     assert tally.repeated == sum(len(g) > 1 for g in groups.values()) > 0
     assert tally.conflicting == sum(len(set(g)) > 1 for g in groups.values()) > 0
     empty, _ = bucket([])
-    assert repeats(empty.qid, empty.doc_id, empty.grade).repeated == 0
+    assert repeats(empty).repeated == 0
 
 
 def frame(judgments):
@@ -164,14 +162,12 @@ def test_judgments_are_looked_up(how):
     documents = {(row["qid"], row["doc_id"]) for row in rows}
     for _ in range(3):
         columns, _ = bucket(rows)
-        found = settle_by_judgments(columns, frame(judgments), how)
+        graded, tally = grade_by_judgments(columns, frame(judgments), how)
+        found = graded.to_pylist()
         for place, row in enumerate(rows):
             grade, label = answer.get((row["qid"], row["doc_id"]), (-1, None))
-            assert found.grade[place] == grade
-            assert place in (found.unjudged if grade < 0 else found.judged)
-            assert found.label is None or found.label[place] == (label or 0.0)
-        assert (found.label is not None) == (how in {"mean", "median"})
-        tally = found.tally
+            assert found[place]["grade"] == grade
+            assert found[place].get("label") == ((label or 0.0) if how in {"mean", "median"} else None)
         assert tally.judgments == sum(map(len, known.values()))
         assert tally.ungraded == len(judgments) - tally.judgments > 0
         assert (
@@ -190,11 +186,11 @@ def test_rows_without_a_judgment_may_be_zero_or_refused():
         for q, d in (("q", None), ("q", "z"), ("q", "a"), ("p", "a"))
     ]
     columns, _ = bucket(rows)
-    assert settle_by_judgments(columns, frame([("q", "a", 2, 0)]), None, "zero").grade.tolist() == [0, 0, 2, 0]
+    assert grade_by_judgments(columns, frame([("q", "a", 2, 0)]), None, "zero")[0]["grade"].to_pylist() == [0, 0, 2, 0]
     with refused(DataRejected, "'q'", "'a'", "unjudged keep", "unjudged zero"):
-        settle_by_judgments(columns, frame([("p", "a", 2, 0)]), None, "reject")
+        grade_by_judgments(columns, frame([("p", "a", 2, 0)]), None, "reject")
     with refused(DataRejected, "'q'", "doc_id", "judgment"):
-        settle_by_judgments(columns, frame([(q, d, 2, 0) for q in "pq" for d in "az"]), None, "reject")
+        grade_by_judgments(columns, frame([(q, d, 2, 0) for q in "pq" for d in "az"]), None, "reject")
 
 
 def test_judges_who_differ_need_a_rule():
@@ -211,7 +207,7 @@ def test_judges_who_differ_need_a_rule():
         with refused(
             DataRejected, "'q'", "'b'", "0, 1 and 3", "aggregate", "mean", "median", "max", "majority", "latest"
         ):
-            settle_by_judgments(columns, frame(order), None)
+            grade_by_judgments(columns, frame(order), None)
 
 
 @pytest.mark.parametrize(
@@ -230,10 +226,10 @@ def test_rows_that_differ_in_more_than_the_grade_are_not_merged(change, message)
         for how in ("mean", "max"):
             with refused(DataRejected, "query 'q'", "document 'b'", message, f"aggregate {how}", "latest"):
                 settled(list(rows), how)
-        found = settled(list(rows), "latest")
-        assert sorted(rows[place]["doc_id"] for place in found.judged.tolist()) == ["b", "c"]
+        found, _ = settled(list(rows), "latest")
+        assert sorted(row["doc_id"] for row in found) == ["b", "c"]
     for nothing in ({}, {"time": 9}, {"grade": 0}):
-        assert len(settled([good, {**good, **nothing}], "mean").judged) == 1
+        assert len(settled([good, {**good, **nothing}], "mean")[0]) == 1
 
 
 def test_of_equal_times_the_higher_grade_is_the_latest_whole_row():
@@ -242,7 +238,6 @@ def test_of_equal_times_the_higher_grade_is_the_latest_whole_row():
         for g, v, t in ((3, (1.0, 1.0), 1), (0, (2.0, 2.0), 2), (1, (3.0, 3.0), 2), (-1, (4.0, 4.0), 9))
     ]
     for order in itertools.permutations(rows):
-        found = settled(list(order), "latest")
-        assert [order[place]["values"] for place in found.judged.tolist()] == [(3.0, 3.0)]
-        assert found.time[found.judged].tolist() == [2]
-        assert found.tally.merged == 3
+        found, tally = settled(list(order), "latest")
+        assert [(order[row[PLACE]]["values"], row["time"]) for row in found] == [((3.0, 3.0), 2)]
+        assert tally.merged == 3

@@ -19,15 +19,15 @@ from rankmill.foundation.records import as_json
 from rankmill.pipeline.bins.binning import bin_dataset
 from rankmill.pipeline.cli import app
 from rankmill.pipeline.dataset.dataset import Dataset
-from rankmill.pipeline.group import graded_bucket as layout
+from rankmill.pipeline.group import bucket as layout
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.options import IngestOptions, ReadOptions, SynthParameters
 from rankmill.pipeline.statistics.describe_dataset import describe
 from rankmill.pipeline.statistics.feature_statistics import (
     ColumnCollector,
     FeatureFacts,
-    QueryCounts,
     Statistics,
+    query_counts,
 )
 from rankmill.pipeline.synth import write_synthetic
 from tests import naive_statistics
@@ -58,9 +58,9 @@ def test_what_is_counted_is_what_is_there_in_any_pieces(columns, sizes, cuts):
 def test_queries_that_teach_little(queries):
     grade = np.array([grade for query in queries for grade in query], dtype=np.int32)
     starts = np.cumsum([0, *map(len, queries)])[:-1].astype(np.int64)
-    found = QueryCounts.of(grade, starts)
-    assert found.one_document == sum(len(query) == 1 for query in queries)
-    assert found.one_grade == sum(len(query) > 1 and len(set(query)) == 1 for query in queries)
+    one_document, one_grade = query_counts(grade, starts)
+    assert one_document == sum(len(query) == 1 for query in queries)
+    assert one_grade == sum(len(query) > 1 and len(set(query)) == 1 for query in queries)
 
 
 def test_columns_that_differ_in_signs_or_places_alone_have_other_digests():

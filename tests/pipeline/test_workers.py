@@ -5,20 +5,16 @@ import time
 
 import joblib
 import numpy as np
-import pyarrow as pa
 import pytest
 
 from rankmill.foundation.errors import DataRejected, MalformedLine, TooManyRejects
 from rankmill.foundation.storage.staging import staging_folder
 from rankmill.foundation.threads import ahead, in_order
-from rankmill.pipeline.group import bucket_rows as spill_module
-from rankmill.pipeline.group.bucket_files import BucketFiles
-from rankmill.pipeline.group.bucket_rows import RowSpill, spilled_schema
 from rankmill.pipeline.ingest.read_rows import read_all
 from rankmill.pipeline.options import ReadOptions
 from rankmill.pipeline.read import blocks as blocks_module
 from rankmill.pipeline.read import letor as letor_module
-from rankmill.pipeline.read.batch import Quarantine, RowBatch
+from rankmill.pipeline.read.batch import Quarantine
 from rankmill.pipeline.read.blocks import LineNumbers
 from rankmill.pipeline.read.delimited import DelimitedSource
 from rankmill.pipeline.read.letor import LetorSource
@@ -201,29 +197,6 @@ def test_a_quarantine_forgets_what_comes_after_the_error(tmp_path):
         quarantine.settle()
     quarantine.settle(parts=1)
     assert [reject.line for reject in quarantine.rejects] == [1]
-
-
-def test_no_thread_forgets_how_wide_the_rows_of_another_are(tmp_path, monkeypatch):
-    def slow(*numbers):
-        found = max(numbers)
-        time.sleep(0.02)
-        return found
-
-    monkeypatch.setattr(spill_module, "max", slow, raising=False)
-    spill = RowSpill(BucketFiles(tmp_path / "spill", 1, spilled_schema()))
-
-    def add(width):
-        values = np.zeros((1, width), dtype=np.float32)
-        spill.add(RowBatch(qid=pa.array(["q"]), doc_id=None, grade=np.zeros(1, dtype=np.int32), values=values), 0)
-
-    for _ in range(5):
-        spill.width = 0
-        threads = [threading.Thread(target=add, args=(width,)) for width in (9, 2, 5, 1)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert spill.width == 9
 
 
 def test_a_block_whose_lines_could_not_be_counted_keeps_nobody_waiting(tmp_path, monkeypatch):
