@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 from rankmill.foundation.cluster.options import ClusterOptions
 from rankmill.foundation.cores import available_cores
@@ -14,7 +14,6 @@ from rankmill.foundation.options import group, option, option_like, options, spe
 from rankmill.foundation.units import MIN_MEMORY
 
 if TYPE_CHECKING:
-    from rankmill.pipeline.dataset.manifest import FoldChoice
     from rankmill.pipeline.group.query_splits import SplitRule
 
 Format = Literal["auto", "letor", "csv", "tsv", "parquet", "arrow", "jsonl", "run"]
@@ -208,15 +207,13 @@ def _shares(texts: Iterable[str]) -> Mapping[str, float]:
 def _split_times(texts: Iterable[str]) -> Mapping[str, str]:
     from rankmill.pipeline.group.query_splits import parse_split_time
 
-    return parse_split_time(",".join(texts)).bounds()
+    return parse_split_time(",".join(texts))
 
 
-def _times(given: Any) -> Mapping[str, str] | None:
-    from rankmill.pipeline.group.query_splits import ByTime, split_time_of
+def _times(given: Mapping[str, str] | None) -> Mapping[str, str] | None:
+    from rankmill.pipeline.group.query_splits import checked_split_time
 
-    if given is None or isinstance(given, ByTime):
-        return None if given is None else given.bounds()
-    return split_time_of(given.get("valid"), given.get("test")).bounds()
+    return None if given is None else checked_split_time(given)
 
 
 @options
@@ -466,23 +463,11 @@ class IngestOptions:
             _ = self.rule  # raises if they are invalid
 
     @property
-    def fold_choice(self) -> FoldChoice | None:
-        """The choice of a fold."""
-        from rankmill.pipeline.group.query_splits import fold_choice
-
-        return fold_choice(self.folds, self.fold)
-
-    @property
     def rule(self) -> SplitRule | None:
         """The rule that assigns queries to splits; None: the files."""
-        from rankmill.pipeline.group.query_splits import rule_of, split_time_of
+        from rankmill.pipeline.group.query_splits import rule_of
 
-        times = (
-            None
-            if self.split_time is None
-            else split_time_of(self.split_time.get("valid"), self.split_time.get("test"))
-        )
-        return rule_of(self.split, times, self.fold_choice, self.split_prefix)
+        return rule_of(self.split, self.split_time, self.folds, self.fold, self.split_prefix)
 
     @property
     def allowed_threads(self) -> int:

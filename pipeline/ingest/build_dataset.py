@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,8 +43,9 @@ from rankmill.pipeline.group.spill import Spilled, SpillFile, row_schema, spill_
 from rankmill.pipeline.ingest.manifest import described, pair_set, source_files
 from rankmill.pipeline.ingest.read_rows import RowFacts, collect_rows, require_rows
 from rankmill.pipeline.judgments.judgment_files import judgment_set, spilled_columns
-from rankmill.pipeline.pairs.pair_join import SPILLED, join_pairs
+from rankmill.pipeline.pairs.pair_files import SPILLED, PairFile, join_pairs
 from rankmill.pipeline.read.column_roles import TYPES
+from rankmill.pipeline.read.rejects import write_rejects
 
 if TYPE_CHECKING:
     from rankmill.foundation.cluster.workers import Cluster
@@ -55,33 +55,10 @@ if TYPE_CHECKING:
     from rankmill.pipeline.judgments.aggregate import Grading
     from rankmill.pipeline.judgments.judgment_files import JudgmentFile
     from rankmill.pipeline.options import IngestOptions
-    from rankmill.pipeline.pairs.pair_files import PairFile
-    from rankmill.pipeline.read.batch import Quarantine, Reject, Source
+    from rankmill.pipeline.read.batch import Quarantine, Source
 
 Progress = Callable[["Stage", int, int], None]
 Digests = Mapping[Path, tuple[int, str]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Built:
-    """The files of a dataset before they are published.
-
-    Attributes
-    ----------
-    folder
-        Has all of them but the manifest.
-    manifest
-        The manifest.
-    files
-        Its entries of the files of rows.
-    rejects
-        The malformed rows, judgments and pairs, by name of the file that will list them.
-    """
-
-    folder: Path
-    manifest: Manifest
-    files: list[SourceFile]
-    rejects: dict[str, list[Reject]]
 
 
 def build_dataset(
@@ -92,8 +69,10 @@ def build_dataset(
     digests: Callable[[], Digests],
     progress: Progress | None = None,
     cluster: Cluster | None = None,
-) -> Built:
-    """Read all files of ``inputs``, and write the dataset in the folder ``staging``.
+) -> tuple[Manifest, list[SourceFile]]:
+    """Read all files of ``inputs``, and write the dataset in the folder ``staging / "dataset"``, without its manifest.
+
+    Returns the manifest, and its entries of the files of rows.
 
     Parameters
     ----------
@@ -135,8 +114,7 @@ def build_dataset(
     ends = [len(quarantine.rejects)]
     grading = grading_of(inputs, options, staging, advance)
     ends.append(len(quarantine.rejects))
-    first = len(inputs.sources) + len(inputs.judgments)
-    pairs = _spilled(inputs.pairs, staging / "pairs", options, SPILLED, lambda number, at: advance(first + number, at))
+    pairs = pairs_of(inputs, options, staging, advance) if inputs.pairs else None
     layout = layout_of(inputs, options, spilled.width, facts, grading)
     names = [layout.features[number] for number in layout.categorical]
     facts.vocabulary.begin(names)
@@ -160,16 +138,12 @@ def build_dataset(
     }
     if not shards:
         raise DataRejected(_nothing_judged(judged))
-    pair_shards = join_pairs(
-        pairs,
-        lambda bucket: (
-            pq.read_table(shards[bucket], columns=["qid", "doc_id"], partitioning=None) if bucket in shards else None
-        ),
-        inputs.pairs,
-        quarantine,
-        folder,
-    )
 
+    def ids_of(bucket: int) -> pa.Table | None:
+        path = shards.get(bucket)
+        return None if path is None else pq.read_table(path, columns=["qid", "doc_id"], partitioning=None)
+
+    pair_shards = [] if pairs is None else join_pairs(pairs, ids_of, inputs.pairs, quarantine, folder)
     rejects = quarantine.rejects
     known = digests()
     files = inputs.row_files(known, by_split=options.rule is None)
@@ -182,16 +156,11 @@ def build_dataset(
     if layout.categorical:
         digest, size = keep_table(facts.vocabulary.table(names), staging / "categories.parquet", folder / CATEGORIES)
         more["categories"] = CategorySet(features=names, digest=digest, size=size)
-    return Built(
-        folder=folder,
-        manifest=manifest.model_copy(update=more),
-        files=files,
-        rejects={
-            REJECTS_NAME: rejects[: ends[0]],
-            JUDGMENT_REJECTS_NAME: rejects[ends[0] : ends[1]],
-            PAIR_REJECTS_NAME: rejects[ends[1] :],
-        },
-    )
+    parts = (rejects[: ends[0]], rejects[ends[0] : ends[1]], rejects[ends[1] :])
+    for name, some in zip((REJECTS_NAME, JUDGMENT_REJECTS_NAME, PAIR_REJECTS_NAME), parts, strict=True):
+        if some:
+            write_rejects(folder / name, some)
+    return manifest.model_copy(update=more), files
 
 
 def layout_of(inputs: Inputs, options: IngestOptions, width: int, facts: RowFacts, grading: Grading | None) -> Layout:
@@ -251,6 +220,12 @@ def grading_of(
         goals=inputs.goals,
         labels_are_grades=bool(sources) and all(source.labels_are_grades for source in sources),
     )
+
+
+def pairs_of(inputs: Inputs, options: IngestOptions, staging: Path, advance: Callable[[int, int], None]) -> Spilled:
+    """Read the pairs."""
+    first = len(inputs.sources) + len(inputs.judgments)
+    return _spilled(inputs.pairs, staging / "pairs", options, SPILLED, lambda number, at: advance(first + number, at))
 
 
 def _spilled(

@@ -13,7 +13,6 @@ from rankmill.foundation.errors import DataRejected, InputError, UnusableColumns
 from rankmill.foundation.options import spelled
 from rankmill.foundation.storage.local_copies import object_behind
 from rankmill.pipeline.dataset.manifest import SPLITS, SourceFile, SplitName
-from rankmill.pipeline.group.query_splits import name_of
 from rankmill.pipeline.judgments.judgment_files import (
     JudgmentFile,
     check_labels_and_weights,
@@ -214,7 +213,7 @@ def _row_files(
     train, valid, test = (rows.get(split, ()) for split in SPLITS)
     if options.rule is not None and (valid or test):
         raise InputError(
-            f"{name_of(options.rule)} assigns queries to splits; it cannot be combined with"
+            f"{options.rule.option} assigns queries to splits; it cannot be combined with"
             f" {spelled('valid')} or {spelled('test')} files"
         )
     if not train:

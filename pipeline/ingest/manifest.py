@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, cast
 from rankmill.foundation.errors import DataRejected
 from rankmill.pipeline.dataset.manifest import (
     SPLITS,
+    FoldChoice,
     GoalGrades,
     GradeCount,
     Manifest,
@@ -129,7 +130,9 @@ def _meaning(options: IngestOptions, grades_from: GradesFrom) -> Meaning:
         no_grade=options.read.unjudged,
         time_column=options.read.time_column,
         split_time=None if options.split_time is None else cast("dict[SplitName, str]", dict(options.split_time)),
-        folds=options.fold_choice,
+        folds=None
+        if options.folds is None or options.fold is None
+        else FoldChoice(folds=options.folds, fold=options.fold),
         split_prefix=options.split_prefix,
         n_features=options.read.n_features,
         max_grade=options.read.max_grade,

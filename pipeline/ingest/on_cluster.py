@@ -23,7 +23,7 @@ from rankmill.foundation.cluster.workers import TASKS_A_WORKER, Cluster
 from rankmill.foundation.errors import TooManyRejects
 from rankmill.foundation.process_memory import beside_bytes, release_freed, return_large_arrays
 from rankmill.foundation.storage.publish import fsync_file, fsync_folder, write_atomically
-from rankmill.pipeline.bins.vocabulary import Tally, summed
+from rankmill.pipeline.bins.vocabulary import Tally, Vocabulary
 from rankmill.pipeline.dataset.manifest import FEATURES, QUERIES, STATISTICS, UNJUDGED
 from rankmill.pipeline.group.bucket import Layout
 from rankmill.pipeline.group.shard_writer import ShardSummary, share_of, write_shards
@@ -206,7 +206,8 @@ def write_buckets(task: WriteBuckets, threads: int) -> BucketsWritten:
     rows, id_bytes = task.spilled.rows[[*task.buckets]], task.spilled.id_bytes[:, [*task.buckets]]
     share = share_of(job.options.memory - beside_bytes(), job.options.threads or threads, task.layout, rows, id_bytes)
     folder = folder_of_call(job.staging, "written", task.number)
-    tallies: list[list[Tally]] = []
+    vocabulary = Vocabulary()
+    vocabulary.begin(task.layout.features[number] for number in task.layout.categorical)
     summaries = write_shards(
         task.spilled,
         task.layout,
@@ -215,17 +216,13 @@ def write_buckets(task: WriteBuckets, threads: int) -> BucketsWritten:
         threads=share.threads,
         memory=share.values,
         before=lambda _: stop(),
-        count=lambda found: tallies.append(list(found)),
+        count=vocabulary.count,
     )
     for inner in folder.iterdir():
         if inner.is_dir():
             fsync_folder(inner)
     release_freed()
-    return BucketsWritten(
-        folder=folder.name,
-        summaries=summaries,
-        tallies=[summed(of_feature) for of_feature in zip(*tallies, strict=True)],
-    )
+    return BucketsWritten(folder=folder.name, summaries=summaries, tallies=[*vocabulary.tallies.values()])
 
 
 def collect_rows_on_cluster(

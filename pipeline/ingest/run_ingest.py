@@ -25,7 +25,7 @@ from rankmill.pipeline.options import IngestOptions
 from rankmill.pipeline.read.batch import Quarantine
 from rankmill.pipeline.read.columns import guesses_line, guesses_of, index_line
 from rankmill.pipeline.read.delimited import delimiter_lines
-from rankmill.pipeline.read.rejects import listing_rejects, write_rejects
+from rankmill.pipeline.read.rejects import listing_rejects
 from rankmill.pipeline.statistics.feature_statistics import statistics_of
 
 if TYPE_CHECKING:
@@ -110,17 +110,14 @@ def ingest(
     ):
         if where is not None:
             cluster = stack.enter_context(open_cluster(where, say or (lambda _: None)))
-        built = build_dataset(inputs, options, quarantine, staging, digests.results, progress, cluster)
-        for name, rejects in built.rejects.items():
-            if rejects:
-                write_rejects(built.folder / name, rejects)
-        publish_dataset(built.folder, out, built.manifest, overwrite=options.overwrite)
-    made = Dataset(out, built.manifest)
+        manifest, files = build_dataset(inputs, options, quarantine, staging, digests.results, progress, cluster)
+        publish_dataset(staging / "dataset", out, manifest, overwrite=options.overwrite)
+    made = Dataset(out, manifest)
     return IngestReport(
         path=out,
-        manifest=built.manifest,
+        manifest=manifest,
         seconds=time.perf_counter() - started,
-        read=built.files,
+        read=files,
         columns_guessed=inputs.guessed,
         statistics=statistics_of(made),
         vocabulary=made.vocabulary,

@@ -15,10 +15,6 @@ from rankmill.pipeline.cli import app
 from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.dataset.manifest import SPLITS
 from rankmill.pipeline.group.query_splits import (
-    ByFold,
-    ByShares,
-    ByTime,
-    fold_choice,
     parse_shares,
     parse_split_time,
     parts_of_folds,
@@ -75,8 +71,9 @@ def test_the_latest_row_decides_and_a_bound_belongs_to_what_it_begins(tmp_path, 
 
 
 def test_microseconds_count(tmp_path):
-    rule = parse_split_time("valid=2026-01-01T00:00:00.000001Z,test=2026-01-01T00:00:00.000002Z")
-    start = rule.valid - 1
+    times = parse_split_time("valid=2026-01-01T00:00:00.000001Z,test=2026-01-01T00:00:00.000002Z")
+    rule = rule_of(times=times)
+    start = rule.times["valid"] - 1
     assert rule.splits(pa.array(["a", "b", "c"]), np.array([start, start + 1, start + 2])).tolist() == [0, 1, 2]
     assert parse_split_time("valid=2026-01-01T01:00+01:00") == parse_split_time(" valid=2026-01-01 ")
 
@@ -104,7 +101,7 @@ def test_folds_turn_in_a_circle_and_each_part_is_valid_once_and_test_once(folds)
     sizes = np.bincount(part, minlength=folds)
     assert len(sizes) == folds
     assert (np.abs(sizes / len(IDS) - 1 / folds) < 5 * np.sqrt(1 / folds / len(IDS))).all()
-    of_fold = {fold: ByFold(folds, fold).splits(IDS, None) for fold in range(1, folds + 1)}
+    of_fold = {fold: rule_of(folds=folds, fold=fold).splits(IDS, None) for fold in range(1, folds + 1)}
     for fold, split in of_fold.items():
         for number in range(folds):
             names = {SPLITS[code] for code in split[part == number]}
@@ -127,7 +124,7 @@ def test_letor_has_the_same_folds():
     """MQ2008 (LETOR 4.0): Fold1 trains on S1, S2, S3, validates on S4 and tests on S5; Fold2 on S2, S3, S4; S5; S1."""
     part = parts_of_folds(IDS, 5)
     for fold, (valid, test) in {1: (4, 5), 2: (5, 1), 3: (1, 2), 4: (2, 3), 5: (3, 4)}.items():
-        split = ByFold(5, fold).splits(IDS, None)
+        split = rule_of(folds=5, fold=fold).splits(IDS, None)
         assert set(part[split == 1] + 1) == {valid}
         assert set(part[split == 2] + 1) == {test}
 
@@ -157,13 +154,13 @@ def test_a_fold_of_a_dataset_is_stable_as_data_grow(tmp_path):
 
 
 def test_rules_do_not_mix(tmp_path):
-    shares, times, folds = {"train": 1.0}, ByTime(valid=5), fold_choice(3, 1)
-    assert rule_of(None, None, None) is None
-    for given in ((shares, times, None), (shares, None, folds), (None, times, folds)):
+    shares, times, folds = {"split": {"train": 1.0}}, {"split_time": {"valid": "5"}}, {"folds": 3, "fold": 1}
+    assert IngestOptions().rule is None
+    for one, other in ((shares, times), (shares, folds), (times, folds)):
         with refused(InputError, "assigned"):
-            rule_of(*given)
+            IngestOptions(read=ReadOptions(time_column="seen"), **one, **other)
     with refused(InputError, "time_column"):
-        IngestOptions(split_time=times)
+        IngestOptions(**times)
     file = tmp_path / "in.txt"
     file.write_text("1 qid:1 1:1\n")
     with refused(InputError, "folds", "valid or test"):
@@ -208,6 +205,6 @@ def test_rules_and_options_that_do_not_go_together():
     with refused(InputError, "split_prefix", "one character"):
         IngestOptions(split_prefix="//", split={"train": 1.0})
     qids = pa.array(["a/1", "a", "x/y/2", "x/y/", "a\n/3", "a\n"])
-    for rule in (ByShares({"train": 0.5, "test": 0.5}, "/"), ByFold(5, 1, "/")):
+    for rule in (rule_of({"train": 0.5, "test": 0.5}, prefix="/"), rule_of(folds=5, fold=1, prefix="/")):
         one, two, three, four, five, six = rule.splits(qids, None).tolist()
         assert (one, three, five) == (two, four, six)
