@@ -27,7 +27,7 @@ from rankmill.pipeline.dataset.manifest import (
 )
 from rankmill.pipeline.group import _kernels
 from rankmill.pipeline.group.bucket import PLACE, Bucket, extras_of, one_value, read_graded, runs_of, split_by_file
-from rankmill.pipeline.memory_plans import MemoryShare, writing_share
+from rankmill.pipeline.memory_plans import writing_share
 from rankmill.pipeline.read.column_roles import type_of
 from rankmill.pipeline.read.times import TIME
 from rankmill.pipeline.statistics.feature_statistics import ColumnCollector, query_counts
@@ -35,7 +35,7 @@ from rankmill.pipeline.statistics.feature_statistics import ColumnCollector, que
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from rankmill.pipeline.bins.vocabulary import Tally as Tallied
+    from rankmill.pipeline.bins.vocabulary import Vocabulary
     from rankmill.pipeline.group.bucket import Layout, Tally
     from rankmill.pipeline.group.spill import Spilled
 
@@ -69,7 +69,6 @@ class ShardSummary:
     goals: Mapping[str, Counter[int]] = field(default_factory=dict)  # grades of each goal
     queries: Counter[str] = field(default_factory=Counter)  # by split
     rows: Counter[str] = field(default_factory=Counter)  # by split
-    tallies: Sequence[Tallied] = ()  # of each categorical feature
 
 
 def write_shards(
@@ -77,63 +76,43 @@ def write_shards(
     layout: Layout,
     folder: Path,
     buckets: Sequence[int],
+    vocabulary: Vocabulary,
     *,
     threads: int,
     memory: int,
-    before: Callable[[int], None] | None = None,
-    done: Callable[[int], None] | None = None,
-    count: Callable[[Sequence[Tallied]], None] | None = None,
+    done: Callable[[int], None],
 ) -> list[ShardSummary]:
     """Write ``buckets`` to ``folder``; return their summaries in order.
 
-    ``threads`` buckets are written in parallel, each with ``memory`` bytes for its values: see :func:`write_shard`.  Calls
-    ``before`` with each bucket, which may add rows to it, and ``done`` with the number of rows written after each.
-    ``count`` gets the tallies of the categorical features of each, in any order, which the summaries are without.
+    As many of ``threads`` as fit in ``memory`` bytes write buckets in parallel; InputError if the largest bucket does not fit.  Calls
+    ``done`` with the number of rows written after each, and counts the categories in ``vocabulary``.
     """
-    summaries: dict[int, ShardSummary] = {}
-    idle: list[Scratch] = []
-
-    def write(bucket: int) -> None:
-        if before is not None:
-            before(bucket)
-        try:
-            scratch = idle.pop()
-        except IndexError:  # checking first would be a race with other threads
-            scratch = Scratch()
-        summary = write_shard(spilled, bucket, layout, folder, memory, scratch)
-        if count is not None and summary.tallies:
-            count(summary.tallies)
-        summaries[bucket] = replace(summary, tallies=())
-        idle.append(scratch)
-        if done is not None:
-            done(int(spilled.rows[bucket]))
-
-    failures = in_order(buckets, write, threads)
-    if failures:
-        raise failures[0].error
-    return [summaries[bucket] for bucket in sorted(summaries)]
-
-
-def share_of(
-    memory: int,
-    threads: int,
-    layout: Layout,
-    rows: npt.NDArray[np.int64],
-    id_bytes: npt.NDArray[np.int64],
-) -> MemoryShare:
-    """Return how many of ``threads`` may write shards in ``memory`` bytes, and how much each has for values.
-
-    ``rows`` (buckets,) and ``id_bytes`` (2, buckets) are those of the buckets to write.  InputError if the largest one does not fit.
-    """
-    return writing_share(
+    rows = spilled.rows[[*buckets]]
+    share = writing_share(
         memory,
         threads,
         row_group_bytes=4 * len(layout.features) * layout.row_group_rows,
         bucket_rows=int(rows.max()),
         row_bytes=4 * len(layout.features),
-        id_bytes=id_bytes,
-        grading_bytes=0 if layout.grading is None else layout.grading.bytes_held(rows),
+        id_bytes=spilled.id_bytes[:, [*buckets]],
+        grading_bytes=0 if layout.grading is None else layout.grading.bytes_held(spilled.rows),
     )
+    summaries: dict[int, ShardSummary] = {}
+    idle: list[Scratch] = []
+
+    def write(bucket: int) -> None:
+        try:
+            scratch = idle.pop()
+        except IndexError:  # checking first would be a race with other threads
+            scratch = Scratch()
+        summaries[bucket] = write_shard(spilled, bucket, layout, folder, vocabulary, share.values, scratch)
+        idle.append(scratch)
+        done(int(spilled.rows[bucket]))
+
+    failures = in_order(buckets, write, share.threads)
+    if failures:
+        raise failures[0].error
+    return [summaries[bucket] for bucket in sorted(summaries)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +124,13 @@ class Scratch:
 
 
 def write_shard(
-    spilled: Spilled, number: int, layout: Layout, folder: Path, memory: int, scratch: Scratch | None = None
+    spilled: Spilled,
+    number: int,
+    layout: Layout,
+    folder: Path,
+    vocabulary: Vocabulary,
+    memory: int,
+    scratch: Scratch,
 ) -> ShardSummary:
     """Write the rows, queries, statistics and unjudged rows of bucket ``number`` to ``folder``.
 
@@ -154,15 +139,13 @@ def write_shard(
     :data:`rankmill.pipeline.memory_plans.BYTES_A_ROW` bytes per row of the bucket for ids and order.
     """
     n, width = int(spilled.rows[number]), len(layout.features)
-    scratch = scratch or Scratch()
     values = scratch.values.array(n, width) if n * width * 4 <= memory else None
     bucket = Bucket(spilled, number, layout, values)
     found = read_graded(bucket)
     summary = ShardSummary(bucket=number, rows_tally=found.rows, judgments_tally=found.judgments)
     if len(found.unjudged):
-        staged, _ = _write_rows(found.unjudged, bucket, folder, memory, scratch)
-        size = staged.stat().st_size
-        digest = keep_by_digest(staged, folder / UNJUDGED)
+        staged = _write_rows(found.unjudged, bucket, folder, memory, scratch)
+        digest, size = _kept(staged, folder / UNJUDGED)
         unjudged = UnjudgedShard(bucket=number, rows=len(found.unjudged), digest=digest, size=size)
         summary = replace(summary, unjudged=unjudged)
     rows = found.judged
@@ -170,13 +153,12 @@ def write_shard(
         return summary
     qid, starts = runs_of(rows.column("qid"))
     collector = ColumnCollector(width, starts, bucket.layout.categorical)
-    staged, missing = _write_rows(rows, bucket, folder, memory, scratch, collector)
-    size = staged.stat().st_size
-    digest = keep_by_digest(staged, folder / FEATURES)
-
+    staged = _write_rows(rows, bucket, folder, memory, scratch, collector)
+    digest, size = _kept(staged, folder / FEATURES)
     queries = _queries(number, qid, starts, rows, layout)
     queries_digest, queries_size = keep_table(queries, staged, folder / QUERIES)
     statistics_digest, statistics_size = keep_table(collector.table(layout.features), staged, folder / STATISTICS)
+    vocabulary.count(collector.tallies)
     grade = rows.column("grade").to_numpy()
     one_document, one_grade = query_counts(grade, starts)
     split = np.array(queries.column("split").to_pylist())
@@ -199,12 +181,11 @@ def write_shard(
     return replace(
         summary,
         shard=shard,
-        missing_values=missing,
+        missing_values=collector.missing,
         grades=_counted(grade),
         goals={name: _counted(rows.column(name).to_numpy()) for name in layout.goals},
         queries=Counter({name: int(np.count_nonzero(split == name)) for name in SPLITS}),
         rows=Counter({name: int(n_docs[split == name].sum()) for name in SPLITS}),
-        tallies=collector.tallies,
     )
 
 
@@ -221,37 +202,38 @@ def _write_rows(
     memory: int,
     scratch: Scratch,
     collector: ColumnCollector | None = None,
-) -> tuple[Path, int]:
-    """Write ``rows`` of ``bucket`` with their values; return the file and the number of missing values.
+) -> Path:
+    """Write ``rows`` of ``bucket`` with their values; return the file.
 
     ``collector`` computes statistics of judged rows; None for unjudged rows.
     """
     staged = folder / f"shard-{bucket.number:05d}.parquet"
-    group_rows = bucket.layout.row_group_rows
-    missing = 0
     schema = _rows_schema(bucket.layout, rows, judged=collector is not None)
     with open_writer(staged, schema, bucket.layout.goals) as writer:
-        order = rows.column(PLACE).to_numpy()
-        if bucket.values is not None:
-            for low in range(0, len(rows), group_rows):
-                places = order[low : low + group_rows]
-                missing += _write_group(writer, bucket.values, places, rows, low, collector, scratch.columns)
-        else:
-            for low, values in _reread(bucket, order, memory, scratch.values):
-                for start in range(0, len(values), group_rows):
-                    places = np.arange(start, min(start + group_rows, len(values)))
-                    missing += _write_group(writer, values, places, rows, low + start, collector, scratch.columns)
-    return staged, missing
+        for low, values, places in _row_groups(bucket, rows.column(PLACE).to_numpy(), memory, scratch.values):
+            columns = scratch.columns.array(values.shape[1], len(places))
+            _kernels.turn(values, places, columns)
+            if collector is not None:
+                collector.add(columns)
+            narrow = [rows.column(name).slice(low, len(places)) for name in schema.names[: -len(columns)]]
+            table = pa.Table.from_arrays([*narrow, *map(as_array, columns)], schema=schema)
+            writer.write_table(table, row_group_size=len(places))
+    return staged
 
 
-def _reread(
+def _row_groups(
     bucket: Bucket, order: npt.NDArray[np.int64], memory: int, scratch: ScratchBuffer
-) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
-    """Yield (first position, rows in canonical order) for whole row groups that fit in ``memory``, with a pass over the spill for each.
+) -> Iterator[tuple[int, npt.NDArray[np.float32], npt.NDArray[np.int64]]]:
+    """Yield the first position of each row group, values, and which rows of them it has, in canonical order.
 
-    ``order`` (m,) is the spilled row at each position; rows that are not in it are skipped.
+    ``order`` (m,) is the spilled row at each position.  If not all values are held, there is a pass over the spill for as many whole row
+    groups as fit in ``memory``.
     """
     m, width, group_rows = len(order), len(bucket.layout.features), bucket.layout.row_group_rows
+    if bucket.values is not None:
+        for low in range(0, m, group_rows):
+            yield low, bucket.values, order[low : low + group_rows]
+        return
     step = group_rows * max(1, memory // (group_rows * width * 4))
     place_of = np.full(int(bucket.spilled.rows[bucket.number]), -1, dtype=np.int64)
     place_of[order] = np.arange(m)
@@ -261,7 +243,8 @@ def _reread(
         for values in bucket.batches():
             _kernels.put_rows(values, place_of[first : first + len(values)] - low, chunk)
             first += len(values)
-        yield low, chunk
+        for start in range(0, len(chunk), group_rows):
+            yield low + start, chunk, np.arange(start, min(start + group_rows, len(chunk)))
 
 
 def _rows_schema(layout: Layout, rows: pa.RecordBatch, *, judged: bool) -> pa.Schema:
@@ -296,30 +279,15 @@ def open_writer(path: Path, schema: pa.Schema, goals: Sequence[str] = ()) -> pq.
     )
 
 
-def _write_group(
-    writer: pq.ParquetWriter,
-    values: npt.NDArray[np.float32],
-    places: npt.NDArray[np.int64],
-    rows: pa.RecordBatch,
-    low: int,
-    collector: ColumnCollector | None,
-    scratch: ScratchBuffer,
-) -> int:
-    """Write ``values[places]`` as a row group with the ids of ``rows`` from ``low`` on; return the number of missing values."""
-    columns = scratch.array(values.shape[1], len(places))
-    missing = int(_kernels.turn(values, places, columns))
-    if collector is not None:
-        collector.add(columns)
-    narrow = [rows.column(name).slice(low, len(places)) for name in writer.schema.names[: -len(columns)]]
-    table = pa.Table.from_arrays([*narrow, *map(as_array, columns)], schema=cast("pa.Schema", writer.schema))
-    writer.write_table(table, row_group_size=len(places))
-    return missing
-
-
 def keep_table(table: pa.Table, staged: Path, folder: Path) -> tuple[str, int]:
     """Write a small table to ``folder``, via the file ``staged``; return digest and size."""
     with open_writer(staged, table.schema) as writer:
         writer.write_table(table)
+    return _kept(staged, folder)
+
+
+def _kept(staged: Path, folder: Path) -> tuple[str, int]:
+    """Move a file to ``folder``, named by its digest; return digest and size."""
     size = staged.stat().st_size
     return keep_by_digest(staged, folder), size
 

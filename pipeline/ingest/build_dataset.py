@@ -38,7 +38,7 @@ from rankmill.pipeline.dataset.manifest import (
     GradesFrom,
 )
 from rankmill.pipeline.group.bucket import Layout, Tally
-from rankmill.pipeline.group.shard_writer import keep_table, share_of, write_shards
+from rankmill.pipeline.group.shard_writer import keep_table, write_shards
 from rankmill.pipeline.group.spill import Spilled, SpillFile, row_schema, spill_by_query
 from rankmill.pipeline.ingest.manifest import described, pair_set, source_files
 from rankmill.pipeline.ingest.read_rows import RowFacts, collect_rows, require_rows
@@ -121,13 +121,12 @@ def build_dataset(
     written = _written(int(spilled.rows.sum()), progress)
     if cluster is None:
         memory = options.memory - beside_bytes() - facts.vocabulary.bytes_held
-        share = share_of(memory, options.allowed_threads, layout, spilled.rows, spilled.id_bytes)
         summaries = write_shards(
-            spilled, layout, folder, np.flatnonzero(spilled.rows).tolist(),
-            threads=share.threads, memory=share.values, done=written, count=facts.vocabulary.count,
+            spilled, layout, folder, np.flatnonzero(spilled.rows).tolist(), facts.vocabulary,
+            threads=options.allowed_threads, memory=memory, done=written,
         )  # fmt: skip
     else:
-        summaries = write_shards_on_cluster(cluster, job, spilled, layout, folder, written, facts.vocabulary.count)
+        summaries = write_shards_on_cluster(cluster, job, spilled, layout, folder, facts.vocabulary, written)
     judged = sum((summary.judgments_tally for summary in summaries), Tally())
     if grading is not None:
         judged += grading.left_over({summary.bucket for summary in summaries})

@@ -26,7 +26,7 @@ from rankmill.foundation.storage.publish import fsync_file, fsync_folder, write_
 from rankmill.pipeline.bins.vocabulary import Tally, Vocabulary
 from rankmill.pipeline.dataset.manifest import FEATURES, QUERIES, STATISTICS, UNJUDGED
 from rankmill.pipeline.group.bucket import Layout
-from rankmill.pipeline.group.shard_writer import ShardSummary, share_of, write_shards
+from rankmill.pipeline.group.shard_writer import ShardSummary, write_shards
 from rankmill.pipeline.group.spill import Spilled, SpillFile, row_schema
 from rankmill.pipeline.ingest.inputs import open_rows
 from rankmill.pipeline.ingest.read_rows import RowFacts, collect_rows
@@ -203,8 +203,6 @@ def write_buckets(task: WriteBuckets, threads: int) -> BucketsWritten:
     """Write the rows of some buckets, which are spilled in all ranges, as shards."""
     job, stop = task.job, stopper()
     return_large_arrays()
-    rows, id_bytes = task.spilled.rows[[*task.buckets]], task.spilled.id_bytes[:, [*task.buckets]]
-    share = share_of(job.options.memory - beside_bytes(), job.options.threads or threads, task.layout, rows, id_bytes)
     folder = folder_of_call(job.staging, "written", task.number)
     vocabulary = Vocabulary()
     vocabulary.begin(task.layout.features[number] for number in task.layout.categorical)
@@ -213,10 +211,10 @@ def write_buckets(task: WriteBuckets, threads: int) -> BucketsWritten:
         task.layout,
         folder,
         task.buckets,
-        threads=share.threads,
-        memory=share.values,
-        before=lambda _: stop(),
-        count=vocabulary.count,
+        vocabulary,
+        threads=job.options.threads or threads,
+        memory=job.options.memory - beside_bytes(),
+        done=lambda _: stop(),
     )
     for inner in folder.iterdir():
         if inner.is_dir():
@@ -287,10 +285,10 @@ def write_shards_on_cluster(
     spilled: Spilled,
     layout: Layout,
     folder: Path,
+    vocabulary: Vocabulary,
     done: Callable[[int], None],
-    count: Callable[[Sequence[Tally]], None],
 ) -> list[ShardSummary]:
-    """Write all buckets of ``spilled``, made by `collect_rows_on_cluster`, to ``folder``; ``done`` and ``count`` as of `write_shards`."""
+    """Write all buckets of ``spilled``, made by `collect_rows_on_cluster`, to ``folder``, as `write_shards` does."""
     buckets = np.flatnonzero(spilled.rows)
     size = cluster.size
     together = max(-(-len(buckets) // (TASKS_A_WORKER * size)), min(USUAL_BUCKETS, -(-len(buckets) // size)))
@@ -304,8 +302,7 @@ def write_shards_on_cluster(
     with closing(cluster.run(write_buckets, tasks, job.staging, resumes=False)) as results:
         for task, result in results:
             _move(job.staging / "written" / result.folder, folder)
-            if result.tallies:
-                count(result.tallies)
+            vocabulary.count(result.tallies)
             summaries += result.summaries
             done(int(spilled.rows[[*task.buckets]].sum()))
     return sorted(summaries, key=lambda summary: summary.bucket)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from rankmill.pipeline.arrow import as_array, schema_of
-from rankmill.pipeline.bins.vocabulary import Tally, summed, tally_of
+from rankmill.pipeline.bins.vocabulary import EMPTY, Tally, summed, tally_of
 from rankmill.pipeline.statistics import _kernels
 
 if TYPE_CHECKING:
@@ -46,7 +46,9 @@ class ColumnCollector:
 
     def __init__(self, features: int, query_starts: npt.NDArray[np.int64], categorical: Sequence[int] = ()) -> None:
         self._starts = query_starts
-        self._tallies: dict[int, list[Tally]] = {number: [] for number in categorical}
+        self.tallies: list[Tally] = [tally_of(EMPTY) for _ in categorical]
+        """The categories of each categorical feature, with their rows."""
+        self._categorical = categorical
         self._counts = np.zeros((features, 3), dtype=np.int64)
         self._digests = np.zeros(features, dtype=np.uint64)
         self._keys = np.tile(np.array([2**31 - 1, -(2**31)], dtype=np.int32), (features, 1))
@@ -70,14 +72,9 @@ class ColumnCollector:
             columns, columns.view(np.int32), starts, goes_on, weights, scratch,
             self._counts, self._digests, self._keys, self._before, self._varied,
         )  # fmt: skip
-        for number, tallies in self._tallies.items():
-            tallies[:] = [summed([*tallies, tally_of(columns[number])])]
+        for place, number in enumerate(self._categorical):
+            self.tallies[place] = summed([self.tallies[place], tally_of(columns[number])])
         self._rows = high
-
-    @property
-    def tallies(self) -> list[Tally]:
-        """The categories of each categorical feature, with their rows."""
-        return [summed(tallies) for tallies in self._tallies.values()]
 
     @property
     def missing(self) -> int:
