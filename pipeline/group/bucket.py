@@ -10,8 +10,8 @@ depend on the order of the input.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -21,22 +21,21 @@ import pyarrow.compute as pc
 
 from rankmill.foundation.errors import DataRejected
 from rankmill.foundation.options import spelled
-from rankmill.pipeline.arrow import as_array
 from rankmill.pipeline.dataset.manifest import SPLITS
 from rankmill.pipeline.group import _kernels
-from rankmill.pipeline.group.spill import SOURCE, padded
+from rankmill.pipeline.group.spill import HIGH, LOW, PLACE, SOURCE, extras_of, padded, with_columns
+from rankmill.pipeline.judgments.judgment_files import Tally
 from rankmill.pipeline.read.grades import UNKNOWN_GRADE
 
 if TYPE_CHECKING:
     from rankmill.pipeline.group.query_splits import SplitRule
-    from rankmill.pipeline.group.spill import Spilled
+    from rankmill.pipeline.group.spill import SpilledRows
     from rankmill.pipeline.judgments.aggregate import Grading
 
     Floats = npt.NDArray[np.float32]
 
 ROW_GROUP_BYTES = 64 << 20  # decoded; the number of rows is the largest power of two that fits, so 32 to 64 MiB
 _ROW_GROUP_ROWS = 1 << 20  # at most
-HIGH, LOW, PLACE = " high", " low", " place"
 _MOST_PARTS = 1024  # before concatenation: a part has an overhead of about 2 KB, and may have only one row
 
 
@@ -88,7 +87,7 @@ class Layout:
 class Bucket:
     """A spilled bucket that is being written as a shard."""
 
-    spilled: Spilled
+    spilled: SpilledRows
     number: int
     layout: Layout
     values: Floats | None = None
@@ -124,36 +123,6 @@ class Bucket:
             _kernels.digest_rows(values.view(np.uint32), grade[low:high], digest[low:high])
             low = high
         return with_columns(rows, {HIGH: digest[place, 0], LOW: digest[place, 1]})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tally:
-    """Counts for the judgments of some buckets; tallies can be added.
-
-    Attributes
-    ----------
-    merged
-        Rows that were merged into another row of the same document.
-    repeated, conflicting
-        Documents judged more than once, and those of them with different grades.
-    judgments, ungraded
-        Judgments from separate files, with and without a grade.
-    without_row
-        Judgments of documents without a row.
-    rows_with_id
-        Rows with a doc_id, if judgments are in separate files; ignored when tallies are compared.
-    """
-
-    merged: int = 0
-    repeated: int = 0
-    conflicting: int = 0
-    judgments: int = 0
-    ungraded: int = 0
-    without_row: int = 0
-    rows_with_id: int = field(default=0, compare=False)
-
-    def __add__(self, other: Tally) -> Tally:
-        return Tally(**{name: getattr(self, name) + getattr(other, name) for name in self.__slots__})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,7 +182,7 @@ def read_graded(bucket: Bucket) -> GradedBucket:
 
 
 def read_bucket(
-    spilled: Spilled,
+    spilled: SpilledRows,
     bucket: int,
     width: int,
     absent: float,
@@ -250,21 +219,6 @@ def read_bucket(
 def _joined(parts: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     (whole,) = pa.Table.from_batches(parts).combine_chunks().to_batches()
     return whole
-
-
-def with_columns(rows: pa.RecordBatch, columns: Mapping[str, npt.NDArray[Any]]) -> pa.RecordBatch:
-    """Return ``rows`` with these ``columns`` (n,), which replace those of the same names."""
-    for name, values in columns.items():
-        column = as_array(np.ascontiguousarray(values))
-        field_of = pa.field(name, column.type, nullable=False)
-        place = rows.schema.get_field_index(name)
-        rows = rows.append_column(field_of, column) if place < 0 else rows.set_column(place, field_of, column)
-    return rows
-
-
-def extras_of(rows: pa.RecordBatch) -> list[str]:
-    """Return the names of the optional columns and goals of ``rows``."""
-    return [name for name in rows.schema.names[3:] if not name.startswith(" ")]
 
 
 def in_order(rows: pa.RecordBatch) -> pa.RecordBatch:

@@ -226,7 +226,8 @@ def _check_shares(shares: Mapping[str, float]) -> None:
 
 def _bounds(given: Mapping[str, str]) -> dict[str, int]:
     """Return the starts of valid and test in microseconds since 1970 UTC."""
-    option, bounds = spelled("split_time"), {}
+    option = spelled("split_time")
+    bounds: dict[str, int] = {}
     for name, text in given.items():
         if name == "train":
             raise InputError(f"{option}: train is everything before valid or test; leave it out")

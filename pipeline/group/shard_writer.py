@@ -26,7 +26,8 @@ from rankmill.pipeline.dataset.manifest import (
     UnjudgedShard,
 )
 from rankmill.pipeline.group import _kernels
-from rankmill.pipeline.group.bucket import PLACE, Bucket, extras_of, one_value, read_graded, runs_of, split_by_file
+from rankmill.pipeline.group.bucket import Bucket, one_value, read_graded, runs_of, split_by_file
+from rankmill.pipeline.group.spill import PLACE, extras_of
 from rankmill.pipeline.memory_plans import writing_share
 from rankmill.pipeline.read.column_roles import type_of
 from rankmill.pipeline.read.times import TIME
@@ -36,8 +37,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from rankmill.pipeline.bins.vocabulary import Vocabulary
-    from rankmill.pipeline.group.bucket import Layout, Tally
-    from rankmill.pipeline.group.spill import Spilled
+    from rankmill.pipeline.group.bucket import Layout
+    from rankmill.pipeline.group.spill import SpilledRows
+    from rankmill.pipeline.judgments.judgment_files import Tally
 
 
 _QUERIES = schema_of(
@@ -72,7 +74,7 @@ class ShardSummary:
 
 
 def write_shards(
-    spilled: Spilled,
+    spilled: SpilledRows,
     layout: Layout,
     folder: Path,
     buckets: Sequence[int],
@@ -124,7 +126,7 @@ class Scratch:
 
 
 def write_shard(
-    spilled: Spilled,
+    spilled: SpilledRows,
     number: int,
     layout: Layout,
     folder: Path,

@@ -24,14 +24,16 @@ from rankmill.pipeline.read.batch import BATCH_BYTES
 from rankmill.pipeline.read.column_roles import type_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from io import FileIO
 
     from rankmill.pipeline.read.batch import RowBatch
 
     Floats = npt.NDArray[np.float32]
 
-SOURCE = " source"  # the number of the input file; with a space, as no goal has such a name
+# columns of rows besides those of the files, with a space, as no goal has such a name
+SOURCE = " source"  # the number of the input file
+HIGH, LOW, PLACE = " high", " low", " place"  # two words of a digest, and the index among the spilled rows of a bucket
 PIECE = np.dtype(
     [(name, np.int64) for name in ("bucket", "rows", "qid_bytes", "doc_id_bytes", "begin", "message", "values")]
 )
@@ -72,15 +74,15 @@ class SpillFile:
                     _write_all(file, message)
                     _write_all(file, values)
 
-    def finish(self) -> Spilled:
+    def finish(self) -> SpilledRows:
         """Write the index; return the rows for reading."""
         pieces = np.frombuffer(self._pieces, dtype=PIECE)
         np.save(_index_of(self._path), pieces[np.argsort(pieces["bucket"], kind="stable")])
-        return Spilled.of([self._path], self.buckets, self.schema)
+        return SpilledRows.of([self._path], self.buckets, self.schema)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Spilled:
+class SpilledRows:
     """The rows in some finished spill files, which stay as they are: several workers may read a bucket.
 
     Attributes
@@ -99,7 +101,7 @@ class Spilled:
     indexes: tuple[npt.NDArray[Any], ...]
 
     @classmethod
-    def of(cls, paths: Sequence[Path], buckets: int, schema: pa.Schema) -> Spilled:
+    def of(cls, paths: Sequence[Path], buckets: int, schema: pa.Schema) -> SpilledRows:
         """Open finished files."""
         indexes = tuple(np.load(_index_of(path), mmap_mode="r") for path in paths)
         sums = np.zeros((3, buckets), dtype=np.int64)
@@ -111,7 +113,7 @@ class Spilled:
 
     def __reduce__(self) -> Any:
         """Send the places of the files to another process."""
-        return Spilled.of, (self.paths, len(self.rows), self.schema)
+        return SpilledRows.of, (self.paths, len(self.rows), self.schema)
 
     def pieces(self, bucket: int, into: Floats | None = None) -> Iterator[tuple[pa.RecordBatch, Floats]]:
         """Yield rows of ``bucket`` with their values, (n, width), in the order of the files and in which they were added.
@@ -152,6 +154,21 @@ def row_schema(extras: Sequence[str] = ()) -> pa.Schema:
     )
 
 
+def with_columns(rows: pa.RecordBatch, columns: Mapping[str, npt.NDArray[Any]]) -> pa.RecordBatch:
+    """Return ``rows`` with these ``columns`` (n,), which replace those of the same names."""
+    for name, values in columns.items():
+        column = as_array(np.ascontiguousarray(values))
+        field_of = pa.field(name, column.type, nullable=False)
+        place = rows.schema.get_field_index(name)
+        rows = rows.append_column(field_of, column) if place < 0 else rows.set_column(place, field_of, column)
+    return rows
+
+
+def extras_of(rows: pa.RecordBatch) -> list[str]:
+    """Return the names of the optional columns and goals of ``rows``."""
+    return [name for name in rows.schema.names[3:] if not name.startswith(" ")]
+
+
 def spill_rows(file: SpillFile, batch: RowBatch, source: int) -> None:
     """Append the rows of ``batch``, of input file number ``source``, to a ``file`` of `row_schema`; missing grades are 0.
 
@@ -180,7 +197,7 @@ def spill_by_query(file: SpillFile, columns: Sequence[pa.Array[Any]], values: Fl
 
 
 def padded(
-    spilled: Spilled, bucket: int, width: int, absent: float, into: Floats | None = None
+    spilled: SpilledRows, bucket: int, width: int, absent: float, into: Floats | None = None
 ) -> Iterator[tuple[pa.RecordBatch, Floats]]:
     """Yield the rows of ``bucket`` and their values at full ``width``, in ``into`` if it is given.
 

@@ -2,7 +2,7 @@
 
 Each step is a function of what the steps before it returned::
 
-    collect_rows    -> Spilled, RowFacts    the rows by bucket, and what only all of them together show
+    collect_rows    -> SpilledRows, RowFacts    the rows by bucket, and what only all of them together show
     grading_of      -> Grading              how grades are determined, if not by each row alone
     layout_of       -> Layout               what all shards have in common
     write_shards    -> [ShardSummary]       the sorted shards
@@ -37,12 +37,12 @@ from rankmill.pipeline.dataset.manifest import (
     CategorySet,
     GradesFrom,
 )
-from rankmill.pipeline.group.bucket import Layout, Tally
+from rankmill.pipeline.group.bucket import Layout
 from rankmill.pipeline.group.shard_writer import keep_table, write_shards
-from rankmill.pipeline.group.spill import Spilled, SpillFile, row_schema, spill_by_query
+from rankmill.pipeline.group.spill import SpilledRows, SpillFile, row_schema, spill_by_query
 from rankmill.pipeline.ingest.manifest import described, pair_set, source_files
 from rankmill.pipeline.ingest.read_rows import RowFacts, collect_rows, require_rows
-from rankmill.pipeline.judgments.judgment_files import judgment_set, spilled_columns
+from rankmill.pipeline.judgments.judgment_files import Tally, judgment_set, spilled_columns
 from rankmill.pipeline.pairs.pair_files import SPILLED, PairFile, join_pairs
 from rankmill.pipeline.read.column_roles import TYPES
 from rankmill.pipeline.read.rejects import write_rejects
@@ -221,7 +221,7 @@ def grading_of(
     )
 
 
-def pairs_of(inputs: Inputs, options: IngestOptions, staging: Path, advance: Callable[[int, int], None]) -> Spilled:
+def pairs_of(inputs: Inputs, options: IngestOptions, staging: Path, advance: Callable[[int, int], None]) -> SpilledRows:
     """Read the pairs."""
     first = len(inputs.sources) + len(inputs.judgments)
     return _spilled(inputs.pairs, staging / "pairs", options, SPILLED, lambda number, at: advance(first + number, at))
@@ -233,7 +233,7 @@ def _spilled(
     options: IngestOptions,
     schema: pa.Schema,
     done: Callable[[int, int], None],
-) -> Spilled:
+) -> SpilledRows:
     """Spill all judgments or pairs by query; call ``done`` with (number of the file, bytes read of it) from time to time.
 
     A column of ``schema`` that a file lacks has the number of the file for ``source``, and 1 for ``weight``; other ones are null.

@@ -18,7 +18,7 @@ from rankmill.pipeline.dataset.manifest import (
     SourceFile,
     SplitCount,
 )
-from rankmill.pipeline.group.bucket import Tally
+from rankmill.pipeline.judgments.judgment_files import Tally
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -27,7 +27,7 @@ from rankmill.pipeline.bins.vocabulary import Tally, Vocabulary
 from rankmill.pipeline.dataset.manifest import FEATURES, QUERIES, STATISTICS, UNJUDGED
 from rankmill.pipeline.group.bucket import Layout
 from rankmill.pipeline.group.shard_writer import ShardSummary, write_shards
-from rankmill.pipeline.group.spill import Spilled, SpillFile, row_schema
+from rankmill.pipeline.group.spill import SpilledRows, SpillFile, row_schema
 from rankmill.pipeline.ingest.inputs import open_rows
 from rankmill.pipeline.ingest.read_rows import RowFacts, collect_rows
 from rankmill.pipeline.options import IngestOptions, ReadOptions
@@ -187,7 +187,7 @@ class WriteBuckets:
     number: int
     buckets: tuple[int, ...]
     layout: Layout
-    spilled: Spilled
+    spilled: SpilledRows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,7 +230,7 @@ def collect_rows_on_cluster(
     facts: RowFacts,
     quarantine: Quarantine,
     advance: Callable[[int, int], None],
-) -> tuple[Spilled, list[int]]:
+) -> tuple[SpilledRows, list[int]]:
     """Read all files of rows; return the spilled rows and the number of those of each file.
 
     Adds to ``facts`` and ``quarantine``, and raises the errors, as `rankmill.pipeline.ingest.read_rows.collect_rows` does.
@@ -253,7 +253,7 @@ def collect_rows_on_cluster(
             rows_of[number] += rows
         facts.labels_are_grades &= result.labels_are_grades
         facts.vocabulary.add(texts_of(folder))
-    return Spilled.of([*map(rows_file, folders)], job.options.buckets, row_schema(job.extras)), rows_of
+    return SpilledRows.of([*map(rows_file, folders)], job.options.buckets, row_schema(job.extras)), rows_of
 
 
 def _ranges_read(
@@ -282,7 +282,7 @@ def _ranges_read(
 def write_shards_on_cluster(
     cluster: Cluster,
     job: IngestJob,
-    spilled: Spilled,
+    spilled: SpilledRows,
     layout: Layout,
     folder: Path,
     vocabulary: Vocabulary,

@@ -35,9 +35,8 @@ from rankmill.foundation.cures import spelled_with
 from rankmill.foundation.errors import DataRejected
 from rankmill.foundation.options import spelled
 from rankmill.pipeline.arrow import as_array
-from rankmill.pipeline.group.bucket import HIGH, LOW, Tally, extras_of, with_columns
-from rankmill.pipeline.group.spill import row_schema
-from rankmill.pipeline.judgments.judgment_files import SPILLED
+from rankmill.pipeline.group.spill import HIGH, LOW, extras_of, row_schema, with_columns
+from rankmill.pipeline.judgments.judgment_files import SPILLED, Tally
 from rankmill.pipeline.options import AGGREGATES, WITH_LABEL
 from rankmill.pipeline.read.column_roles import OF_JUDGMENTS
 from rankmill.pipeline.read.grades import UNKNOWN_GRADE
@@ -46,7 +45,7 @@ from rankmill.pipeline.read.times import TIME
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
-    from rankmill.pipeline.group.spill import Spilled
+    from rankmill.pipeline.group.spill import SpilledRows
     from rankmill.pipeline.options import Aggregate, Unjudged
 
 _POLARS = 34 << 20  # bytes of the library itself, which the rest of an ingest does not need
@@ -76,7 +75,7 @@ class Grading:
     """
 
     aggregate: Aggregate | None
-    judgments: Spilled | None
+    judgments: SpilledRows | None
     unjudged: Unjudged
     goals: tuple[str, ...] = ()
     labels_are_grades: bool = False

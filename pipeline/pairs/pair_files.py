@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     import polars as pl
 
-    from rankmill.pipeline.group.spill import Spilled
+    from rankmill.pipeline.group.spill import SpilledRows
     from rankmill.pipeline.read.batch import Quarantine
 
 _IDS, _NUMBERS = PAIR_PARTS[:3], PAIR_PARTS[3:]
@@ -158,7 +158,7 @@ def _pair_columns(
 
 
 def join_pairs(
-    spilled: Spilled,
+    spilled: SpilledRows,
     ids_of: Callable[[int], pa.Table | None],
     sources: Sequence[PairFile],
     quarantine: Quarantine,

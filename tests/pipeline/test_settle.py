@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 
 from rankmill.foundation.errors import DataRejected
-from rankmill.pipeline.group.bucket import HIGH, LOW, PLACE, repeats, with_columns
-from rankmill.pipeline.group.spill import row_schema
+from rankmill.pipeline.group.bucket import repeats
+from rankmill.pipeline.group.spill import HIGH, LOW, PLACE, row_schema, with_columns
 from rankmill.pipeline.judgments.aggregate import grade_by_judgments, merge_rows
 from rankmill.pipeline.options import AGGREGATES
 from tests import naive_judgments
