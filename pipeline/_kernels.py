@@ -1,4 +1,4 @@
-"""Kernels for binning (exact quantiles, samples, heavy values, the bin of a value) and for writing generated text."""
+"""Kernels for binning (exact quantiles, samples, heavy values, the bin of a value)."""
 
 import numpy as np
 
@@ -143,60 +143,6 @@ def find_bins(values, tables, categorical, out):
                     x = values[r, f]
                     if x == x and (out[r, f] >= others or edges[out[r, f] - 1] != x):
                         out[r, f] = others
-
-
-@kernel
-def _write_number(number, out, end):
-    """Write the digits of ``number`` >= 0 at ``out[end:]``; return the new end."""
-    digits, rest = 1, number // 10
-    while rest > 0:
-        digits += 1
-        rest //= 10
-    for i in range(digits):
-        out[end + digits - 1 - i] = 48 + number % 10
-        number //= 10
-    return end + digits
-
-
-@kernel
-def write_letor(rows, decimals, grades, starts, first_query, labels, label_starts, out):
-    """Write the lines ``grade qid:Q 1:v ... #docid = DQ-n`` of ``rows`` into ``out``; return the number of bytes.
-
-    ``rows`` (n, F) are the values times ``10 ** decimals``; ``labels`` are the bytes "1:", "2:", ... concatenated.
-    """
-    end = 0
-    for q in range(starts.shape[0] - 1):
-        for r in range(starts[q], starts[q + 1]):
-            end = _write_number(grades[r], out, end)
-            for letter in b" qid:":
-                out[end] = letter
-                end += 1
-            end = _write_number(first_query + q, out, end)
-            for f in range(rows.shape[1]):
-                out[end] = 32
-                end += 1
-                for i in range(label_starts[f], label_starts[f + 1]):
-                    out[end] = labels[i]
-                    end += 1
-                value, places = rows[r, f], decimals[f]
-                scale = 10**places
-                end = _write_number(value // scale, out, end)
-                if places > 0:
-                    out[end] = 46
-                    fraction = value % scale
-                    for i in range(places):
-                        out[end + places - i] = 48 + fraction % 10
-                        fraction //= 10
-                    end += places + 1
-            for letter in b" #docid = D":
-                out[end] = letter
-                end += 1
-            end = _write_number(first_query + q, out, end)
-            out[end] = 45
-            end = _write_number(r - starts[q] + 1, out, end + 1)
-            out[end] = 10
-            end += 1
-    return end
 
 
 _S52 = np.uint64(64 - 12)

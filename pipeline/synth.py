@@ -43,12 +43,15 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from rankmill.foundation.errors import InputError
 from rankmill.foundation.records import as_json
 from rankmill.foundation.storage.publish import check_new_file, publish_file
 from rankmill.foundation.storage.staging import staging_folder
-from rankmill.pipeline import _kernels
+from rankmill.pipeline.arrow import as_array, parts_of
 from rankmill.pipeline.options import MAX_SEED, N_SIGNAL, SynthParameters
 
 if TYPE_CHECKING:
@@ -358,28 +361,33 @@ def _noisy_relevance(signal: npt.NDArray[np.float32], draws: Draws, per_query: F
     return disturbed
 
 
+def _ids(block: QueryBlock) -> tuple[pa.Array[Any], pa.Array[Any]]:
+    """Return the ids of queries and of documents of the rows of ``block``: Q and DQ-n."""
+    sizes = np.diff(block.starts)
+    queries = np.repeat(np.arange(len(sizes)) + block.first_query + 1, sizes)
+    qid = as_array(queries).cast(pa.string())
+    number = as_array(np.arange(len(queries)) - np.repeat(block.starts[:-1], sizes) + 1).cast(pa.string())
+    return qid, pc.binary_join_element_wise("D", qid, "-", number, "")
+
+
 def _write_letor(path: Path, parameters: SynthParameters) -> tuple[int, ...]:
     counts = np.zeros(len(SHARES), dtype=np.int64)
-    names = [f"{f + 1}:".encode() for f in range(parameters.features)]
-    starts = np.cumsum([0, *map(len, names)])
-    labels = np.frombuffer(b"".join(names), dtype=np.uint8)
-    # a value takes at most 11 digits, a point and a space; the rest of a line less than 100 bytes
-    width = 100 + len(labels) + 13 * parameters.features
     with path.open("xb") as file:
         for block in generate(parameters):
             counts += np.bincount(block.grades, minlength=len(SHARES))
-            out = np.empty(width * block.grid.shape[1], dtype=np.uint8)
-            rows = np.ascontiguousarray(block.grid.T)
-            query = block.first_query + 1
-            end = _kernels.write_letor(rows, block.decimals, block.grades, block.starts, query, labels, starts, out)
-            file.write(out[:end].data)
+            qid, documents = _ids(block)
+            words = [as_array(block.grades).cast(pa.string()), " qid:", qid]
+            for f, (column, places) in enumerate(zip(block.grid, block.decimals.tolist(), strict=True), start=1):
+                whole, rest = np.divmod(column, 10**places)
+                words += [f" {f}:", as_array(whole).cast(pa.string())]
+                if places:
+                    words += [".", pc.utf8_lpad(as_array(rest).cast(pa.string()), places, "0")]
+            _, text = parts_of(pc.binary_join_element_wise(*words, " #docid = ", documents, "\n", ""))
+            file.write(text.data)
     return tuple(counts.tolist())
 
 
 def _write_parquet(path: Path, parameters: SynthParameters) -> tuple[int, ...]:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     counts = np.zeros(len(SHARES), dtype=np.int64)
     types: dict[str, pa.DataType] = {"qid": pa.string(), "doc_id": pa.string(), "grade": pa.int32()}
     types |= {f"f{f + 1}": pa.float32() for f in range(parameters.features)}
@@ -390,16 +398,7 @@ def _write_parquet(path: Path, parameters: SynthParameters) -> tuple[int, ...]:
     with pq.ParquetWriter(path, schema, compression="zstd", use_dictionary=cast("Any", [*named] or False)) as writer:
         for block in generate(parameters):
             counts += np.bincount(block.grades, minlength=len(SHARES))
-            sizes = np.diff(block.starts).tolist()
-            queries = range(block.first_query + 1, block.first_query + 1 + len(sizes))
-            qids = [str(query) for query, size in zip(queries, sizes, strict=True) for _ in range(size)]
-            documents = [f"D{q}-{d}" for q, size in zip(queries, sizes, strict=True) for d in range(1, size + 1)]
-            columns: list[pa.Array[Any]] = [
-                pa.array(qids, pa.string()),
-                pa.array(documents, pa.string()),
-                pa.array(block.grades),
-            ]
-            columns += [pa.array(column) for column in block.values]
+            columns = [*_ids(block), *map(as_array, (block.grades, *block.values))]
             for words, places in zip(texts, block.categories, strict=True):
                 columns.append(pa.DictionaryArray.from_arrays(pa.array(places), words))
             writer.write_table(pa.Table.from_arrays(columns, schema=schema))
