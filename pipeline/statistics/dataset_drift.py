@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from rankmill.foundation.errors import InputError
 from rankmill.foundation.records import as_json
 from rankmill.foundation.terminal import printed
 from rankmill.pipeline.bins.quantiles import Values
 from rankmill.pipeline.bins.write import columns_of
-from rankmill.pipeline.statistics.drift_reference import DriftReference, grades_of, known_bins
-from rankmill.pipeline.statistics.psi import Cells, FeatureSample, Index, Starts, cells_for
+from rankmill.pipeline.statistics.drift_reference import DriftReference, grades_of
+from rankmill.pipeline.statistics.psi import FeatureSample, Index, Starts, cells_for
 
 if TYPE_CHECKING:
     from rankmill.pipeline.dataset.dataset import Dataset
     from rankmill.pipeline.dataset.manifest import SplitName
 
+
+T = TypeVar("T")
+Note = Callable[[str, Values], None]
+"""Gets the name and the values of a feature."""
 
 LARGE = 0.1  # the usual rule for the PSI: below 0.1 no notable change, above 0.25 a large one
 FALSE_ALARMS = 0.001  # probability of a false alarm among all features and the grades
@@ -143,19 +147,27 @@ def compare_with(dataset: Dataset, reference: DriftReference) -> DriftComparison
     InputError
         There is no feature in common, or ``dataset`` does not have the split of the reference.
     """
-    return _compare_once(dataset, reference, "the former dataset", keep=False)[0]
+
+    def read(names: Sequence[str], note: Note) -> None:
+        for name, values in columns_of(dataset, reference.split, features=names):
+            note(name, values)
+
+    return _compared(dataset, reference, "the former dataset", read)[0]
 
 
 def compare_and_keep(dataset: Dataset, reference: DriftReference) -> tuple[DriftComparison, DriftReference]:
     """Return the result of `compare_with` the previous dataset and the drift reference of ``dataset``, reading it once."""
-    comparison, kept = _compare_once(dataset, reference, "the previous dataset", keep=True)
-    assert kept is not None  # noqa: S101 (requested above)
-    return comparison, kept
+
+    def read(_: Sequence[str], note: Note) -> DriftReference:
+        return DriftReference.of(dataset, reference.split, note=note)
+
+    return _compared(dataset, reference, "the previous dataset", read)
 
 
-def _compare_once(
-    dataset: Dataset, former: DriftReference, where: str, *, keep: bool
-) -> tuple[DriftComparison, DriftReference | None]:
+def _compared(
+    dataset: Dataset, former: DriftReference, where: str, read: Callable[[Sequence[str], Note], T]
+) -> tuple[DriftComparison, T]:
+    """Return the comparison, and what ``read`` returned, which calls ``Note`` with the values of each of the given features, or of all."""
     split = former.split
     if split is not None and split not in dataset.manifest.splits:
         raise InputError(f"{dataset.path}: has no {split} split, but {where} describes that split")
@@ -164,33 +176,31 @@ def _compare_once(
     most = cells_for(former.queries, len(starts) - 1)
     tail = FALSE_ALARMS / (len(names) + 1)
     wanted = {sample.name: sample.joined(most) for sample in former.features if sample.name in set(names)}
-    known = known_bins(dataset, split)
-    found, samples = {}, []
-    for name, values in columns_of(dataset, split, features=None if keep else names):
+    found: dict[str, ColumnDrift] = {}
+
+    def note(name: str, values: Values) -> None:
         if name in wanted:
             found[name] = drift_from(wanted[name], values, starts, tail)
-        if keep:
-            own = (name, values, starts, cells_for(len(starts) - 1), known.get(name))
-            samples.append(FeatureSample.of(*own, categorical=name in dataset.manifest.categorical))
-    grades = grades_of(dataset, split)
+
+    result = read(names, note)
     comparison = DriftComparison(
         digest=dataset.digest,
         against=former.digest,
         split=split,
         rows=(former.rows, int(starts[-1])),
         queries=(former.queries, len(starts) - 1),
-        grades=drift_from(former.grades.joined(most), grades, starts, tail),
+        grades=drift_from(former.grades.joined(most), grades_of(dataset, split), starts, tail),
         features=tuple(found[name] for name in names),
         came=tuple(name for name in dataset.feature_names if name not in wanted),
         went=tuple(name for name in former.feature_names if name not in wanted),
     )
-    return comparison, DriftReference.from_samples(dataset, split, starts, samples, grades) if keep else None
+    return comparison, result
 
 
 def drift_from(former: FeatureSample, now: Values, starts: Starts, tail: float) -> ColumnDrift:
     """Compare the values ``now`` (m,), whose queries begin at ``starts`` (q + 1,), with the old ones in their cells."""
     sums = (former.sums, former.placed(now, starts))
-    index = Index.of(*map(Cells.of_sums, sums))
+    index = Index.of(*sums)
     counts = [each.counts for each in sums]
     first, second = (int(c[0]) / max(1, int(c.sum())) for c in counts)
     return ColumnDrift(

@@ -6,7 +6,7 @@ The first row is for the grades, the others for the features: cell edges and the
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,7 @@ from rankmill.pipeline.bins.quantiles import EDGE, Values
 from rankmill.pipeline.bins.spec import FeatureBins
 from rankmill.pipeline.bins.write import columns_of
 from rankmill.pipeline.dataset.manifest import SplitName
-from rankmill.pipeline.statistics.psi import FeatureSample, Starts, Sums, cells_for
+from rankmill.pipeline.statistics.psi import FeatureSample, Sums, cells_for
 
 if TYPE_CHECKING:
     from rankmill.pipeline.dataset.dataset import Dataset
@@ -81,33 +81,25 @@ class DriftReference:
         *,
         most: int | None = None,
         features: Sequence[str] | None = None,
+        note: Callable[[str, Values], None] | None = None,
     ) -> DriftReference:
-        """Compute it from ``split`` of ``dataset`` with at most ``most`` value cells (None: as many as its queries allow)."""
+        """Compute it from ``split`` of ``dataset`` with at most ``most`` value cells (None: as many as its queries allow).
+
+        ``note`` is called with the name and the values of each feature.
+        """
         starts = dataset.queries(split).starts
         most = cells_for(len(starts) - 1) if most is None else most
-        known = known_bins(dataset, split)
-        samples = [
-            FeatureSample.of(
-                name, values, starts, most, known.get(name), categorical=name in dataset.manifest.categorical
-            )
-            for name, values in columns_of(dataset, split, features=features)
-        ]
-        return cls.from_samples(dataset, split, starts, samples, grades_of(dataset, split), most)
-
-    @classmethod
-    def from_samples(
-        cls,
-        dataset: Dataset,
-        split: SplitName | None,
-        starts: Starts,
-        features: Sequence[FeatureSample],
-        grades: Values,
-        most: int | None = None,
-    ) -> DriftReference:
-        """Build it from the samples of ``dataset``, whose queries begin at ``starts`` (q + 1,)."""
-        queries = len(starts) - 1
-        of_grades = FeatureSample.of(GRADES, grades, starts, cells_for(queries) if most is None else most)
-        return cls(dataset.digest, split, int(starts[-1]), queries, of_grades, tuple(features))
+        known: dict[str, FeatureBins] = {}
+        if dataset.manifest.bins and split == "train":
+            known = {bins.name: bins for bins in dataset.binspec().features}
+        samples = []
+        for name, values in columns_of(dataset, split, features=features):
+            if note is not None:
+                note(name, values)
+            categorical = name in dataset.manifest.categorical
+            samples.append(FeatureSample.of(name, values, starts, most, known.get(name), categorical=categorical))
+        grades = FeatureSample.of(GRADES, grades_of(dataset, split), starts, most)
+        return cls(dataset.digest, split, int(starts[-1]), len(starts) - 1, grades, tuple(samples))
 
     def write(self, path: Path) -> None:
         """Write it to ``path`` atomically; the same dataset gives the same bytes."""
@@ -166,13 +158,6 @@ def digest_in(path: Path) -> str | None:
         return _facts(pq.read_schema(path).metadata, path).dataset
     except (FileNotFoundError, DatasetFormatError, IntegrityError, pa.ArrowException, KeyError):
         return None
-
-
-def known_bins(dataset: Dataset, split: SplitName | None) -> dict[str, FeatureBins]:
-    """Return the newest bins of ``dataset`` by feature if ``split`` is the train split; otherwise none."""
-    if not dataset.manifest.bins or split != "train":
-        return {}
-    return {bins.name: bins for bins in dataset.binspec().features}
 
 
 def grades_of(dataset: Dataset, split: SplitName | None) -> Values:

@@ -62,27 +62,18 @@ class Sums:
         np.add.at(products, (into[:, None], into[None, :]), self.products)
         return Sums(counts, weighted, products, self.squares)
 
-
-@dataclass(frozen=True, slots=True)
-class Cells:
-    """The distribution of the rows of a sample over B cells."""
-
-    counts: npt.NDArray[np.int64]  # (B,)
-    covariance: Numbers  # (B, B) of the shares
-
-    @classmethod
-    def of_sums(cls, sums: Sums) -> Cells:
-        """Compute the covariance of the shares from ``sums``."""
-        rows = max(1, int(sums.counts.sum()))
-        share = sums.counts / rows
-        mixed = np.outer(sums.weighted, share)
-        spread = sums.products - mixed - mixed.T + float(sums.squares) * np.outer(share, share)
-        return cls(sums.counts, spread / rows**2)
-
     @property
     def rows(self) -> int:
         """Number of rows of the sample."""
         return int(self.counts.sum())
+
+    @property
+    def covariance(self) -> Numbers:
+        """The covariance of the shares of the cells, (B, B)."""
+        rows = max(1, self.rows)
+        share = self.counts / rows
+        mixed = np.outer(self.weighted, share)
+        return (self.products - mixed - mixed.T + float(self.squares) * np.outer(share, share)) / rows**2
 
     def shares(self, effective: float) -> Numbers:
         """Return the share of each cell, with half of one of ``effective`` rows added to each."""
@@ -108,7 +99,7 @@ class Index:
     """Effective number of independent rows of the old and of the new sample."""
 
     @classmethod
-    def of(cls, old: Cells, new: Cells) -> Index:
+    def of(cls, old: Sums, new: Sums) -> Index:
         """Compare two samples with the same cells."""
         used = (old.counts + new.counts) > 0
         middle = np.where(used, (old.counts / max(1, old.rows) + new.counts / max(1, new.rows)) / 2, 0.0)

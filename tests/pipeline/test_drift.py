@@ -34,7 +34,6 @@ from rankmill.pipeline.statistics.dataset_drift import (
 )
 from rankmill.pipeline.statistics.drift_reference import DriftReference, digest_in
 from rankmill.pipeline.statistics.psi import (
-    Cells,
     FeatureSample,
     Index,
     Sums,
@@ -56,9 +55,9 @@ law = settings(deadline=None, max_examples=30)
 QUERIES = st.lists(st.lists(st.integers(0, 4), min_size=1, max_size=6), min_size=1, max_size=12)
 
 
-def cells_of(queries: list[list[int]], n_cells: int = 5) -> Cells:
+def cells_of(queries: list[list[int]], n_cells: int = 5) -> Sums:
     cells = np.array([cell for query in queries for cell in query], dtype=np.uint8)
-    return Cells.of_sums(Sums.of(cells, np.cumsum([0, *map(len, queries)]).astype(np.int64), n_cells))
+    return Sums.of(cells, np.cumsum([0, *map(len, queries)]).astype(np.int64), n_cells)
 
 
 @law
@@ -158,9 +157,7 @@ def test_chance_raises_the_index_as_often_as_is_said_and_hardly_ever_an_alarm(ki
         found = [np.empty(len(values), dtype=np.uint8) for values in (before, now)]
         for values, out in zip((before, now), found, strict=True):
             _kernels.place(values, edges, low, high, out)
-        index = Index.of(
-            *(Cells.of_sums(Sums.of(out, s, len(edges) + 4)) for out, s in zip(found, (old, new), strict=True))
-        )
+        index = Index.of(*(Sums.of(out, s, len(edges) + 4) for out, s in zip(found, (old, new), strict=True)))
         beyond += index.psi > index.quantile(0.05)
         used = len(np.unique(np.concatenate(found)))
         naive += index.psi > chi_square_quantile(0.05, used - 1) * (1 / len(before) + 1 / len(now))
@@ -323,7 +320,7 @@ def test_joined_sums_are_those_of_joined_cells(queries, into):
     assert joined.squares == direct.squares
     again = [[into[cell] for cell in query] for query in queries]
     wanted = naive_drift.covariance(again, max(into) + 1)
-    np.testing.assert_allclose(Cells.of_sums(joined).covariance, wanted, atol=1e-12)
+    np.testing.assert_allclose(joined.covariance, wanted, atol=1e-12)
 
 
 @fewer
