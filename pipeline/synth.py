@@ -69,6 +69,8 @@ _BLOCK_CELLS = 4_000_000  # values generated at once
 _EFFECT = 0.9  # of a category, at most
 _ROOT_OF_3 = 1.7320508075688772
 
+_join: Any = pc.binary_join_element_wise  # its stubs know no mix of texts and arrays
+
 Floats = npt.NDArray[np.float64]
 Grid = npt.NDArray[np.int32]
 Draws = npt.NDArray[np.uint32]
@@ -367,7 +369,7 @@ def _ids(block: QueryBlock) -> tuple[pa.Array[Any], pa.Array[Any]]:
     queries = np.repeat(np.arange(len(sizes)) + block.first_query + 1, sizes)
     qid = as_array(queries).cast(pa.string())
     number = as_array(np.arange(len(queries)) - np.repeat(block.starts[:-1], sizes) + 1).cast(pa.string())
-    return qid, pc.binary_join_element_wise("D", qid, "-", number, "")
+    return qid, _join("D", qid, "-", number, "")
 
 
 def _write_letor(path: Path, parameters: SynthParameters) -> tuple[int, ...]:
@@ -382,7 +384,7 @@ def _write_letor(path: Path, parameters: SynthParameters) -> tuple[int, ...]:
                 words += [f" {f}:", as_array(whole).cast(pa.string())]
                 if places:
                     words += [".", pc.utf8_lpad(as_array(rest).cast(pa.string()), places, "0")]
-            _, text = parts_of(pc.binary_join_element_wise(*words, " #docid = ", documents, "\n", ""))
+            _, text = parts_of(_join(*words, " #docid = ", documents, "\n", ""))
             file.write(text.data)
     return tuple(counts.tolist())
 

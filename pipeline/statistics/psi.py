@@ -73,7 +73,8 @@ class Sums:
         rows = max(1, self.rows)
         share = self.counts / rows
         mixed = np.outer(self.weighted, share)
-        return (self.products - mixed - mixed.T + float(self.squares) * np.outer(share, share)) / rows**2
+        spread: Numbers = self.products - mixed - mixed.T + float(self.squares) * np.outer(share, share)
+        return spread / rows**2
 
     def shares(self, effective: float) -> Numbers:
         """Return the share of each cell, with half of one of ``effective`` rows added to each."""

@@ -14,7 +14,6 @@ from rankmill.foundation.errors import ConflictError, DataRejected, InputError, 
 from rankmill.pipeline.cli import app
 from rankmill.pipeline.dataset import publish as publish_dataset
 from rankmill.pipeline.dataset.dataset import Dataset
-from rankmill.pipeline.ingest import build_dataset as building
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.ingest import run_ingest as running
 from rankmill.pipeline.options import IngestOptions, ReadOptions
@@ -249,7 +248,7 @@ def test_a_failure_on_the_way_leaves_the_old_dataset_and_nothing_else(tmp_path, 
     def fail(*_, **__):
         raise error
 
-    monkeypatch.setattr(running if step == "publish_dataset" else building, step, fail)
+    monkeypatch.setattr(running, step, fail)
     with pytest.raises(type(error)):
         ingest([path], out, pairs=[pairs], options=IngestOptions(overwrite=True))
     assert files_in(out) == before

@@ -13,7 +13,7 @@ import pytest
 from rankmill.foundation.errors import DataRejected, InputError, RankmillError
 from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.group.query_splits import hash_ids
-from rankmill.pipeline.ingest import build_dataset, ingest
+from rankmill.pipeline.ingest import ingest, run_ingest
 from rankmill.pipeline.options import ReadOptions
 from rankmill.pipeline.read.open_source import open_source
 from rankmill.scorer.evaluate.evaluate import evaluate
@@ -102,7 +102,7 @@ def test_queries_and_documents_with_the_same_hash_are_not_merged(tmp_path):
 def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path, monkeypatch, change):
     path, text = tmp_path / "a.csv", "qid,grade,x\n" + "q,1,2\nq,0,1\n" * 100
     path.write_text(text)
-    require_rows = build_dataset.require_rows
+    require_rows = run_ingest.require_rows
 
     def changed(*given):  # all rows are read
         new = {
@@ -116,7 +116,7 @@ def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path, monkeypatch, 
         path.write_text(new[change])
         require_rows(*given)
 
-    monkeypatch.setattr(build_dataset, "require_rows", changed)
+    monkeypatch.setattr(run_ingest, "require_rows", changed)
     with refused(InputError, path, "changed while it was read"):
         ingest([path], tmp_path / "d")
     assert not (tmp_path / "d").exists()
