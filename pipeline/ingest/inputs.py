@@ -19,7 +19,7 @@ from rankmill.pipeline.judgments.judgment_files import (
     check_times_and_labels,
     without_grades,
 )
-from rankmill.pipeline.pairs.pair_files import PairFile, sorted_files
+from rankmill.pipeline.pairs.pair_files import PairFile
 from rankmill.pipeline.read.columns import (
     check_categorical,
     check_ignored,
@@ -36,14 +36,16 @@ if TYPE_CHECKING:
     from rankmill.pipeline.read.batch import Quarantine, Source
 
 Given = Sequence[str | os.PathLike[str]]
+Finder = Callable[..., list[Path]]
+"""Returns the files that are given, in a format, without those that have no rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowFile:
-    """A file of rows and the split it was given for."""
+    """A file and, if it has rows, the split it was given for."""
 
     path: Path
-    split: SplitName
+    split: SplitName | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,18 +164,20 @@ def open_inputs(
         The files are inconsistent.
     """
     empty: list[Path] = []
-    files = _row_files(rows, options, say, empty)
+
+    def found(given: Given, form: Format = "auto") -> list[Path]:
+        return with_rows(find_files(given), form, say, empty)
+
+    files = _row_files(rows, options, found)
+    paths = [file.path for file in files]
     read = replace(options.read, ungraded=options.read.ungraded or bool(pairs))
     if judgments:
         read = without_grades(read, timed=options.split_time is not None)
-    sources = open_rows([file.path for file in files], options.format, read, quarantine)
+    sources = open_rows(paths, options.format, read, quarantine)
     columns = _common_columns(sources, options, read, graded=not judgments)
     check_made_ids(sources)
-    judgment_files = sorted_files(
-        with_rows(find_files(judgments), say=say, skipped=empty), [file.path for file in files]
-    )
-    others = [*(file.path for file in files), *judgment_files]
-    pair_files = sorted_files(with_rows(find_files(pairs), say=say, skipped=empty), others)
+    judgment_files = [file.path for file in _in_order([*map(RowFile, found(judgments))], paths)]
+    pair_files = [file.path for file in _in_order([*map(RowFile, found(pairs))], [*paths, *judgment_files])]
     categorical = frozenset(named(read.categorical, columns or ()))
     if columns is None:
         categorical = frozenset(map(letor_name, categorical))
@@ -206,10 +210,8 @@ def check_for_cluster(inputs: Inputs) -> None:
             raise InputError(f"{behind.url}: {word} reads no files from buckets yet; copy them to a shared folder")
 
 
-def _row_files(
-    rows: Mapping[SplitName, Given], options: IngestOptions, say: Callable[[str], None] | None, empty: list[Path]
-) -> list[RowFile]:
-    """Return the files of rows in an order that does not depend on the arguments; those without rows are added to ``empty``."""
+def _row_files(rows: Mapping[SplitName, Given], options: IngestOptions, found: Finder) -> list[RowFile]:
+    """Return the files of rows in an order that does not depend on the arguments."""
     train, valid, test = (rows.get(split, ()) for split in SPLITS)
     if options.rule is not None and (valid or test):
         raise InputError(
@@ -218,22 +220,21 @@ def _row_files(
         )
     if not train:
         raise InputError("no input files")
-    named = zip(SPLITS, (train, valid, test), strict=True)
-    files = [
-        RowFile(path, split)
-        for split, paths in named
-        for path in with_rows(find_files(paths), options.format, say, empty)
-    ]
-    seen: dict[Path, SplitName] = {}
-    for given in files:
+    return _in_order([RowFile(path, split) for split in SPLITS for path in found(rows.get(split, ()), options.format)])
+
+
+def _in_order(files: Sequence[RowFile], taken: Iterable[Path] = ()) -> list[RowFile]:
+    """Return ``files`` in an order that does not depend on the arguments; InputError if one is given twice, or is a copy of another."""
+    seen: dict[Path, SplitName | None] = {path.resolve(): None for path in taken}
+    for file in files:
         count = len(seen)
-        before = seen.setdefault(given.path.resolve(), given.split)
+        before = seen.setdefault(file.path.resolve(), file.split)
         if len(seen) == count:
-            roles = "" if before == given.split else f", for {before} and for {given.split}"
-            raise InputError(f"{given.path}: is given twice{roles}")
-    files.sort(key=lambda given: (given.path.name, os.fspath(given.path)))
-    refuse_copies([given.path for given in files])
-    return files
+            roles = "" if before == file.split else f", for {before} and for {file.split}"
+            raise InputError(f"{file.path}: is given twice{roles}")
+    ordered = sorted(files, key=lambda file: (file.path.name, os.fspath(file.path)))
+    refuse_copies([file.path for file in ordered])
+    return ordered
 
 
 def open_rows(
@@ -299,22 +300,19 @@ def _common_columns(
     if tables:
         check_ignored(options.read.ignore, tables)
         check_categorical(options.read.categorical, tables)
-    for option, given in ((spelled("columns"), options.read.columns), (spelled("ignore"), options.read.ignore)):
-        if given and not tables:
+    else:
+        timed = read.time_column is not None and not read.time_optional
+        for name, given in (("columns", options.read.columns), ("ignore", options.read.ignore), ("time_column", timed)):
+            if given:
+                raise InputError(
+                    f"{spelled(name)} applies to tables only; {first.path} is LETOR text, whose"
+                    " columns have no names; leave it out"
+                )
+        if options.read.goals:
             raise InputError(
-                f"{option} applies to tables only; {first.path} is LETOR text, whose"
-                " columns have no names; leave it out"
+                f"{spelled('goals')} names columns of tables; {first.path} is LETOR text, whose columns have no names;"
+                " convert the file to a table with a column for each goal"
             )
-    if first.columns is None and read.time_column is not None and not read.time_optional:
-        raise InputError(
-            f"{spelled('time_column')} applies to tables only; {first.path} is LETOR text, whose"
-            " columns have no names; leave it out"
-        )
-    if first.columns is None and options.read.goals:
-        raise InputError(
-            f"{spelled('goals')} names columns of tables; {first.path} is LETOR text, whose columns have no names;"
-            " convert the file to a table with a column for each goal"
-        )
     if first.columns is not None and options.read.n_features is not None:
         raise InputError(
             f"{spelled('n_features')} applies to LETOR text only; {first.path} has named features; leave it out"

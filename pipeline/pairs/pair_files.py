@@ -5,7 +5,6 @@ In text a pair is a line ``qid better worse [weight [probability]]``; tables hav
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -13,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rankmill.foundation.errors import ColumnProblem, DataRejected, InputError, UnusableColumns, name_hint
+from rankmill.foundation.errors import ColumnProblem, DataRejected, UnusableColumns, name_hint
 from rankmill.foundation.storage.publish import keep_by_digest
 from rankmill.pipeline.arrow import as_array, schema_of
 from rankmill.pipeline.dataset.manifest import PAIRS as STORED_PAIRS
@@ -24,13 +23,12 @@ from rankmill.pipeline.pairs.stored_pairs import STORED
 from rankmill.pipeline.read.batch import Problems, shorten
 from rankmill.pipeline.read.column_roles import NUMBERS, PAIR_PARTS
 from rankmill.pipeline.read.columns import TableColumns
-from rankmill.pipeline.read.files import check_file, refuse_copies
 from rankmill.pipeline.read.open_source import NarrowFile
 from rankmill.pipeline.read.role_columns import read_parts
 from rankmill.pipeline.read.words import PAIRS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     import polars as pl
@@ -116,19 +114,6 @@ class PairFile:
                 found = repr(shorten(ids[column][0].as_py()))
                 problems.add(row, column, found, expected.format(qid=ids["qid"][0].as_py()), cure)
             rows.put_aside(problems)
-
-
-def sorted_files(paths: Sequence[Path], taken: Collection[Path] = ()) -> list[Path]:
-    """Return files of pairs in an order that does not depend on the arguments; InputError if one occurs twice."""
-    seen = {path.resolve() for path in taken}
-    for path in paths:
-        check_file(path)
-        if path.resolve() in seen:
-            raise InputError(f"{path}: is given twice")
-        seen.add(path.resolve())
-    files = sorted(paths, key=lambda path: (path.name, os.fspath(path)))
-    refuse_copies(files)
-    return files
 
 
 def _pair_columns(
