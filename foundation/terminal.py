@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
@@ -84,6 +84,22 @@ def _one_table(header: list[str], rows: list[list[str]], first: int, width: int)
     page = io.StringIO()
     Console(file=page, width=width, color_system=None, force_terminal=False, force_jupyter=False).print(table)
     return "\n".join(line.rstrip() for line in page.getvalue().splitlines() if line.strip())
+
+
+def plain_table(first: str, numbers: Iterable[str], rows: Iterable[Iterable[str]], last: str | None = None) -> Any:
+    """Return a table of rich: a column of names, ``numbers`` to the right, and perhaps a ``last`` one of words."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD)
+    table.add_column(first, overflow="fold")
+    for heading in numbers:
+        table.add_column(heading, justify="right")
+    if last is not None:
+        table.add_column(last, overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    return table
 
 
 def printed(*parts: Any, width: int) -> list[str]:

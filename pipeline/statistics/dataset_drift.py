@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from rankmill.foundation.errors import InputError
 from rankmill.foundation.records import as_json
-from rankmill.foundation.terminal import printed
+from rankmill.foundation.terminal import plain_table, printed
 from rankmill.pipeline.bins.quantiles import Values
 from rankmill.pipeline.bins.write import columns_of
 from rankmill.pipeline.statistics.drift_reference import DriftReference, grades_of
@@ -84,27 +84,22 @@ class DriftComparison:
 
     def render(self, width: int = 120) -> str:
         """Return the comparison as text, the largest drift first."""
-        from rich import box
-        from rich.table import Table
-
         of = "all rows" if self.split is None else f"the {self.split} split"
-        rows, queries = (f"{old:,} before, {new:,} now" for old, new in (self.rows, self.queries))
-        head = [f"{of}: documents {rows}; queries {queries}"]
+        documents, queries = (f"{old:,} before, {new:,} now" for old, new in (self.rows, self.queries))
+        head = [f"{of}: documents {documents}; queries {queries}"]
         for names, what in ((self.came, "are new"), (self.went, "are gone")):
             if names:
                 head.append(f"{len(names):,} features {what}: {', '.join(names[:_MOST_SHOWN])}")
-        table = Table(box=box.SIMPLE_HEAD)
-        table.add_column("feature", overflow="fold")
-        for heading in ("PSI", "by chance", "alarm above", "missing before", "now", "out of range"):
-            table.add_column(heading, justify="right")
-        table.add_column("")
         order = sorted(self.features, key=lambda drift: drift.psi / drift.threshold, reverse=True)
         moved = sum(drift.alarm for drift in order)
         shown = order[: max(moved, _MOST_SHOWN)]
+        rows = []
         for drift in (self.grades, *shown):
             shares = (f"{share:.1%}" for share in (*drift.missing, drift.beyond))
             numbers = (f"{number:.4f}" for number in (drift.psi, drift.expected, drift.threshold))
-            table.add_row(drift.name, *numbers, *shares, "drift" if drift.alarm else "")
+            rows.append((drift.name, *numbers, *shares, "drift" if drift.alarm else ""))
+        headings = ("PSI", "by chance", "alarm above", "missing before", "now", "out of range")
+        table = plain_table("feature", headings, rows, last="")
         lines = filter(None, printed(table, width=width))
         tail = (
             [f"{len(order) - len(shown):,} features that moved less are not shown"] if len(shown) < len(order) else []

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import polars as pl
 
 from rankmill.foundation.records import as_json, infinite_as_words, left_out
-from rankmill.foundation.terminal import printed
+from rankmill.foundation.terminal import plain_table, printed
 from rankmill.pipeline.bins.quantiles import cumulative_counts, sort_values
 from rankmill.pipeline.bins.write import columns_of
 from rankmill.pipeline.dataset.manifest import SPLITS, JudgmentSet, Meaning, Repeats, SourceFile
@@ -21,7 +21,7 @@ from rankmill.pipeline.ingest_report import GRADES_SHOWN, repeated, several
 from rankmill.pipeline.statistics.feature_statistics import statistics_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from rankmill.pipeline.dataset.dataset import Dataset
     from rankmill.pipeline.dataset.manifest import SplitName
@@ -228,74 +228,20 @@ class Description:
         return lines
 
     def _split_table(self) -> Any:
-        from rich import box
-        from rich.table import Table
-
-        table = Table(box=box.SIMPLE_HEAD)
-        table.add_column("split")
-        for s in self.splits:
-            table.add_column(s.name, justify="right")
-        rows: list[tuple[str, list[str]]] = [
-            ("queries", [f"{s.queries:,}" for s in self.splits]),
-            ("documents", [f"{s.rows:,}" for s in self.splits]),
-            (
-                "documents per query, min / median / max",
-                [f"{s.documents_min:,} / {s.documents_median:,g} / {s.documents_max:,}" for s in self.splits],
-            ),
-            ("queries with nothing relevant", [f"{s.nothing_relevant:,}" for s in self.splits]),
-            ("queries with one grade only", [f"{s.one_grade:,}" for s in self.splits]),
-            ("queries with one document", [f"{s.one_document:,}" for s in self.splits]),
-        ]
-        rows += [
-            (f"{name}, min / mean / max", [_spread(s.columns[name]) for s in self.splits])
-            for name in self.splits[0].columns
-        ]
-        pairs = [s.pairs for s in self.splits if s.pairs is not None]
-        if pairs:
-            rows += [
-                ("preference pairs", [f"{p.pairs:,}" for p in pairs]),
-                ("queries with pairs", [f"{p.queries:,}" for p in pairs]),
-                (
-                    "pairs that another contradicts",
-                    [f"{p.contradicted:,} ({_share(p.contradicted, p.pairs)})" for p in pairs],
-                ),
-            ]
-        rows += self._grade_rows("grade", [s.grades for s in self.splits])
-        for goal in self.splits[0].goals or ():
-            rows += self._grade_rows(goal, [(s.goals or {})[goal] for s in self.splits])
-        for name, numbers in rows:
-            table.add_row(name, *numbers)
-        return table
-
-    def _grade_rows(self, what: str, counts: Sequence[Mapping[int, int]]) -> list[tuple[str, list[str]]]:
-        """Return lines with the rows of each grade; ``counts`` has them for each split."""
-        grades = list(counts[0])  # the same in all of them
-        named = [(f"{what} {grade}", [grade]) for grade in grades[:GRADES_SHOWN]]
-        if len(grades) > GRADES_SHOWN:
-            named.append((f"and {len(grades) - GRADES_SHOWN:,} more grades", grades[GRADES_SHOWN:]))
-        lines = []
-        for name, some in named:
-            found = [(sum(of[grade] for grade in some), s.rows) for of, s in zip(counts, self.splits, strict=True)]
-            lines.append((name, [f"{count:,} ({_share(count, of)})" for count, of in found]))
-        return lines
+        facts = [_facts_of(split) for split in self.splits]
+        rows = ((line[0][0], *(text for _, text in line)) for line in zip(*facts, strict=True))
+        return plain_table("split", [split.name for split in self.splits], rows)
 
     def _feature_table(self) -> Any:
-        from rich import box
-        from rich.table import Table
-
-        table = Table(box=box.SIMPLE_HEAD)
-        table.add_column("feature", overflow="fold")
-        for heading in ("min", "max", "missing", "zero", "distinct", "bins"):
-            table.add_column(heading, justify="right")
-        table.add_column("remark", overflow="fold")
+        rows = []
         for f in self._shown:
             low, high = ("-" if x is None else f"{x:.6g}" for x in (f.minimum, f.maximum))
             bins = "-" if f.bins is None else str(f.bins)
             shares = (_share(f.missing, self.rows), "-" if f.categories else _share(f.zeros, self.rows))
             distinct = "-" if f.distinct is None else f"{f.distinct:,}"
             remarks = filter(None, (self._most_frequent(f), *f.remarks))
-            table.add_row(f.name, low, high, *shares, distinct, bins, ", ".join(remarks))
-        return table
+            rows.append((f.name, low, high, *shares, distinct, bins, ", ".join(remarks)))
+        return plain_table("feature", ("min", "max", "missing", "zero", "distinct", "bins"), rows, last="remark")
 
     def _most_frequent(self, feature: FeatureSummary) -> str:
         """Return the most frequent categories of a ``feature``; empty for one of numbers."""
@@ -418,8 +364,29 @@ def _files(sources: Sequence[SourceFile]) -> str:
     return "\n          ".join(shown)
 
 
-def _spread(found: ColumnSummary) -> str:
-    return f"{found.minimum:g} / {found.mean:.4g} / {found.maximum:g}"
+def _facts_of(split: SplitSummary) -> list[tuple[str, str]]:
+    """Return what the table of splits says of ``split``; the names are the same for all splits of a dataset."""
+    sizes = f"{split.documents_min:,} / {split.documents_median:,g} / {split.documents_max:,}"
+    facts = [
+        ("queries", f"{split.queries:,}"),
+        ("documents", f"{split.rows:,}"),
+        ("documents per query, min / median / max", sizes),
+        ("queries with nothing relevant", f"{split.nothing_relevant:,}"),
+        ("queries with one grade only", f"{split.one_grade:,}"),
+        ("queries with one document", f"{split.one_document:,}"),
+    ]
+    for name, c in split.columns.items():
+        facts.append((f"{name}, min / mean / max", f"{c.minimum:g} / {c.mean:.4g} / {c.maximum:g}"))
+    if split.pairs is not None:
+        pairs, contradicted = split.pairs.pairs, split.pairs.contradicted
+        facts += [("preference pairs", f"{pairs:,}"), ("queries with pairs", f"{split.pairs.queries:,}")]
+        facts.append(("pairs that another contradicts", f"{contradicted:,} ({_share(contradicted, pairs)})"))
+    for what, counts in {"grade": split.grades, **(split.goals or {})}.items():
+        rows = {f"{what} {grade}": count for grade, count in [*counts.items()][:GRADES_SHOWN]}
+        if len(counts) > GRADES_SHOWN:
+            rows[f"and {len(counts) - GRADES_SHOWN:,} more grades"] = sum([*counts.values()][GRADES_SHOWN:])
+        facts += [(name, f"{count:,} ({_share(count, split.rows)})") for name, count in rows.items()]
+    return facts
 
 
 def _share(part: int, whole: int) -> str:
