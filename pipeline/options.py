@@ -14,7 +14,7 @@ from rankmill.foundation.options import group, option, option_like, options, spe
 from rankmill.foundation.units import MIN_MEMORY
 
 if TYPE_CHECKING:
-    from rankmill.pipeline.group.query_splits import SplitRule
+    from rankmill.pipeline.group.query_splits import QuerySplits
 
 Format = Literal["auto", "letor", "csv", "tsv", "parquet", "arrow", "jsonl", "run"]
 Absent = Literal["zero", "missing"]
@@ -463,7 +463,7 @@ class IngestOptions:
             _ = self.rule  # raises if they are invalid
 
     @property
-    def rule(self) -> SplitRule | None:
+    def rule(self) -> QuerySplits | None:
         """The rule that assigns queries to splits; None: the files."""
         from rankmill.pipeline.group.query_splits import rule_of
 

@@ -28,7 +28,7 @@ from rankmill.pipeline.judgments.judgment_files import Tally
 from rankmill.pipeline.read.grades import UNKNOWN_GRADE
 
 if TYPE_CHECKING:
-    from rankmill.pipeline.group.query_splits import SplitRule
+    from rankmill.pipeline.group.query_splits import QuerySplits
     from rankmill.pipeline.group.spill import SpilledRows
     from rankmill.pipeline.judgments.aggregate import Grading
 
@@ -67,7 +67,7 @@ class Layout:
 
     features: tuple[str, ...]
     absent: float
-    rule: SplitRule | None
+    rule: QuerySplits | None
     source_split: Sequence[int]
     source_name: Sequence[str]
     extras: tuple[str, ...] = ()

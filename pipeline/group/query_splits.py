@@ -91,7 +91,7 @@ def parts_of_folds(qid: pa.Array[Any], folds: int) -> npt.NDArray[np.int64]:
 
 
 @dataclass(frozen=True, slots=True)
-class SplitRule:
+class QuerySplits:
     """How queries are assigned to splits: in one of three ways.
 
     Attributes
@@ -142,7 +142,7 @@ def rule_of(
     folds: int | None = None,
     fold: int | None = None,
     prefix: str = "",
-) -> SplitRule | None:
+) -> QuerySplits | None:
     """Return the rule that is given, or None; InputError if there are several, or values are invalid or do not go together."""
     given = {"split": shares, "split_time": times, "folds": folds if fold is None else fold}
     named = [spelled(name) for name, value in given.items() if value is not None]
@@ -168,7 +168,7 @@ def rule_of(
     if shares is not None:
         _check_shares(shares)
     of_folds = None if folds is None or fold is None else (folds, fold)
-    return SplitRule(shares, None if times is None else _bounds(times), of_folds, prefix)
+    return QuerySplits(shares, None if times is None else _bounds(times), of_folds, prefix)
 
 
 def parse_shares(text: str) -> dict[str, float]:
