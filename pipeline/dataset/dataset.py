@@ -34,7 +34,7 @@ from rankmill.pipeline.dataset.manifest import (
     Shard,
     SplitName,
 )
-from rankmill.pipeline.dataset.stored_shards import QUERY_WEIGHT, StoredShards, batches, blocks, read_manifest
+from rankmill.pipeline.dataset.stored_shards import QUERY_WEIGHT, StoredShards, read_manifest, row_major
 from rankmill.pipeline.pairs.stored_pairs import PreferencePairs, by_rows
 from rankmill.pipeline.read.column_roles import type_of
 
@@ -126,7 +126,9 @@ class Dataset(StoredShards):
         DatasetFormatError
             A file has changed since it was written.
         """
-        self.check_digests()
+        self._whole.clear()
+        for file, _ in self.files():
+            self.check(file)
         for bins in self.manifest.bins:
             self.binspec(bins.binspec)
             for file in self.bin_files(bins).values():
@@ -134,24 +136,14 @@ class Dataset(StoredShards):
 
     def queries(self, split: str | None = None) -> Queries:
         """Return the queries of ``split``; None: of the whole dataset."""
-        self._check_split(split)
-        qids: list[pa.Array[Any]] = [pa.array([], pa.string())]
-        sizes: list[npt.NDArray[np.int64]] = []
-        weights: list[npt.NDArray[np.float64]] = [np.empty(0)]
-        for table in self._query_tables:
-            chosen = table if split is None else table.filter(pa.array(_is_in(table, split)))
-            qids.append(chosen.column("qid").combine_chunks())
-            sizes.append(chosen.column("n_docs").to_numpy())
-            if QUERY_WEIGHT in self.manifest.columns:
-                weights.append(chosen.column(QUERY_WEIGHT).to_numpy())
-        starts = np.zeros(sum(map(len, sizes)) + 1, dtype=np.int64)
-        if sizes:
-            np.cumsum(np.concatenate(sizes), out=starts[1:])
+        table = pa.concat_tables(self._queries_of(split))
+        starts = np.zeros(len(table) + 1, dtype=np.int64)
+        np.cumsum(table.column("n_docs").to_numpy(), out=starts[1:])
         return Queries(
-            qid=cast("pa.StringArray", pa.concat_arrays(qids)),
+            qid=cast("pa.StringArray", table.column("qid").combine_chunks()),
             starts=starts,
             split=split,
-            weights=np.concatenate(weights) if QUERY_WEIGHT in self.manifest.columns else None,
+            weights=table.column(QUERY_WEIGHT).to_numpy() if QUERY_WEIGHT in self.manifest.columns else None,
         )
 
     def query_batches(self, split: str) -> Iterator[tuple[pa.Array[Any], npt.NDArray[np.int64]]]:
@@ -179,12 +171,10 @@ class Dataset(StoredShards):
         """Return the preference pairs of ``split`` as row numbers; None if the dataset has no pairs."""
         if self.manifest.pairs is None:
             return None
-        self._check_split(split)
         stored = {shard.bucket: self.pairs_path(shard) for shard in self.manifest.pairs.shards}
 
         def parts() -> Iterator[tuple[pa.Table | None, pa.Array[Any], npt.NDArray[np.int64]]]:
-            for shard, table in zip(self.manifest.shards, self._query_tables, strict=True):
-                chosen = table if split is None else table.filter(pa.array(_is_in(table, split)))
+            for shard, chosen in zip(self.manifest.shards, self._queries_of(split), strict=True):
                 pairs = self.read(stored[shard.bucket]) if shard.bucket in stored and len(chosen) else None
                 yield pairs, chosen.column("qid").combine_chunks(), chosen.column("n_docs").to_numpy()
 
@@ -203,9 +193,8 @@ class Dataset(StoredShards):
         names = list(self.manifest.features if features is None else features)
         self._check_columns(names, only_features=True)
         for shard, keep in self._chosen(split):
-            file = self.features_path(shard)
-            self.check(file)
-            yield from blocks(file, names, keep, batch_rows, np.float32)
+            for batch in self.batches(shard, names, keep, batch_rows):
+                yield row_major(batch, names)
 
     def column_batches(
         self, split: str | None, features: Sequence[str], batch_rows: int = 65536
@@ -216,9 +205,7 @@ class Dataset(StoredShards):
         """
         self._check_columns(features, only_features=True)
         for shard, keep in self._chosen(split):
-            file = self.features_path(shard)
-            self.check(file)
-            for batch in batches(file, list(features), keep, batch_rows):
+            for batch in self.batches(shard, features, keep, batch_rows):
                 yield [batch.column(name).to_numpy() for name in features]
 
     def bins_folder(self, digest: str) -> Path:
@@ -289,6 +276,13 @@ class Dataset(StoredShards):
     @cached_property
     def _query_tables(self) -> list[pa.Table]:
         return [self.read(self.queries_path(shard)) for shard in self.manifest.shards]
+
+    def _queries_of(self, split: str | None) -> list[pa.Table]:
+        """Return the queries of ``split`` of each shard."""
+        self._check_split(split)
+        if split is None:
+            return self._query_tables
+        return [table.filter(pa.array(_is_in(table, split))) for table in self._query_tables]
 
     def _bins_cure(self, entry: BinSet) -> str:
         return f"run: {command('data', 'bin', self.path, '--max-bin', entry.max_bin)}"

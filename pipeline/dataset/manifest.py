@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
@@ -235,6 +235,19 @@ class Manifest(_Strict):
         """The splits not used for learning, in order of preference: valid comes last, as it decides when training stops."""
         held_out: tuple[SplitName, ...] = ("test", "valid")
         return tuple(name for name in held_out if name in self.splits and self.splits[name].queries)
+
+    def files(self) -> Iterator[tuple[str, Digest, int]]:
+        """Yield the folder, the digest and the size of each file except the bins."""
+        for shard in self.shards:
+            yield FEATURES, shard.features, shard.features_bytes
+            yield QUERIES, shard.queries, shard.queries_bytes
+            yield STATISTICS, shard.statistics.digest, shard.statistics.size
+        for pairs in () if self.pairs is None else self.pairs.shards:
+            yield PAIRS, pairs.digest, pairs.size
+        for unjudged in self.unjudged:
+            yield UNJUDGED, unjudged.digest, unjudged.size
+        if self.categories is not None:
+            yield CATEGORIES, self.categories.digest, self.categories.size
 
     def to_bytes(self) -> bytes:
         """Return the canonical JSON: sorted keys, two spaces, one newline at the end."""

@@ -143,14 +143,10 @@ def _old_manifest(out: Path) -> Manifest | None:
 
 def _files(manifest: Manifest) -> dict[str, set[str]]:
     """Return the digests of the shards in ``manifest``, by folder."""
-    return {
-        FEATURES: {shard.features for shard in manifest.shards},
-        QUERIES: {shard.queries for shard in manifest.shards},
-        STATISTICS: {shard.statistics.digest for shard in manifest.shards},
-        PAIRS: set() if manifest.pairs is None else {shard.digest for shard in manifest.pairs.shards},
-        UNJUDGED: {shard.digest for shard in manifest.unjudged},
-        CATEGORIES: set() if manifest.categories is None else {manifest.categories.digest},
-    }
+    found: dict[str, set[str]] = {name: set() for name in _FOLDERS}
+    for folder, digest, _ in manifest.files():
+        found[folder].add(digest)
+    return found
 
 
 def _sweep(out: Path, old: Manifest, new: Manifest) -> None:

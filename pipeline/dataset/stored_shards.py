@@ -40,14 +40,13 @@ from rankmill.pipeline.dataset.manifest import (
     Manifest,
     PairShard,
     Shard,
-    ShardStatistics,
     UnjudgedShard,
     read_even_if_replaced,
 )
 from rankmill.pipeline.read.times import TIME
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 
 _TRANSPOSE_ROWS = 512  # rows transposed at a time, so that the output tile stays in cache
@@ -67,33 +66,10 @@ def decoding(file: Path) -> Iterator[None]:
         raise DatasetFormatError(f"{file}: cannot be decoded ({what}); ingest the data again") from error
 
 
-def blocks(
-    file: Path, names: list[str], keep: npt.NDArray[np.bool_] | None, batch_rows: int, dtype: type[np.generic]
-) -> Iterator[npt.NDArray]:  # type: ignore[type-arg]
-    """Yield the columns ``names`` of ``file`` as row-major blocks, only rows where ``keep``."""
-    for batch in batches(file, names, keep, batch_rows):
-        yield row_major(batch, names, dtype)
-
-
-def batches(
-    file: Path, names: list[str], keep: npt.NDArray[np.bool_] | None, batch_rows: int
-) -> Iterator[pa.RecordBatch]:
-    """Yield the columns ``names`` of ``file``, only rows where ``keep``."""
-    done = 0
-    with decoding(file), read_even_if_replaced(file, open_parquet) as reader:
-        for batch in reader.iter_batches(batch_size=batch_rows, columns=names):
-            mask = None if keep is None else keep[done : done + batch.num_rows]
-            done += batch.num_rows
-            if mask is None:
-                yield batch
-            elif mask.any():
-                yield batch.filter(pa.array(mask))
-
-
-def row_major(batch: pa.RecordBatch, names: list[str], dtype: type[np.generic]) -> npt.NDArray:  # type: ignore[type-arg]
+def row_major(batch: pa.RecordBatch, names: Sequence[str]) -> npt.NDArray[np.float32]:
     """Return the columns ``names`` of ``batch``, numbers without nulls, as a matrix (rows, columns)."""
     columns = [batch.column(name).to_numpy(zero_copy_only=True) for name in names]
-    out = np.empty((batch.num_rows, len(names)), dtype=dtype)
+    out = np.empty((batch.num_rows, len(names)), dtype=np.float32)
     for top in range(0, batch.num_rows, _TRANSPOSE_ROWS):
         tile = out[top : top + _TRANSPOSE_ROWS]
         for number, column in enumerate(columns):
@@ -161,10 +137,6 @@ class StoredShards:
         """Return the file with the unjudged rows of ``shard``: a file of candidates."""
         return self.path / UNJUDGED / f"{shard.digest}.parquet"
 
-    def statistics_path(self, statistics: ShardStatistics) -> Path:
-        """Return the file with ``statistics`` of a shard."""
-        return self.path / STATISTICS / f"{statistics.digest}.parquet"
-
     @cached_property
     def vocabulary(self) -> Vocabulary:
         """The categories of the categorical features, with their texts and rows; empty if there are none."""
@@ -179,16 +151,8 @@ class StoredShards:
 
     def files(self) -> Iterator[tuple[Path, int]]:
         """Yield all files except the bins, with their size in the manifest."""
-        for shard in self.manifest.shards:
-            yield self.features_path(shard), shard.features_bytes
-            yield self.queries_path(shard), shard.queries_bytes
-            yield self.statistics_path(shard.statistics), shard.statistics.size
-        for pairs in () if self.manifest.pairs is None else self.manifest.pairs.shards:
-            yield self.pairs_path(pairs), pairs.size
-        for unjudged in self.manifest.unjudged:
-            yield self.unjudged_path(unjudged), unjudged.size
-        if self.manifest.categories is not None and self.vocabulary_path is not None:
-            yield self.vocabulary_path, self.manifest.categories.size
+        for folder, digest, size in self.manifest.files():
+            yield self.path / folder / f"{digest}.parquet", size
 
     def check_sizes(self) -> None:
         """Raise DatasetFormatError unless all these files exist with the right size."""
@@ -200,12 +164,6 @@ class StoredShards:
             if found != size:
                 what = "is missing" if found is None else f"has {found} bytes instead of {size}"
                 raise DatasetFormatError(f"{file}: shard {what}; ingest the data again")
-
-    def check_digests(self) -> None:
-        """Check the digests of all these files, even those checked before; DatasetFormatError if one has changed."""
-        self._whole.clear()
-        for file, _ in self.files():
-            self.check(file)
 
     def check(self, file: Path, cure: str = "ingest the data again") -> None:
         """Compare ``file`` with the digest in its name, once; DatasetFormatError if it is missing or has changed."""
@@ -228,13 +186,28 @@ class StoredShards:
 
     def statistics_table(self, shard: Shard) -> pa.Table:
         """Return the statistics of the features of ``shard``, one row per feature; see :mod:`rankmill.pipeline.statistics`."""
-        return self.read(self.statistics_path(shard.statistics))
+        return self.read(self.path / STATISTICS / f"{shard.statistics.digest}.parquet")
+
+    def batches(
+        self, shard: Shard, names: Sequence[str], keep: npt.NDArray[np.bool_] | None = None, batch_rows: int = 65536
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the columns ``names`` of the rows of ``shard``, in canonical order, only rows where ``keep`` (None: all)."""
+        file, done = self.features_path(shard), 0
+        self.check(file)
+        with decoding(file), read_even_if_replaced(file, open_parquet) as reader:
+            for batch in reader.iter_batches(batch_size=batch_rows, columns=list(names)):
+                mask = None if keep is None else keep[done : done + batch.num_rows]
+                done += batch.num_rows
+                if mask is None:
+                    yield batch
+                elif mask.any():
+                    yield batch.filter(pa.array(mask))
 
     def shard_batches(self, shard: Shard, batch_rows: int = 65536) -> Iterator[npt.NDArray[np.float32]]:
         """Yield (m, F) float32 blocks of the rows of ``shard``, of all splits, in canonical order."""
-        file = self.features_path(shard)
-        self.check(file)
-        yield from blocks(file, list(self.manifest.features), None, batch_rows, np.float32)
+        names = self.manifest.features
+        for batch in self.batches(shard, names, batch_rows=batch_rows):
+            yield row_major(batch, names)
 
     @cached_property
     def query_sizes(self) -> dict[int, tuple[npt.NDArray[np.uint8], npt.NDArray[np.int32]]]:
