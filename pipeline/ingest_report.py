@@ -120,24 +120,42 @@ class IngestReport:
             f"  features  {len(names)} ({_first_and_last(names)}), {self.missing_share:.1%} of the values missing",
             f"  grades    {grades}",
             f"  splits    {splits}",
-            f"  read      {len(self.read)} file{'s' * (len(self.read) > 1)}, {speed}",
+            f"  read      {number_of(len(self.read), 'file')}, {speed}",
         ]
         if manifest.categories is not None:
             lines.insert(2, f"  categories {self.vocabulary.summary(manifest.categorical)}")
         if manifest.columns:
             lines.insert(-2, f"  besides   {', '.join(manifest.columns)}")
         if manifest.pairs is not None:
-            files = len(manifest.pairs.sources)
-            lines.append(f"  pairs     {manifest.pairs.pairs:,} from {files} file{'s' * (files > 1)}")
-            if manifest.pairs.rejected:
-                pairs = f"{manifest.pairs.rejected:,} pair{'s' * (manifest.pairs.rejected > 1)}"
-                lines.append(f"  rejected  {pairs}, listed in {self.path / PAIR_REJECTS_NAME}")
-        lines += _judged(manifest, self.path)
+            lines.append(f"  pairs     {manifest.pairs.pairs:,} from {number_of(len(manifest.pairs.sources), 'file')}")
+            lines += self._rejected(manifest.pairs.rejected, "pair", PAIR_REJECTS_NAME)
+        lines += self._judged()
         lines += [f"  {'' if number else 'remarks':<10}{line}" for number, line in enumerate(self.remarks)]
-        if manifest.rejected_rows:
-            rows = f"{manifest.rejected_rows:,} row{'s' * (manifest.rejected_rows > 1)}"
-            lines.append(f"  rejected  {rows}, listed in {self.path / REJECTS_NAME}")
+        lines += self._rejected(manifest.rejected_rows, "row", REJECTS_NAME)
         return "\n".join(lines)
+
+    def _rejected(self, rejected: int, what: str, name: str) -> list[str]:
+        return [f"  rejected  {number_of(rejected, what)}, listed in {self.path / name}"] if rejected else []
+
+    def _judged(self) -> list[str]:
+        """Return lines about separate judgments, documents with several rows, and unjudged rows."""
+        lines = []
+        found, repeats = self.manifest.judgments, self.manifest.repeats
+        if found is not None:
+            ungraded = f", {found.ungraded:,} without a grade" if found.ungraded else ""
+            lines.append(
+                f"  judged    by {found.judgments:,} judgments from {number_of(len(found.sources), 'file')}{ungraded};"
+                f" {found.without_row:,} of documents that have no row"
+            )
+            if found.repeated:
+                lines.append(f"            {several(found.repeated, found.conflicting, 'judged more than once')}")
+            lines += self._rejected(found.rejected, "judgment", JUDGMENT_REJECTS_NAME)
+        if repeats is not None:
+            lines.append(f"  repeated  {repeated(repeats)}")
+        if self.manifest.unjudged:
+            rows = number_of(self.manifest.unjudged_rows, "row")
+            lines.append(f"  unjudged  {rows}, kept for re-ranking in {self.path / UNJUDGED}")
+        return lines
 
     def to_json(self) -> dict[str, JSON]:
         """Return the report as JSON values."""
@@ -175,34 +193,19 @@ def _first_and_last(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{names[0]} .. {names[-1]}"
 
 
-def _judged(manifest: Manifest, path: Path) -> list[str]:
-    """Return lines about separate judgments, documents with several rows, and unjudged rows."""
-    lines = []
-    found, repeats = manifest.judgments, manifest.repeats
-    if found is not None:
-        files = len(found.sources)
-        ungraded = f", {found.ungraded:,} without a grade" if found.ungraded else ""
-        lines.append(
-            f"  judged    by {found.judgments:,} judgments from {files} file{'s' * (files > 1)}{ungraded};"
-            f" {found.without_row:,} of documents that have no row"
-        )
-        if found.repeated:
-            lines.append(f"            {several(found.repeated, found.conflicting, 'judged more than once')}")
-        if found.rejected:
-            bad = f"{found.rejected:,} judgment{'s' * (found.rejected != 1)}"
-            lines.append(f"  rejected  {bad}, listed in {path / JUDGMENT_REJECTS_NAME}")
-    if repeats is not None:
-        lines.append(f"  repeated  {repeated(repeats)}")
-    if manifest.unjudged:
-        n = manifest.unjudged_rows
-        lines.append(f"  unjudged  {n:,} row{'s' * (n != 1)}, kept for re-ranking in {path / UNJUDGED}")
-    return lines
+def number_of(n: int, what: str) -> str:
+    """Return ``n`` and its noun.
+
+    >>> number_of(1, "row"), number_of(1200, "row")
+    ('1 row', '1,200 rows')
+    """
+    return f"{n:,} {what}{'s' * (n != 1)}"
 
 
 def repeated(found: Repeats) -> str:
     """Describe documents with several rows, and how they were merged."""
     merged = found.merged_rows
-    what = f"; {merged:,} row{'s' * (merged != 1)} merged into others of their documents" if merged else ""
+    what = f"; {number_of(merged, 'row')} merged into others of their documents" if merged else ""
     return several(found.documents, found.conflicting, "with several rows") + what
 
 
@@ -215,4 +218,4 @@ def several(documents: int, conflicting: int, how: str) -> str:
     differ = (
         f", {conflicting:,} of them with different grades" if conflicting else ", none of them with different grades"
     )
-    return f"{documents:,} document{'s' * (documents != 1)} {how}{differ}"
+    return f"{number_of(documents, 'document')} {how}{differ}"

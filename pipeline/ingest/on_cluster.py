@@ -38,6 +38,7 @@ from rankmill.pipeline.read.json_lines import JsonSource
 if TYPE_CHECKING:
     from rankmill.pipeline.ingest.inputs import Inputs
 
+ROWS, TEXTS = "rows", "texts.json"  # the spilled rows of a range, and the codes of its categories by feature and text
 USUAL_BUCKETS = 16
 """Buckets of a group for which more workers would be better: their threads write buckets side by side."""
 
@@ -133,7 +134,7 @@ def read_range(task: ReadRange, threads: int) -> RowsRead:
     task.files.narrow(sources)
     facts = RowFacts.of(options, job.n_categorical, labels_are_grades=job.labels_are_grades)
     folder = folder_of_call(job.staging, "read", task.number)
-    file = SpillFile(rows_file(folder), options.buckets, row_schema(job.extras))
+    file = SpillFile(folder / ROWS, options.buckets, row_schema(job.extras))
     try:
         rows_of = collect_rows(
             sources,
@@ -152,7 +153,7 @@ def read_range(task: ReadRange, threads: int) -> RowsRead:
     for path in folder.iterdir():
         fsync_file(path)
     if facts.vocabulary.texts:
-        write_atomically(_texts_file(folder), json.dumps(facts.vocabulary.texts).encode())
+        write_atomically(folder / TEXTS, json.dumps(facts.vocabulary.texts).encode())
     fsync_folder(folder)
     release_freed()
     return RowsRead(
@@ -161,22 +162,6 @@ def read_range(task: ReadRange, threads: int) -> RowsRead:
         labels_are_grades=facts.labels_are_grades,
         rejects=quarantine.found,
     )
-
-
-def rows_file(folder: Path) -> Path:
-    """Return the file with the spilled rows of a range."""
-    return folder / "rows"
-
-
-def texts_of(folder: Path) -> dict[str, dict[str, float]]:
-    """Return the codes of the texts of categories in a range, by feature and text."""
-    path = _texts_file(folder)
-    found: dict[str, dict[str, float]] = json.loads(path.read_bytes()) if path.exists() else {}
-    return found
-
-
-def _texts_file(folder: Path) -> Path:
-    return folder / "texts.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,8 +237,9 @@ def collect_rows_on_cluster(
         for number, rows in enumerate(result.rows_of, start=task.files.first):
             rows_of[number] += rows
         facts.labels_are_grades &= result.labels_are_grades
-        facts.vocabulary.add(texts_of(folder))
-    return SpilledRows.of([*map(rows_file, folders)], job.options.buckets, row_schema(job.extras)), rows_of
+        if (folder / TEXTS).exists():
+            facts.vocabulary.add(json.loads((folder / TEXTS).read_bytes()))
+    return SpilledRows.of([folder / ROWS for folder in folders], job.options.buckets, row_schema(job.extras)), rows_of
 
 
 def _ranges_read(
