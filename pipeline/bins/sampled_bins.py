@@ -5,7 +5,7 @@ seeded with the hash of the query's id, where p is the position of the row in it
 the sample is the same for any memory, batches, threads and order, and for every feature (Cohen and Kaplan, "Summarizing data
 using bottom-k sketches", PODC 2007).
 
-A column (:class:`SampledColumn`) is read twice::
+Columns are read twice (:func:`atoms_of`)::
 
     first pass    minimum, maximum, number of missing values; candidates for heavy values (Misra and Gries, "Finding repeated
                   elements", 1982)
@@ -40,7 +40,7 @@ from rankmill.pipeline.bins.quantiles import (
 from rankmill.pipeline.group.query_splits import hash_ids
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     import pyarrow as pa
 
@@ -96,7 +96,7 @@ _MISSING, _ZEROS = 1, 2  # cells of the state of the first pass; cell 0 is the n
 
 
 class Atoms(NamedTuple):
-    """Values of a column that are counted exactly."""
+    """Values of a column that are counted exactly: heavy ones, zero if it occurs, and the extremes."""
 
     values: Values
     """(a,) ascending."""
@@ -104,83 +104,77 @@ class Atoms(NamedTuple):
     """(a,)"""
     beside: Values
     """(b,) the nearest other values on both sides, ascending."""
-
-
-class SampledColumn:
-    """The state of one column while it is read twice, in batches of any size."""
-
-    def __init__(self) -> None:
-        # a hash table of candidates for heavy values, by their bits, with their counters
-        self._slots = np.full(_kernels.SLOTS, _kernels.FREE, dtype=np.uint32)
-        self._counters = np.zeros(_kernels.SLOTS, dtype=np.int64)
-        self._state = np.zeros(3, dtype=np.int64)
-        self._extremes = np.array([np.inf, -np.inf], dtype=EDGE)
-        self._rows = 0
-        # values that the second pass counts, ascending, with the nearest other values below and above each
-        self._known = np.empty(0, dtype=EDGE)
-        self._counts = np.empty(0, dtype=np.int64)
-        self._below = self._above = self._known
+    missing: int
+    """Number of NaN values of the column."""
+    present: int
+    """Number of other values."""
 
     @property
-    def missing(self) -> int:
-        """Number of NaN values."""
-        return int(self._state[_MISSING])
-
-    @property
-    def present(self) -> int:
-        """Number of other values."""
-        return self._rows - self.missing
-
-    @property
-    def extremes(self) -> tuple[float, float] | None:
+    def extremes(self) -> tuple[float, float] | tuple[None, None]:
         """The minimum and the maximum; None if all values are missing."""
-        low, high = (self._extremes + EDGE(0)).tolist()
-        return (low, high) if self.present else None
-
-    def first_pass(self, values: Values) -> None:
-        """First pass over ``values`` (m,)."""
-        spare_values, spare_counters = np.empty(COUNTERS, dtype=np.uint32), np.empty(COUNTERS, dtype=np.int64)
-        _kernels.first_pass(
-            values, values.view(np.uint32), self._slots, self._counters, spare_values, spare_counters, self._state,
-            self._extremes,
-        )  # fmt: skip
-        self._rows += len(values)
-
-    def end_first_pass(self) -> None:
-        """Choose the values that the second pass counts: the candidates, zero and the extremes."""
-        candidates = self._slots[self._slots != _kernels.FREE].view(EDGE)
-        zero = [0.0] if self._state[_ZEROS] else []
-        self._known = np.union1d(candidates, np.array([*zero, *(self.extremes or ())], dtype=EDGE))
-        self._counts = np.zeros(len(self._known), dtype=np.int64)
-        self._below = np.full(len(self._known), -np.inf, dtype=EDGE)
-        self._above = np.full(len(self._known), np.inf, dtype=EDGE)
-
-    def second_pass(self, values: Values) -> None:
-        """Second pass over ``values`` (m,)."""
-        _kernels.count_known(values, self._known, self._counts, self._below, self._above)
-
-    def atoms(self) -> Atoms:
-        """Return the heavy values, zero if it occurs, and the extremes."""
-        known, counts = self._known, self._counts
-        if not len(known):
-            return Atoms(known, counts, known)
-        keep = (counts * (COUNTERS + 1) > self.present) | (known == 0)
-        keep[[0, -1]] = True
-        below, above = self._below.copy(), self._above.copy()
-        below[1:] = np.maximum(below[1:], known[:-1])
-        above[:-1] = np.minimum(above[:-1], known[1:])
-        beside = np.concatenate((below[1:][keep[1:]], above[:-1][keep[:-1]]))
-        return Atoms(known[keep], counts[keep], np.setdiff1d(beside, known[keep]))
-
-    def edges(self, sample: Values, max_bin: int) -> Values:
-        """Return the ascending edges of at most ``max_bin`` bins; ``sample`` (k,), drawn from the column, is sorted."""
-        distinct, cumulative = cumulated(sample, self.atoms(), self.present)
-        ends = bin_ends(cumulative, max_bin)
-        return edges_between(distinct[ends[:-1] - 1], distinct[ends[:-1]])
+        return (float(self.values[0]), float(self.values[-1])) if self.present else (None, None)
 
 
-def cumulated(sample: Values, atoms: Atoms, rows: int) -> tuple[Values, Masses]:
-    """Return distinct values, and how many of ``rows`` rows are before each and in total: (d,) and (d + 1,).
+def atoms_of(
+    batches: Callable[[], Iterable[Sequence[Values]]],
+    columns: int,
+    note: Callable[[Sequence[Values]], None] = lambda _: None,
+) -> list[Atoms]:
+    """Return the atoms of some ``columns``; ``batches``, called twice, yields values (m,) of each of them.
+
+    ``note`` is called with each batch of the first pass.
+    """
+    # a hash table of candidates for heavy values, by their bits, with their counters
+    slots = np.full((columns, _kernels.SLOTS), _kernels.FREE, dtype=np.uint32)
+    counters = np.zeros((columns, _kernels.SLOTS), dtype=np.int64)
+    state = np.zeros((columns, 3), dtype=np.int64)
+    extremes = np.tile(np.array([np.inf, -np.inf], dtype=EDGE), (columns, 1))
+    spare_values, spare_counters = np.empty(COUNTERS, dtype=np.uint32), np.empty(COUNTERS, dtype=np.int64)
+    rows = 0
+    for batch in batches():
+        note(batch)
+        for k, values in enumerate(batch):
+            _kernels.first_pass(
+                values, values.view(np.uint32), slots[k], counters[k], spare_values, spare_counters, state[k], extremes[k]
+            )  # fmt: skip
+        rows += len(batch[0])
+    known = []  # what the second pass counts: the candidates, zero and the extremes
+    for of_column, found, ends in zip(slots, state, extremes, strict=True):
+        zero = [0.0] if found[_ZEROS] else []
+        outermost = (ends + EDGE(0)).tolist() if found[_MISSING] < rows else []
+        candidates = of_column[of_column != _kernels.FREE].view(EDGE)
+        known.append(np.union1d(candidates, np.array([*zero, *outermost], dtype=EDGE)))
+    counts = [np.zeros(len(values), dtype=np.int64) for values in known]
+    below, above = ([np.full(len(values), far, dtype=EDGE) for values in known] for far in (-np.inf, np.inf))
+    for batch in batches():
+        for k, values in enumerate(batch):
+            _kernels.count_known(values, known[k], counts[k], below[k], above[k])
+    missing = state[:, _MISSING].tolist()
+    return [_atoms(*each, rows) for each in zip(known, counts, below, above, missing, strict=True)]
+
+
+def _atoms(known: Values, counts: Masses, below: Values, above: Values, missing: int, rows: int) -> Atoms:
+    """Return the atoms among the ``known`` values (k,), with the nearest other ones ``below`` and ``above`` each."""
+    present = rows - missing
+    if not len(known):
+        return Atoms(known, counts, known, missing, present)
+    keep = (counts * (COUNTERS + 1) > present) | (known == 0)
+    keep[[0, -1]] = True
+    below[1:] = np.maximum(below[1:], known[:-1])
+    above[:-1] = np.minimum(above[:-1], known[1:])
+    beside = np.concatenate((below[1:][keep[1:]], above[:-1][keep[:-1]]))
+    return Atoms(known[keep], counts[keep], np.setdiff1d(beside, known[keep]), missing, present)
+
+
+def sampled_edges(sample: Values, atoms: Atoms, max_bin: int) -> Values:
+    """Return the ascending edges of at most ``max_bin`` bins; ``sample`` (k,), drawn from the column of ``atoms``, is sorted."""
+    distinct, cumulative = cumulated(sample, atoms)
+    ends = bin_ends(cumulative, max_bin)
+    return edges_between(distinct[ends[:-1] - 1], distinct[ends[:-1]])
+
+
+def cumulated(sample: Values, atoms: Atoms) -> tuple[Values, Masses]:
+    """Return distinct values, and how many of the rows with a value are before each and in total: (d,) and (d + 1,).
 
     Atoms have their exact counts.  The other rows are distributed among the values of ``sample`` (k,) that are not atoms;
     neighbours of atoms that are not in the sample get one row each.
@@ -190,7 +184,7 @@ def cumulated(sample: Values, atoms: Atoms, rows: int) -> tuple[Values, Masses]:
     beside = atoms.beside
     single = beside[np.searchsorted(light, beside, "left") == np.searchsorted(light, beside, "right")]
     starts = cumulative_counts(light)
-    mass = starts * (rows - int(atoms.counts.sum()) - len(single))
+    mass = starts * (atoms.present - int(atoms.counts.sum()) - len(single))
     mass //= max(1, len(light))
     distinct = np.concatenate((light[starts[:-1]], atoms.values, single))
     masses: npt.NDArray[np.int64] = np.concatenate((np.diff(mass), atoms.counts, np.ones(len(single), dtype=np.int64)))

@@ -10,7 +10,7 @@ import numpy as np
 from rankmill.pipeline import _kernels
 from rankmill.pipeline.bins.layout import SplitFiles, joined, lanes_of
 from rankmill.pipeline.bins.quantiles import EDGE, Values
-from rankmill.pipeline.bins.sampled_bins import SampledColumn, sampled_places
+from rankmill.pipeline.bins.sampled_bins import atoms_of, sampled_edges, sampled_places
 from rankmill.pipeline.bins.spec import BinSpec, FeatureBins, apply_bins, category_bins, feature_bins
 from rankmill.pipeline.bins.vocabulary import EMPTY, summed, tally_of
 from rankmill.pipeline.dataset.manifest import SPLITS
@@ -116,31 +116,27 @@ def _sampled_features(
     """
     categorical = frozenset(dataset.manifest.categorical)
     for names in _groups(features, plan.columns):
-        columns = [SampledColumn() for _ in names]
         tallies = {place: tally_of(EMPTY) for place, name in enumerate(names) if name in categorical}
         samples = np.empty((len(names), len(places)), dtype=EDGE)
         first = drawn = 0
-        for batch in dataset.column_batches("train", names, _BATCH_ROWS):
+
+        def note(batch: Sequence[Values]) -> None:
+            nonlocal first, drawn
             last = drawn + int(np.searchsorted(places[drawn:], first + len(batch[0])))
-            for column, sample, values in zip(columns, samples, batch, strict=True):
-                column.first_pass(values)
+            for sample, values in zip(samples, batch, strict=True):  # noqa: B023  called at once, as below
                 sample[drawn:last] = values[places[drawn:last] - first]
-            for place, tally in tallies.items():
-                tallies[place] = summed([tally, tally_of(batch[place])])
+            for place, tally in tallies.items():  # noqa: B023
+                tallies[place] = summed([tally, tally_of(batch[place])])  # noqa: B023
             first, drawn = first + len(batch[0]), last
-        for column in columns:
-            column.end_first_pass()
-        for batch in dataset.column_batches("train", names, _BATCH_ROWS):
-            for column, values in zip(columns, batch, strict=True):
-                column.second_pass(values)
-        for place, (name, column, sample) in enumerate(zip(names, columns, samples, strict=True)):
+
+        found = atoms_of(lambda: dataset.column_batches("train", names, _BATCH_ROWS), len(names), note)  # noqa: B023
+        for place, (name, atoms, sample) in enumerate(zip(names, found, samples, strict=True)):
             if place in tallies:
-                bins = category_bins(name, *tallies[place], column.missing, most[name])
+                bins = category_bins(name, *tallies[place], atoms.missing, most[name])
                 yield _with_names(replace(bins, counts=np.zeros(bins.n_bins, dtype=np.int64)), dataset)
                 continue
-            edges = column.edges(sample, most[name])
-            low, high = column.extremes or (None, None)
-            yield FeatureBins(name, edges, np.zeros(len(edges) + 2, dtype=np.int64), low, high)
+            edges = sampled_edges(sample, atoms, most[name])
+            yield FeatureBins(name, edges, np.zeros(len(edges) + 2, dtype=np.int64), *atoms.extremes)
 
 
 def codes_of(dataset: Dataset, shard: Shard, spec: BinSpec, batch_rows: int, counts: Counts) -> OfSplits:

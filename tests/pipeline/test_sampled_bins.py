@@ -26,7 +26,7 @@ from rankmill.pipeline.bins import binning, sampled_bins
 from rankmill.pipeline.bins import write as bin_work
 from rankmill.pipeline.bins.binning import bin_dataset, bin_plan, find_bins
 from rankmill.pipeline.bins.quantiles import sort_values
-from rankmill.pipeline.bins.sampled_bins import SAMPLE_SALT, SampledColumn, cumulated, sampled_places
+from rankmill.pipeline.bins.sampled_bins import SAMPLE_SALT, Atoms, atoms_of, cumulated, sampled_edges, sampled_places
 from rankmill.pipeline.bins.spec import BinSpec, apply_bins, feature_bins
 from rankmill.pipeline.cli import app
 from rankmill.pipeline.dataset.dataset import Dataset
@@ -61,15 +61,10 @@ def test_the_sample_is_the_rows_of_the_smallest_keys_in_any_pieces(queries, k, c
         assert places_of(queries, k, cuts) == naive_samples.smallest(queries, k, SAMPLE_SALT)
 
 
-def look_through(values: np.ndarray, cuts: list[int]) -> SampledColumn:
-    column = SampledColumn()
+def look_through(values: np.ndarray, cuts: list[int]) -> Atoms:
     pieces = np.split(values, sorted(cut % (len(values) + 1) for cut in cuts))
-    for piece in pieces:
-        column.first_pass(np.ascontiguousarray(piece))
-    column.end_first_pass()
-    for piece in pieces:
-        column.second_pass(np.ascontiguousarray(piece))
-    return column
+    (found,) = atoms_of(lambda: ([np.ascontiguousarray(piece)] for piece in pieces), 1)
+    return found
 
 
 @law
@@ -83,19 +78,21 @@ def test_what_is_counted_exactly_is_so_in_any_order_and_pieces(values, cuts, cou
         patch.setattr(sampled_bins, "COUNTERS", counters)
         for some in (values, np.array(shuffled, dtype=np.float32)):
             column = look_through(some, cuts)
-            found, counts, beside = column.atoms()
-            assert beside.tolist() == naive_samples.neighbours(present, list(wanted))
+            found, counts = column.values, column.counts
+            assert column.beside.tolist() == naive_samples.neighbours(present, list(wanted))
             assert dict(zip(found.tolist(), counts.tolist(), strict=True)) == wanted
             assert found.tolist() == sorted(wanted)
             assert column.missing == np.isnan(values).sum()
-            assert column.extremes == ((min(present), max(present)) if present else None)
+            assert column.extremes == ((min(present), max(present)) if present else (None, None))
 
 
 @law
 @given(VALUES, st.integers(2, 40))
 def test_a_sample_of_all_rows_gives_the_exact_edges(values, max_bin):
     column = look_through(values, [])
-    np.testing.assert_array_equal(column.edges(values.copy(), max_bin), feature_bins("x", values, max_bin).edges)
+    np.testing.assert_array_equal(
+        sampled_edges(values.copy(), column, max_bin), feature_bins("x", values, max_bin).edges
+    )
 
 
 @law
@@ -103,8 +100,8 @@ def test_a_sample_of_all_rows_gives_the_exact_edges(values, max_bin):
 def test_the_weights_of_a_sample_add_up_to_all_rows(values, seed, k):
     sample = np.random.default_rng(seed).permutation(values)[:k]
     column = look_through(values, [])
-    atoms, counts, beside = column.atoms()
-    distinct, cumulative = cumulated(sample.copy(), column.atoms(), column.present)
+    atoms, counts, beside = column[:3]
+    distinct, cumulative = cumulated(sample.copy(), column)
     assert np.all(np.diff(distinct) > 0)
     assert np.all(np.diff(cumulative) > 0)
     light = sample[~np.isnan(sample) & ~np.isin(sample, atoms)]
@@ -136,11 +133,11 @@ def test_the_limits_of_float32_have_the_bins_of_the_exact_rule(values):
     column = np.array(values * 3, dtype=np.float32)
     exact = feature_bins("x", column)
     sampled = look_through(column, [2])
-    edges = sampled.edges(column[:1].copy(), 255)  # zero, extremes and heavy values are known without a sample
+    edges = sampled_edges(column[:1].copy(), sampled, 255)  # zero, extremes and heavy values are known without a sample
     assert edges.tobytes() == exact.edges.tobytes()
     bins = apply_bins(column[:, None], BinSpec((exact,))).ravel()
     assert (bins == 0).tolist() == np.isnan(column).tolist()
-    low, high = sampled.extremes or (None, None)
+    low, high = sampled.extremes
     assert (low, high) == (exact.minimum, exact.maximum)
     assert str(low) != "-0.0"
 
