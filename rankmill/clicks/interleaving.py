@@ -22,25 +22,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rankmill.clicks.options import InterleavingOptions
+from rankmill.clicks.rankings import ranked_rows
 from rankmill.clicks.result_lists import ClickLog, LogBlock
-from rankmill.clicks.table_files import TableWriter
+from rankmill.clicks.table_files import TableWriter, columns_of
 from rankmill.foundation.errors import DataRejected, InputError
 from rankmill.foundation.kernels.randoms import random_bits, random_bits_of
 from rankmill.foundation.storage.publish import check_new_file, publish_file
 from rankmill.foundation.storage.staging import staging_folder
-from rankmill.pipeline.arrow import schema_of
 from rankmill.pipeline.group.query_splits import hash_ids
 
 TEAMS = ("A", "B")
-LISTS = schema_of(
-    [
-        ("qid", pa.string(), False),
-        ("policy", pa.string(), False),
-        ("position", pa.int32(), False),
-        ("doc_id", pa.string(), False),
-        ("team", pa.string(), False),
-    ]
-)
+LISTS = columns_of(qid=pa.string(), policy=pa.string(), position=pa.int32(), doc_id=pa.string(), team=pa.string())
 """Columns of interleaved lists."""
 _SALT = 0x3243F6A8885A308D
 _QUERIES_AT_ONCE = 10_000
@@ -130,7 +122,8 @@ def write_interleaved(
     """
     options = options or InterleavingOptions()
     check_new_file(path, overwrite=overwrite, suffixes=(".parquet",))
-    ranked = [_ranked(name, table) for name, table in zip(TEAMS, (one, two), strict=True)]
+    sorted_rows = [ranked_rows(f"ranking {name}", table) for name, table in zip(TEAMS, (one, two), strict=True)]
+    ranked = [each.group_by("qid", maintain_order=True).agg("doc_id") for each in sorted_rows]
     both = ranked[0].join(ranked[1], on="qid", suffix=" of B").sort("qid")
     if both.is_empty():
         raise DataRejected("the rankings have no query in common; check that both spell the ids of queries alike")
@@ -160,21 +153,6 @@ def _drafts(queries: pl.DataFrame, options: InterleavingOptions) -> Iterator[tup
             coins = int(random_bits(np.uint64(key), draft))
             for position, pick in enumerate(team_draft(one, two, options.length, coins), start=1):
                 yield qid, f"draft {draft}", position, pick.doc_id, TEAMS[pick.team]
-
-
-def _ranked(name: str, table: pa.Table) -> pl.DataFrame:
-    """Return qid and doc_id, a list of the documents in order."""
-    if "doc_id" not in table.column_names or table.column("doc_id").null_count:
-        raise InputError(f"ranking {name}: expected a doc_id in every row; some have none")
-    rows = pl.DataFrame(table.select(["qid", "doc_id", "score"]))
-    twice = rows.filter(pl.struct("qid", "doc_id").is_duplicated())
-    if len(twice):
-        qid, doc_id = twice.select("qid", "doc_id").sort("qid", "doc_id").row(0)
-        raise DataRejected(
-            f"ranking {name}: expected each document once per query, found {doc_id!r} of query {qid!r} again"
-        )
-    rows = rows.sort("qid", "score", "doc_id", descending=[False, True, False])
-    return rows.group_by("qid", maintain_order=True).agg("doc_id")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,6 +37,7 @@ import polars as pl
 import pyarrow as pa
 
 from rankmill.clicks.options import OffPolicyOptions
+from rankmill.clicks.rankings import ranked_rows
 from rankmill.clicks.result_lists import ClickLog, LogBlock
 from rankmill.clicks.weighted_clicks import (
     STEPS,
@@ -330,14 +331,7 @@ def _ranked(
     propensities: Propensities | None,
     relevance: pa.Table | None,
 ) -> _Ranked:
-    if "doc_id" not in table.column_names or table.column("doc_id").null_count:
-        raise InputError(f"{name}: expected a doc_id in every row, to find it in the log; some have none")
-    rows = pl.DataFrame(table.select(["qid", "doc_id", "score"]))
-    twice = rows.filter(pl.struct("qid", "doc_id").is_duplicated())
-    if len(twice):
-        qid, doc_id = twice.select("qid", "doc_id").sort("qid", "doc_id").row(0)
-        raise DataRejected(f"{name}: expected each document once per query, found {doc_id!r} of query {qid!r} again")
-    rows = rows.sort("qid", "score", "doc_id", descending=[False, True, False])
+    rows = ranked_rows(name, table)
     rows = rows.with_columns(rank=pl.int_range(1, pl.len() + 1).over("qid")).filter(pl.col("rank") <= options.cutoff)
     rank = rows["rank"].to_numpy().astype(np.int32)
     if options.rank_weight == "clicks" and propensities is not None:

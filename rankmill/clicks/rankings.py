@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from rankmill.clicks.table_files import columns_of
 from rankmill.foundation.errors import DataRejected, InputError
 from rankmill.foundation.options import spelled
-from rankmill.pipeline.arrow import schema_of
 from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.read.batch import Source
 from rankmill.scorer.evaluate.scored_file import as_scored, read_scored
@@ -21,7 +22,7 @@ from rankmill.scorer.options import JudgedOptions
 from rankmill.scorer.rerank.candidate_sources import DatasetSource, files_of, open_sources, read_options
 from rankmill.scorer.rerank.score import scored_rows
 
-RELEVANCE = schema_of([("qid", pa.string(), False), ("doc_id", pa.string(), False), ("label", pa.float64(), False)])
+RELEVANCE = columns_of(qid=pa.string(), doc_id=pa.string(), label=pa.float64())
 
 
 def scored_table(source: Model | Path, on: Sequence[Path] = ()) -> pa.Table:
@@ -46,6 +47,26 @@ def scored_table(source: Model | Path, on: Sequence[Path] = ()) -> pa.Table:
         else open_sources(files_of(on, options.format), options.format, reading)
     )
     return as_scored(scored_rows(sources, predictor, reading, options.threads), ", ".join(map(str, on)))
+
+
+def ranked_rows(name: str, table: pa.Table) -> pl.DataFrame:
+    """Return qid, doc_id and score of a scored list in the order of its queries, best documents first, ties by ascending doc_id.
+
+    Raises
+    ------
+    InputError
+        A row has no doc_id.
+    DataRejected
+        A query has a document twice.
+    """
+    if "doc_id" not in table.column_names or table.column("doc_id").null_count:
+        raise InputError(f"{name}: expected a doc_id in every row, to find it in the log; some have none")
+    rows = pl.DataFrame(table.select(["qid", "doc_id", "score"]))
+    twice = rows.filter(pl.struct("qid", "doc_id").is_duplicated())
+    if len(twice):
+        qid, doc_id = twice.select("qid", "doc_id").sort("qid", "doc_id").row(0)
+        raise DataRejected(f"{name}: expected each document once per query, found {doc_id!r} of query {qid!r} again")
+    return rows.sort("qid", "score", "doc_id", descending=[False, True, False])
 
 
 def read_relevance(path: Path) -> pa.Table:

@@ -18,12 +18,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rankmill.clicks.result_lists import LogBlock, ResultLists
+from rankmill.clicks.table_files import columns_of
 from rankmill.foundation.cures import NAME, spelled_with
 from rankmill.foundation.database import open_database
 from rankmill.foundation.errors import DataRejected, InputError
 from rankmill.foundation.options import spelled
 from rankmill.foundation.process_memory import release_freed
-from rankmill.pipeline.arrow import as_array, parts_of, schema_of, strings_from
+from rankmill.pipeline.arrow import as_array, parts_of, strings_from
 from rankmill.pipeline.group.query_splits import hash_ids
 
 RESIDENT = 290 * 10**6  # bytes of the process with libraries, and memory that allocators keep
@@ -75,18 +76,10 @@ def _names(numbers: Sequence[str]) -> tuple[str, ...]:
 
 
 def _schema(numbers: Sequence[str]) -> pa.Schema:
-    kinds: list[pa.DataType] = [
-        pa.uint64(),
-        pa.string(),
-        pa.uint64(),
-        pa.int64(),
-        pa.int32(),
-        pa.int32(),
-        pa.string(),
-        pa.uint8(),
-    ]
-    kinds += [pa.float64()] * len(numbers)
-    return schema_of([(name, kind, False) for name, kind in zip(("hash", *_names(numbers)), kinds, strict=True)])
+    kinds: dict[str, pa.DataType] = {"session": pa.uint64(), "within": pa.int64(), "clicked": pa.uint8()}
+    kinds |= {"policy": pa.int32(), "position": pa.int32(), "qid": pa.string(), "doc_id": pa.string()}
+    kinds |= dict.fromkeys(numbers, pa.float64())
+    return columns_of(hash=pa.uint64(), **{name: kinds[name] for name in _names(numbers)})
 
 
 def sort_rows(batches: Iterable[pa.RecordBatch], numbers: Sequence[str], folder: Path) -> Path | None:

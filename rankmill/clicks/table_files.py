@@ -6,9 +6,15 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from rankmill.pipeline.arrow import schema_of
 from rankmill.pipeline.group.shard_writer import open_writer
 
 ROW_GROUP_ROWS = 1 << 18
+
+
+def columns_of(**kinds: pa.DataType) -> pa.Schema:
+    """Return the schema of columns without missing values."""
+    return schema_of([(name, kind, False) for name, kind in kinds.items()])
 
 
 class TableWriter:

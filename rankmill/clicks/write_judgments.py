@@ -15,39 +15,24 @@ from rankmill.clicks.judge import JudgedDocuments, estimate_of, judge_documents
 from rankmill.clicks.options import ClickEstimate, JudgeOptions, JudgmentForm
 from rankmill.clicks.preferences import block_pairs
 from rankmill.clicks.result_lists import ClickLog, LogBlock
-from rankmill.clicks.table_files import ROW_GROUP_ROWS, TableWriter
+from rankmill.clicks.table_files import ROW_GROUP_ROWS, TableWriter, columns_of
 from rankmill.clicks.weighted_clicks import Counts, log_totals
 from rankmill.foundation.errors import DataRejected
 from rankmill.foundation.options import spelled
 from rankmill.foundation.records import left_out, not_in_json
 from rankmill.foundation.storage.publish import check_new_file, publish_file
 from rankmill.foundation.storage.staging import staging_folder
-from rankmill.pipeline.arrow import as_array, schema_of
+from rankmill.pipeline.arrow import as_array
 from rankmill.pipeline.judgments.propensities import Propensities
 
 # for an impression of a block; lists of 10 have 5 to 10 pairs for an impression at most
 BYTES_OF_LABELS, BYTES_OF_PAIRS = 110, 400
 _QUANTILES = (0.5, 0.75, 0.9, 0.97)
-_LABELS = schema_of(
-    [
-        ("qid", pa.string(), False),
-        ("doc_id", pa.string(), False),
-        ("label", pa.float64(), False),
-        ("weight", pa.float64(), False),
-        ("impressions", pa.int64(), False),
-        ("clicks", pa.int64(), False),
-        ("variance", pa.float64(), False),
-    ]
+_TEXT, _REAL, _COUNT = pa.string(), pa.float64(), pa.int64()
+_LABELS = columns_of(
+    qid=_TEXT, doc_id=_TEXT, label=_REAL, weight=_REAL, impressions=_COUNT, clicks=_COUNT, variance=_REAL
 )
-_PAIRS = schema_of(
-    [
-        ("qid", pa.string(), False),
-        ("better", pa.string(), False),
-        ("worse", pa.string(), False),
-        ("weight", pa.float64(), False),
-        ("probability", pa.float64(), False),
-    ]
-)
+_PAIRS = columns_of(qid=_TEXT, better=_TEXT, worse=_TEXT, weight=_REAL, probability=_REAL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

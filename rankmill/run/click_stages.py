@@ -20,7 +20,7 @@ from rankmill.clicks.describe_log import describe_clicks
 from rankmill.clicks.models.click_model import NotIdentified
 from rankmill.clicks.models.fit_log import fit_clicks
 from rankmill.clicks.read_log import open_click_log
-from rankmill.clicks.table_files import TableWriter
+from rankmill.clicks.table_files import TableWriter, columns_of
 from rankmill.clicks.write_judgments import JudgeReport, write_judgments
 from rankmill.foundation.code_digest import OF_TRAINING
 from rankmill.foundation.errors import InputError
@@ -29,7 +29,7 @@ from rankmill.foundation.records import as_json, canonical_json
 from rankmill.foundation.storage.publish import publish_file, write_atomically
 from rankmill.foundation.storage.staging import staging_folder
 from rankmill.gate.learnt_from_clicks import naive_name
-from rankmill.pipeline.arrow import as_array, schema_of
+from rankmill.pipeline.arrow import as_array
 from rankmill.pipeline.bins.binning import bin_dataset
 from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.judgments.propensities import Propensities, write_propensities
@@ -198,9 +198,9 @@ class ClicksStage(Stage):
         return pa.concat_tables(tables) if tables else None
 
     def _of_people(self, *, graded: bool) -> pa.Schema:
-        said = [("grade", pa.int32())] if graded else [("label", pa.float64()), ("grade", pa.int32())]
-        fields = [("qid", pa.string()), ("doc_id", pa.string()), *said, ("weight", pa.float64())]
-        return self._named(schema_of([(name, kind, False) for name, kind in fields]))
+        label = {} if graded else {"label": pa.float64()}
+        names = columns_of(qid=pa.string(), doc_id=pa.string(), **label, grade=pa.int32(), weight=pa.float64())
+        return self._named(names)
 
 
 class Supported(NamedTuple):
