@@ -28,21 +28,16 @@ def parse_size(text: str, option: str) -> int:
 _SPANS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
-def parse_span(text: str) -> timedelta:
-    """Return ``26h``, ``90m``, ``3600s`` or ``2d``, the value of ``--max-age``, as a span.
+def parse_span(text: str, option: str, *, zero: bool = False) -> timedelta:
+    """Return ``26h``, ``90m``, ``3600s`` or ``2d``, with ``zero`` also ``0``, the value of ``option``, as a span; else InputError.
 
-    Raises
-    ------
-    InputError
-        It is not a span, or it is zero.
-
-    >>> parse_span("26h") == timedelta(days=1, hours=2)
+    >>> parse_span("26h", "--grace") == timedelta(days=1, hours=2)
     True
     """
-    match = re.fullmatch(r"(\d{1,6}(?:\.\d+)?)\s*([smhd])", text.strip())
-    if match is None or float(match[1]) == 0:
-        raise InputError(f"--max-age: expected a number with s, m, h or d, such as 26h; found {text!r}")
-    return timedelta(**{_SPANS[match[2]]: float(match[1])})
+    match = re.fullmatch(r"([0-9]{1,6}(?:\.[0-9]+)?)\s*([smhd])|0", text.strip())
+    if match is None or (float(match[1] or 0) == 0 and not zero):
+        raise InputError(f"{option}: expected a number with s, m, h or d, such as 26h or 7d; found {text!r}")
+    return timedelta(**{_SPANS[match[2]]: float(match[1])}) if match[2] else timedelta(0)
 
 
 def spell(span: timedelta) -> str:

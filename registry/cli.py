@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,6 +12,7 @@ from rankmill.foundation.command_line import Overwrite, takes_options
 from rankmill.foundation.errors import InputError, IntegrityError, InvalidName, RankmillError
 from rankmill.foundation.options import spelled, values_of
 from rankmill.foundation.shown import shown_in_line
+from rankmill.foundation.units import parse_span
 from rankmill.registry.cli_options import (
     DEFAULT_FOLDER,
     AsJson,
@@ -406,9 +406,6 @@ def _report_move(name: str, alias: str, entry: Entry | None, *, changed: bool, a
         typer.echo(shown_in_line(f"{name}@{alias}: no change needed{since}"))
 
 
-SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 24 * 3600.0}
-
-
 @app.command()
 def init(
     leave_open: Annotated[
@@ -474,7 +471,7 @@ def gc(
     from rankmill.registry.retention import RetentionRules
 
     store = existing_registry(registry)
-    rules = RetentionRules(keep=keep, grace=seconds(grace))
+    rules = RetentionRules(keep=keep, grace=parse_span(grace, "--grace", zero=True).total_seconds())
     report = store.gc(None if name is None else bare_name(name), rules=rules, dry_run=dry_run)
     if as_json:
         print_json(report.to_json())
@@ -486,14 +483,6 @@ def gc(
         if rows:
             print_table([f"version of {model}", "", "size", "why"], sorted(rows, key=lambda row: int(row[0])))
     typer.echo(_collected_text(report))
-
-
-def seconds(text: str) -> float:
-    """Return a duration such as ``7d``, ``36h``, ``90m`` or ``0`` in seconds; InputError if it is malformed."""
-    parts = re.fullmatch(r"([0-9]{1,6}(?:\.[0-9]+)?)([smhd])|0", text.strip())
-    if parts is None:
-        raise InputError(f"--grace {text!r}: expected a number and a unit, such as 7d, 36h or 90m")
-    return float(parts[1]) * SECONDS[parts[2]] if parts[1] else 0.0
 
 
 def _collected_text(report: Collected) -> str:

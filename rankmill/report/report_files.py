@@ -104,27 +104,22 @@ def verdict_of(subject: Subject) -> Facts:
 
 
 def _rival(rival: RivalFacts, gate: GateReport) -> Facts:
-    found: Facts = as_json(rival.metrics[gate.metric]) or {}
-    further = {"also": [_further(each, rival, gate) for each in rival.also]} if rival.also else {}
+    further = [
+        {"metric": each.metric, **_judged(each, each.metric, rival, each.asked(gate.limits))}
+        for each in rival.also or ()
+    ]
     return {
         "against": rival.against,
         "words": rival.words,
         "must_be_beaten": rival.must_be_beaten,
-        "passed": rival.passed,
-        "asked": rival.asked(gate.margin, gate.limits),
-        "found": {name: found.get(name) for name in _FOUND},
-        **further,
+        **_judged(rival, gate.metric, rival, rival.asked(gate.margin, gate.limits)),
+        **({"also": further} if further else {}),
     }
 
 
-def _further(verdict: FurtherVerdict, rival: RivalFacts, gate: GateReport) -> Facts:
-    found: Facts = as_json(rival.metrics[verdict.metric]) or {}
-    return {
-        "metric": verdict.metric,
-        "passed": verdict.passed,
-        "asked": verdict.asked(gate.limits),
-        "found": {name: found.get(name) for name in _FOUND},
-    }
+def _judged(verdict: RivalFacts | FurtherVerdict, metric: str, rival: RivalFacts, asked: str) -> Facts:
+    found: Facts = as_json(rival.metrics[metric]) or {}
+    return {"passed": verdict.passed, "asked": asked, "found": {name: found.get(name) for name in _FOUND}}
 
 
 def _recorded(subject: Subject) -> list[Facts]:

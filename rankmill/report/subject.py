@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -155,12 +156,17 @@ def subject_of(work: Path, store: Registry, known: Known, by: Sequence[str] = ()
     found = {name: _read(work / path) for name, path in _JSON}
     dataset = Dataset.open(work / "dataset")
     _check_columns(dataset, by)
-    gate, evaluation = known.gate or _gate(work / GATE), found["evaluation"]
+    gate, evaluation, training = known.gate, found["evaluation"], found["training"]
+    if gate is None:
+        with suppress(OSError, IntegrityError):  # there is none, or its format is unknown
+            gate = from_json(GateReport, (work / GATE).read_bytes(), str(work / GATE))
     version = store.resolve(_version(work, known, gate, found), bare="latest")
     if gate is not None and gate.candidate.version != str(version):
         gate = None  # of another run
     if evaluation is not None and (evaluation.get("model") or {}).get("version") not in {None, str(version)}:
         evaluation = None  # of another run
+    if training is not None and training.get("model") not in {None, str(version)}:
+        training = None  # of another run
     split = known.split or (gate.split if gate is not None else None) or (evaluation or {}).get("split")
     filled = {name for name, count in dataset.manifest.splits.items() if count.rows}
     if split not in filled:
@@ -173,7 +179,7 @@ def subject_of(work: Path, store: Registry, known: Known, by: Sequence[str] = ()
         alias=known.alias or _alias(version),
         split=split,
         gate=gate,
-        training=known.training or _training_of(found["training"], version),
+        training=known.training or training,
         drift=known.drift or found["drift"],
         clicks=click_facts(found, version),
         date=known.date or _date(found["report_stage"], version),
@@ -262,19 +268,6 @@ def _read(path: Path) -> Facts | None:
     except (OSError, ValueError):
         return None
     return content if isinstance(content, dict) else None
-
-
-def _gate(path: Path) -> GateReport | None:
-    """Return the report of the gate in ``path``; None if there is none, or its format is unknown."""
-    try:
-        return from_json(GateReport, path.read_bytes(), str(path))
-    except (OSError, IntegrityError):
-        return None
-
-
-def _training_of(training: Facts | None, version: Version) -> Facts | None:
-    """Return the record of the training, unless it is of another version."""
-    return training if training is not None and training.get("model") in {None, str(version)} else None
 
 
 def _date(stage: Facts | None, version: Version) -> str | None:

@@ -114,7 +114,7 @@ def health(
     from rankmill.foundation.units import parse_span
     from rankmill.run.health import Health
 
-    found = Health.of(work, parse_span(max_age), datetime.now(UTC))
+    found = Health.of(work, parse_span(max_age, "--max-age"), datetime.now(UTC))
     if as_json or found.healthy:
         typer.echo(found.render(json=as_json))
     found.require()

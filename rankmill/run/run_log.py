@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -22,7 +22,7 @@ from rankmill.foundation.errors import code_of, without_secrets
 from rankmill.foundation.errors import one_line as message_of
 from rankmill.foundation.exit_codes import DONE, DRIFT, GATE_NOT_PASSED
 from rankmill.foundation.process_memory import peak_bytes
-from rankmill.foundation.records import fields_in
+from rankmill.foundation.records import as_json
 from rankmill.foundation.shown import shown
 from rankmill.foundation.storage.locks import wait_for_lock
 from rankmill.run.last_run import LastRun
@@ -303,21 +303,17 @@ def json_line(record: Mapping[str, object]) -> str:
     >>> json_line({"a": float("nan"), "b": Path("x"), "c": os.fsdecode(b"caf\xe9")})
     '{"a": null, "b": "x", "c": "caf\\\\xe9"}\n'
     """
-    return json.dumps(_plain(record), ensure_ascii=True, allow_nan=False) + "\n"
+    return json.dumps(_plain(as_json(record)), ensure_ascii=True, allow_nan=False) + "\n"
 
 
 def _plain(value: object) -> Any:
-    if is_dataclass(value) and not isinstance(value, type):
-        value = fields_in(value)
-    if isinstance(value, Mapping):
-        return {_text(str(key)): _plain(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
+    if isinstance(value, dict):
+        return {_text(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, list):
         return [_plain(each) for each in value]
-    if value is None or isinstance(value, bool | int):
-        return value
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    return _text(value.isoformat() if isinstance(value, date) else str(value))
+    if isinstance(value, str):
+        return _text(value)
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _text(text: str) -> str:

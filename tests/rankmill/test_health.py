@@ -130,6 +130,6 @@ def test_a_span_is_printed_to_within_its_second_unit(seconds: int) -> None:
 
 
 def test_what_is_no_span_is_refused() -> None:
-    for text in ("", "26", "h", "-1h", "0h", "1e3h", "26 hours", "1h 30m", "9999999d"):
+    for text in ("", "26", "h", "-1h", "0h", "0", "1e3h", "26 hours", "1h 30m", "9999999d"):
         with pytest.raises(InputError, match="--max-age"):
-            parse_span(text)
+            parse_span(text, "--max-age")
