@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -44,7 +44,6 @@ from rankmill.registry.storage import FORMAT_NAME
 from rankmill.registry.stored_records import (
     AliasPolicy,
     Entry,
-    GateOutcome,
     GateRecord,
     Move,
     Protect,
@@ -399,8 +398,12 @@ class Registry:
             return state.policies[alias]
         return AliasPolicy() if alias in self._store.protected else None
 
-    def record_gate(self, name: str, outcome: GateOutcome, report: Mapping[str, object], *, reason: str = "") -> Entry:
+    def record_gate(
+        self, name: str, outcome: Mapping[str, Any], report: Mapping[str, object], *, reason: str = ""
+    ) -> Entry:
         """Record the ``outcome`` of the gate and its ``report``; a repeated call writes nothing.
+
+        ``outcome`` has the fields of `GateRecord`, but for the digests of the report and the model.
 
         Raises
         ------
@@ -409,7 +412,7 @@ class Registry:
         UnknownModel
             There is no such model or version.
         """
-        alias, version = check_alias(outcome.alias), outcome.version
+        alias, version = check_alias(outcome["alias"]), outcome["version"]
         try:
             data = canonical_json(dict(report))
         except (TypeError, ValueError) as error:
@@ -417,14 +420,10 @@ class Registry:
         log = self._known(name)
         state = log.state()
         check_version(name, state, version)
-        if outcome.baseline is not None:
-            check_version(name, state, outcome.baseline)
-        model = state.versions[version].model
-        stored = asdict(outcome)
-        if not outcome.worse:
-            del stored["worse"]  # the entry says it only if it is so
+        if outcome["baseline"] is not None:
+            check_version(name, state, outcome["baseline"])
         try:
-            gate = GateRecord(op="gate", report=digest_of(data), model=model, **stored)
+            gate = GateRecord(op="gate", report=digest_of(data), model=state.versions[version].model, **outcome)
         except ValidationError as error:
             raise InputError(f"result of the gate: {first_fault(error)}") from None
 

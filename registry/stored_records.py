@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, StringConstraints, ValidationError
@@ -189,25 +188,6 @@ class GateRecord(StoredRecord):
     margin: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     worse: bool = False
     """Whether the version passed although it is significantly worse, which an option of the gate allowed."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GateOutcome:
-    """The result of a gate for ``version`` and ``alias``, which pointed to the version ``baseline`` (None: not set)."""
-
-    version: int
-    alias: str
-    passed: bool
-    baseline: int | None
-    dataset: str
-    """Digest of the data."""
-    split: str
-    metric: str
-    convention: str
-    """sha256 of the canonical JSON of the metric's convention."""
-    margin: float
-    worse: bool = False
-    """Whether it passed although it is significantly worse."""
 
 
 class Mark(StoredRecord):

@@ -14,7 +14,7 @@ from rankmill.gate.judging import Contender, judge
 from rankmill.gate.learnt_from_clicks import ClickEvidence, clicks_of
 from rankmill.pipeline.group.sketch import TRAIN_QUERIES, QuerySketch
 from rankmill.registry.names import PRODUCTION, check_alias
-from rankmill.registry.stored_records import GateOutcome, GateRecord
+from rankmill.registry.stored_records import GateRecord
 from rankmill.scorer.models.model_service import model_of
 
 if TYPE_CHECKING:
@@ -158,18 +158,9 @@ def gate(
             n_threads=n_threads,
         )
     report = replace(report, notes=(*remarks, *report.notes))
-    outcome = GateOutcome(
-        version=candidate.number,
-        alias=alias,
-        passed=report.passed,
-        baseline=present,
-        dataset=dataset.digest,
-        split=split,
-        metric=report.metric,
-        convention=report.convention_sha256,
-        margin=rules.margin,
-        worse=bool(report.worse),
-    )
+    outcome = {"version": candidate.number, "alias": alias, "passed": report.passed, "baseline": present}
+    outcome |= {"dataset": dataset.digest, "split": split, "metric": report.metric, "margin": rules.margin}
+    outcome |= {"convention": report.convention_sha256} | ({"worse": True} if report.worse else {})
     entry = store.record_gate(candidate.name, outcome, as_json(report), reason=reason)
     return GateResult.of(candidate, alias, entry, report, policy)
 

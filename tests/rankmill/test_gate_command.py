@@ -13,7 +13,7 @@ from rankmill.foundation.records import as_json, canonical_json
 from rankmill.gate.gate_rules import GateOptions, convention_digest
 from rankmill.gate.recording import earlier_holders, gate, stored_result
 from rankmill.registry import Registry
-from rankmill.registry.stored_records import AliasPolicy, GateOutcome
+from rankmill.registry.stored_records import AliasPolicy
 from rankmill.scorer.metrics.conventions import named_convention
 from tests.rankmill.gate_case import trained
 from tests.refusals import refused, unnamed
@@ -165,10 +165,15 @@ def test_a_mistake_is_one_line_and_records_nothing(store, data, capsys) -> None:
 
 @pytest.mark.parametrize("report", [{}, {"format": 2}], ids=str)
 def test_a_report_of_another_gate_is_named_instead_of_shown(store, capsys, report: dict[str, object]) -> None:
-    outcome = GateOutcome(
-        version=1, alias="production", passed=True, baseline=None, dataset="d" * 64, split="test",
-        metric="ndcg@10", convention="c" * 64, margin=0.002,
-    )  # fmt: skip
+    outcome = {
+        "version": 1,
+        "alias": "production",
+        "passed": True,
+        "baseline": None,
+        "dataset": "d" * 64,
+        "split": "test",
+    }
+    outcome |= {"metric": "ndcg@10", "convention": "c" * 64, "margin": 0.002}
     found = store.record_gate("web", outcome, report)
     assert run(store, "gate", "web@1", "--show") == 13
     assert not unnamed(capsys.readouterr().err, "web@1", f"entry {found.number}", "format")

@@ -13,7 +13,7 @@ import pytest
 from rankmill.foundation.storage.disk import Disk
 from rankmill.registry import commit_log
 from rankmill.registry.model_registry import Registry
-from rankmill.registry.stored_records import Entry, GateOutcome
+from rankmill.registry.stored_records import Entry
 from rankmill.registry.version import Version
 from tests.registry import model_bucket
 
@@ -26,11 +26,11 @@ FACTS = {
 }
 
 
-def outcome(version: int, **facts: Any) -> GateOutcome:
+def outcome(version: int, **facts: Any) -> dict[str, Any]:
     """What a gate may have found of a version of a model."""
     usual: dict[str, Any] = {"alias": "production", "passed": True, "baseline": None, "dataset": "d" * 64}
     usual |= {"split": "test", "metric": "ndcg@10", "convention": "c" * 64, "margin": 0.002}
-    return GateOutcome(version=version, **usual | facts)
+    return {"version": version, **usual, **facts}
 
 
 class QuickDisk(Disk):
