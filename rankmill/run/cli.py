@@ -52,23 +52,18 @@ def run(
     """
     import json
 
-    from rankmill.run.runner import RunRequest, plan_of
+    from rankmill.run.runner import plan_of
     from rankmill.run.runner import run as run_chain
+    from rankmill.run.work import Work
 
-    request = RunRequest(
-        config=config,
-        registry=registry_folder,
-        choice=choice,
-        day=None if date is None else date.date(),
-        rehash=rehash,
-        cache=cache,
-    )
+    day = None if date is None else date.date()
+    work = Work(config, registry_folder, choice=choice, day=day, rehash=rehash, cache=cache)
     if plan:
-        rows = plan_of(request)
+        rows = plan_of(work)
         plan_json = json.dumps({"plan": [row._asdict() for row in rows]}) if as_json else None
         typer.echo(plan_json or "\n".join(f"{stage:<9} {what:<5} {why}" for stage, what, why in rows))
         return
 
-    report = run_chain(request)
+    report = run_chain(work)
     typer.echo(report.render(json=as_json))
     report.require()

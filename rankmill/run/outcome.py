@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -41,9 +41,9 @@ class RunReport:
     """For each alias that points to the candidate, its previous version, if any: the target of a rollback."""
 
     @classmethod
-    def of(cls, work: Work, reached: Collection[str]) -> RunReport:
-        """Collect the facts of the stages of ``work`` that were ``reached``."""
-        facts = work.facts
+    def of(cls, work: Work) -> RunReport:
+        """Collect the facts of the stages that ``work`` has reached."""
+        facts, reached = work.facts, work.choice.reached
         report = cls(work=work.path, registry=work.registry.root, facts=facts)
         if work.config.drift is not None and facts.drift is not None:
             report = replace(report, drift=unreported_drift(work.dataset(), work.config.drift, work.path))

@@ -10,16 +10,11 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
-from datetime import date
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from rankmill.config_file import read_config
 from rankmill.foundation.errors import InputError, code_of
 from rankmill.foundation.exit_codes import DONE, DRIFT, GATE_NOT_PASSED
 from rankmill.foundation.options import spelled_for_a_file
-from rankmill.foundation.storage.location import Location
 from rankmill.run.click_stages import ClicksStage, NaiveStage
 from rankmill.run.data_stages import BinStage, IngestStage
 from rankmill.run.drift import check_drift, keep_for_next
@@ -30,11 +25,11 @@ from rankmill.run.output_stages import ReportStage, RerankStage, standing
 from rankmill.run.run_lock import hold
 from rankmill.run.run_log import Outcome, RunClock, RunLog, log_of, was_stopped, write_line
 from rankmill.run.stage import StageRecord, decide, key_of, read_record, write_record
-from rankmill.run.stage_choice import STAGE_NAMES, WITHOUT_CLICKS, StageChoice
-from rankmill.run.work import Work
+from rankmill.run.stage_choice import STAGE_NAMES, WITHOUT_CLICKS
 
 if TYPE_CHECKING:
     from rankmill.run.stage import Stage
+    from rankmill.run.work import Work
 
 STAGES: tuple[type[Stage], ...] = (
     ClicksStage,
@@ -50,7 +45,7 @@ STAGES: tuple[type[Stage], ...] = (
 )
 
 
-def check_inputs(work: Work, choice: StageChoice) -> None:
+def check_inputs(work: Work) -> None:
     """Check everything that can be checked before the first stage.
 
     Raises
@@ -60,13 +55,14 @@ def check_inputs(work: Work, choice: StageChoice) -> None:
     ConfigError
         Two parts of the configuration, or it and the registry, contradict each other.
     """
-    if work.config.clicks is not None and ClicksStage.name in choice.stages:
+    stages = work.choice.stages
+    if work.config.clicks is not None and ClicksStage.name in stages:
         ClicksStage(work).files  # noqa: B018 (it raises)
-    if IngestStage.name in choice.stages:
+    if IngestStage.name in stages:
         IngestStage(work).files  # noqa: B018 (it raises)
-    if work.config.rerank is not None and {PromoteStage.name, RerankStage.name} & {*choice.stages}:
+    if work.config.rerank is not None and {PromoteStage.name, RerankStage.name} & {*stages}:
         RerankStage(work).files, RerankStage(work).runs
-    if TrainStage.name in choice.stages:
+    if TrainStage.name in stages:
         TrainStage(work).base, TrainStage(work).others
     work.former_dataset  # noqa: B018
     if work.config.drift is not None:
@@ -74,8 +70,8 @@ def check_inputs(work: Work, choice: StageChoice) -> None:
     refuse_protected(work)
 
 
-def run_stages(work: Work, choice: StageChoice, log: RunLog, at: Callable[[str], None]) -> list[str]:
-    """Execute the stages of ``choice`` that are due, and return their names.
+def run_stages(work: Work, log: RunLog, at: Callable[[str], None]) -> list[str]:
+    """Execute the chosen stages that are due, and return their names.
 
     Parameters
     ----------
@@ -92,31 +88,31 @@ def run_stages(work: Work, choice: StageChoice, log: RunLog, at: Callable[[str],
         Any error of a stage; the output of earlier stages stays, and the next run resumes there.
     """
     done = []
-    for kind in _stages(work, choice):
+    for kind in _stages(work):
         stage = kind(work)
-        if kind.name not in choice.stages:
-            _load_facts(stage, choice)
-        elif _do_if_due(stage, log, at, forced=kind.name in choice.forced):
+        if kind.name not in work.choice.stages:
+            _load_facts(stage)
+        elif _do_if_due(stage, log, at, forced=kind.name in work.choice.forced):
             done.append(kind.name)
     return done
 
 
-def _stages(work: Work, choice: StageChoice) -> list[type[Stage]]:
+def _stages(work: Work) -> list[type[Stage]]:
     """Return the stages up to the last one; those about clicks only with ``[clicks]``."""
     known = STAGE_NAMES if work.config.clicks is not None else WITHOUT_CLICKS
-    return [kind for kind in STAGES[: STAGE_NAMES.index(choice.last) + 1] if kind.name in known]
+    return [kind for kind in STAGES[: STAGE_NAMES.index(work.choice.last) + 1] if kind.name in known]
 
 
 def _record(stage: Stage) -> StageRecord | None:
     return read_record(stage.work.stages, stage.name, stage.facts)
 
 
-def _load_facts(stage: Stage, choice: StageChoice) -> None:
+def _load_facts(stage: Stage) -> None:
     if stage.skip_reason() is not None:  # the record is about another version then
         return
     record = _record(stage)
     if record is None:
-        raise InputError(f"--from {choice.first}: {stage.name} is not complete yet; leave out --from")
+        raise InputError(f"--from {stage.work.choice.first}: {stage.name} is not complete yet; leave out --from")
     if stage.holds(record):
         setattr(stage.work.facts, stage.name, record.facts)
 
@@ -156,17 +152,18 @@ class PlannedStage(NamedTuple):
     why: str
 
 
-def plan(work: Work, choice: StageChoice) -> list[PlannedStage]:
-    """Return for each stage of ``choice`` what a run would do (``run``, ``skip`` or ``open``) and why, without executing any.
+def plan(work: Work) -> list[PlannedStage]:
+    """Return for each chosen stage what a run would do (``run``, ``skip`` or ``open``) and why, without executing any.
 
     Stages that depend on one that would run are ``open``: its output may turn out to be the same.
     """
     rows: list[PlannedStage] = []
+    choice = work.choice
     waits_for: str | None = None
-    for kind in _stages(work, choice):
+    for kind in _stages(work):
         stage = kind(work)
         if kind.name not in choice.stages:
-            _load_facts(stage, choice)
+            _load_facts(stage)
         elif (why := stage.not_configured() if waits_for else stage.skip_reason()) is not None:
             rows.append(PlannedStage(kind.name, "skip", why))
         elif waits_for is not None:
@@ -197,42 +194,9 @@ def _look_at_candidates(work: Work, undone: set[str]) -> None:
         try_candidates(work, standing(work) or work.candidate)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunRequest:
-    """The arguments of a run.
-
-    Attributes
-    ----------
-    config
-        The file of the configuration.
-    registry
-        Folder of the registry.
-    choice
-        The stages to consider.
-    day
-        The logical date.
-    rehash
-        Whether to read files again whose size, time and inode are unchanged.
-    cache
-        Folder that keeps fetched objects; None: RANKMILL_CACHE, else the folder ``cache`` of the work folder.
-    """
-
-    config: Path
-    registry: Location
-    choice: StageChoice = field(default_factory=StageChoice)
-    day: date | None = None
-    rehash: bool = False
-    cache: Path | None = None
-
-    def work(self) -> Work:
-        """Read the configuration, and return the work folder and registry of the run."""
-        config = read_config(self.config)
-        return Work(config, self.config.parent, self.registry, day=self.day, rehash=self.rehash, cache=self.cache)
-
-
 @spelled_for_a_file()
-def run(asked: RunRequest, write: Callable[[str], None] = write_line, clock: RunClock | None = None) -> RunReport:
-    """Execute the stages that are due, and report what happens.
+def run(work: Work, write: Callable[[str], None] = write_line, clock: RunClock | None = None) -> RunReport:
+    """Execute the chosen stages of ``work`` that are due, and report what happens.
 
     Parameters
     ----------
@@ -248,18 +212,17 @@ def run(asked: RunRequest, write: Callable[[str], None] = write_line, clock: Run
     Exception
         Any error of a stage or of the configuration.  A refused promotion is raised by `RunReport.require`.
     """
-    work = asked.work()
     with work.open():
-        check_inputs(work, asked.choice)
+        check_inputs(work)
         work.path.mkdir(parents=True, exist_ok=True)
         run_id = str(uuid.uuid4())
         with hold(work.path, run_id) as lease:
             log_file = log_of(work.config, work.folder)
-            log = RunLog(work.path, log_file, run_id, asked.day, write=write, clock=clock)
-            stages = [kind.name for kind in _stages(work, asked.choice) if kind.name in asked.choice.stages]
-            log.started(asked.config, stages, lease.died)
+            log = RunLog(work.path, log_file, run_id, work.day, write=write, clock=clock)
+            stages = [kind.name for kind in _stages(work) if kind.name in work.choice.stages]
+            log.started(work.file, stages, lease.died)
             try:
-                return _run(work, asked.choice, log, lease.at)
+                return _run(work, log, lease.at)
             except BaseException as error:
                 code = code_of(error)
                 log.ended("stopped" if was_stopped(error) else "drift" if code == DRIFT else "failed", code)
@@ -270,9 +233,9 @@ def run(asked: RunRequest, write: Callable[[str], None] = write_line, clock: Run
                 lease.end()
 
 
-def _run(work: Work, choice: StageChoice, log: RunLog, at: Callable[[str], None]) -> RunReport:
-    done = run_stages(work, choice, log, at)
-    report = RunReport.of(work, choice.reached)
+def _run(work: Work, log: RunLog, at: Callable[[str], None]) -> RunReport:
+    done = run_stages(work, log, at)
+    report = RunReport.of(work)
     outcome: Outcome = "done" if done else "unchanged"
     code = DONE
     try:
@@ -281,16 +244,15 @@ def _run(work: Work, choice: StageChoice, log: RunLog, at: Callable[[str], None]
         code = code_of(error)
         outcome = {GATE_NOT_PASSED: "gate not passed", DRIFT: "drift"}.get(code, "failed")  # type: ignore[assignment]
     log.ended(outcome, code, report.summary())
-    complete = choice.last == STAGE_NAMES[-1]  # false with --until
+    complete = work.choice.last == STAGE_NAMES[-1]  # false with --until
     if work.config.drift is not None and complete:
         keep_for_next(work.dataset(), work.path)
     return report
 
 
 @spelled_for_a_file()
-def plan_of(asked: RunRequest) -> list[PlannedStage]:
+def plan_of(work: Work) -> list[PlannedStage]:
     """Return for each stage what a run would do and why; nothing is written.  Errors are those of `run`."""
-    work = asked.work()
     with work.open():
-        check_inputs(work, asked.choice)
-        return plan(work, asked.choice)
+        check_inputs(work)
+        return plan(work)

@@ -10,6 +10,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rankmill.config_file import read_config
 from rankmill.foundation.errors import ConfigError, InputError
 from rankmill.foundation.storage.local_copies import LocalCopies, object_behind
 from rankmill.foundation.storage.publish import file_digest, write_atomically
@@ -18,6 +19,7 @@ from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.read.files import find_files
 from rankmill.registry import Registry, Version
 from rankmill.run import CACHE, STAGES
+from rankmill.run.stage_choice import StageChoice
 from rankmill.run.stage_facts import Artefact, RunFacts
 from rankmill.scorer.models.model import Model
 from rankmill.scorer.models.model_service import model_of
@@ -25,7 +27,6 @@ from rankmill.scorer.models.model_service import model_of
 if TYPE_CHECKING:
     from datetime import date
 
-    from rankmill.config import Config
     from rankmill.foundation.storage.location import Location
 
 DATE = "{date}"
@@ -41,18 +42,18 @@ class Work:
 
     Parameters
     ----------
-    config
-        The configuration.
-    folder
-        Base of relative paths in ``config``: the folder of its file.
+    file
+        The configuration; relative paths in it start at its folder.
     registry
         Folder of the registry.
+    choice
+        The stages to consider.
     day
         The logical date, which replaces ``{date}`` in patterns.
     rehash
         Whether to read files again whose size, time and inode (of an object: ETag) are unchanged.
     cache
-        Folder that keeps fetched objects.
+        Folder that keeps fetched objects; None: RANKMILL_CACHE, else the folder ``cache`` of the work folder.
 
     Attributes
     ----------
@@ -62,16 +63,17 @@ class Work:
 
     def __init__(
         self,
-        config: Config,
-        folder: Path,
+        file: Path,
         registry: Location,
         *,
+        choice: StageChoice | None = None,
         day: date | None = None,
         rehash: bool = False,
         cache: Path | None = None,
     ) -> None:
-        self.config, self.folder, self.day, self.rehash = config, folder, day, rehash
-        self.path = folder / config.work
+        self.file, self.folder, self.config = file, file.parent, read_config(file)
+        self.choice, self.day, self.rehash = choice or StageChoice(), day, rehash
+        self.path = self.folder / self.config.work
         self.registry = Registry(registry)
         self.digests = FileDigests(self.path / "digests.json", rehash=rehash)
         self.facts = RunFacts()

@@ -44,11 +44,12 @@ def chance(tmp_path_factory):
 @pytest.fixture(scope="session")
 def run_once(tmp_path_factory) -> Path:
     """A project that was run once, for tests that run it again in a copy."""
-    from rankmill.run.runner import RunRequest, run
+    from rankmill.run.runner import run
+    from rankmill.run.work import Work
     from tests.rankmill.test_run import write_project
 
     folder = write_project(tmp_path_factory.mktemp("run_once"))
-    run(RunRequest(config=folder / "rankmill.toml", registry=folder / "registry"), lambda _line: None)
+    run(Work(folder / "rankmill.toml", folder / "registry"), lambda _line: None)
     return folder
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from rankmill.cli import execute
-from rankmill.config_file import read_config
 from rankmill.foundation.errors import InputError
 from rankmill.foundation.storage.publish import file_digest
 from rankmill.pipeline.options import SynthParameters
@@ -155,7 +154,7 @@ def test_a_mistake_stops_before_anything_is_made(
 def _expand(folder: Path, key: str, patterns: tuple[str, ...]) -> tuple[Path, ...]:
     config = folder / "rankmill.toml"
     config.write_text(CONFIG)
-    return Work(read_config(config), folder, folder / "registry").expand(key, patterns)
+    return Work(config, folder / "registry").expand(key, patterns)
 
 
 def test_only_the_pattern_is_a_pattern(tmp_path: Path) -> None:

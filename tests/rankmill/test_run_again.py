@@ -17,10 +17,11 @@ from rankmill.foundation.cluster.workers import open_cluster
 from rankmill.foundation.errors import InputError, RunUnderWay
 from rankmill.registry import Registry
 from rankmill.run.run_lock import hold, holder_of
-from rankmill.run.runner import RunRequest, plan_of, run
+from rankmill.run.runner import PlannedStage, plan_of, run
 from rankmill.run.stage import differences, read_record
 from rankmill.run.stage_choice import WITHOUT_CLICKS, StageChoice
 from rankmill.run.stage_facts import BinFacts, TrainFacts
+from rankmill.run.work import Work
 from tests.clusters import on, opened_by
 from tests.rankmill.run_events import read_lines
 from tests.rankmill.test_run import files_of, write_project
@@ -47,7 +48,7 @@ def again(project: Path, **asked) -> tuple[list[str], Events]:
     asked.setdefault("choice", BEFORE_THE_REPORT)
     log = project / "out" / "log.jsonl"
     before = len(read_lines(log))
-    run(RunRequest(config=project / "rankmill.toml", registry=project / "registry", **asked), lambda _line: None)
+    run(Work(project / "rankmill.toml", project / "registry", **asked), lambda _line: None)
     events = read_lines(log)[before:]
     return [event["stage"] for event in of("stage_started", events)], events
 
@@ -228,11 +229,13 @@ def test_stages_can_be_chosen(project: Path) -> None:
 
 
 def test_a_plan_says_what_the_run_then_does(project: Path, capsys) -> None:
-    question = RunRequest(config=project / "rankmill.toml", registry=project / "registry")
-    assert [what for _, what, _ in plan_of(question)] == ["skip"] * len(WITHOUT_CLICKS)
+    def plan() -> list[PlannedStage]:
+        return plan_of(Work(project / "rankmill.toml", project / "registry"))
+
+    assert [what for _, what, _ in plan()] == ["skip"] * len(WITHOUT_CLICKS)
     edit(project, "n_rounds = 12", "n_rounds = 13")
     before = files_of(project)
-    rows = plan_of(question)
+    rows = plan()
     assert files_of(project) == before
     assert [what for _, what, _ in rows[:4]] == ["skip", "skip", "run", "open"]
     assert rows[2][2] == "n_rounds was 12 and is 13"

@@ -16,9 +16,10 @@ import pytest
 from rankmill.foundation.storage.publish import file_digest
 from rankmill.registry import Registry
 from rankmill.run import runner
-from rankmill.run.runner import RunRequest, run
+from rankmill.run.runner import run
 from rankmill.run.stage import StageRecord
 from rankmill.run.stage_choice import WITHOUT_CLICKS
+from rankmill.run.work import Work
 from tests.rankmill.test_run import files_of, write_project
 from tests.waiting import until
 
@@ -43,7 +44,7 @@ def reported(project: Path) -> list[tuple[str, int | None]]:
 
 
 def once(project: Path) -> None:
-    run(RunRequest(config=project / "rankmill.toml", registry=project / "registry"), lambda _line: None)
+    run(Work(project / "rankmill.toml", project / "registry"), lambda _line: None)
 
 
 @pytest.mark.slow

@@ -16,8 +16,9 @@ from rankmill.gate.recording import gate
 from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.registry import Registry
 from rankmill.run.run_lock import left_behind
-from rankmill.run.runner import RunRequest, plan_of, run
+from rankmill.run.runner import plan_of, run
 from rankmill.run.stage_choice import StageChoice
+from rankmill.run.work import Work
 from tests.rankmill.test_run import GATE
 from tests.rankmill.test_run_again import Events, again, edit, of, outcome
 from tests.refusals import refused
@@ -37,8 +38,8 @@ def results(events: Events) -> dict[str, Any]:
     return found
 
 
-def question(project: Path, **asked: Any) -> RunRequest:
-    return RunRequest(config=project / "rankmill.toml", registry=project / "registry", **asked)
+def question(project: Path, **asked: Any) -> Work:
+    return Work(project / "rankmill.toml", project / "registry", **asked)
 
 
 def test_what_is_not_asked_for_any_more_is_not_reported(project: Path) -> None:
