@@ -200,7 +200,7 @@ def test_a_bad_pair_of_parquet_is_named_by_row(tmp_path):
 
 
 @pytest.mark.parametrize("suffix", [".txt", ".parquet"])
-def test_the_first_pairs_that_do_not_fit_are_put_aside_in_the_order_of_the_files(tmp_path, judged, suffix):
+def test_the_first_pairs_that_do_not_fit_are_quarantined_in_the_order_of_the_files(tmp_path, judged, suffix):
     rng = random.Random(4)
     good = preferences(judged, 60, 3)
     wrong = [(rng.choice(["q3", "zz"]), ids_of(judged)["q3"][0], f"none{k}", 1.0, 1.0) for k in range(9)]

@@ -146,7 +146,7 @@ def test_what_is_no_judgment_in_parquet_is_named(tmp_path, columns, message):
 
 @pytest.mark.parametrize("name", ["a.txt", "a.csv", "a.parquet"])
 @pytest.mark.parametrize("block_bytes", [1, 1 << 20])
-def test_bad_judgments_are_put_aside_in_order_and_the_good_ones_stay(tmp_path, name, block_bytes):
+def test_bad_judgments_are_quarantined_in_order_and_the_good_ones_stay(tmp_path, name, block_bytes):
     judgments = some_judgments(n=100)
     path = write(tmp_path / name, judgments)
     bad = [k for k, judgment in enumerate(judgments) if judgment[2] < 0]

@@ -52,7 +52,7 @@ def test_queries_are_called_by_file_and_number(tmp_path, suffix):
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_lines_put_aside_are_rows_of_their_query(tmp_path, seed):
+def test_quarantined_lines_are_rows_of_their_query(tmp_path, seed):
     rng = random.Random(seed)
     sizes = [rng.choice([1, 1, 2, 3, 40]) for _ in range(rng.randrange(1, 30))]
     lines, rows = [], []

@@ -187,7 +187,7 @@ def test_json_lines_have_times_as_text_or_as_seconds(tmp_path):
             list(open_source(file, options=options).batches())
 
 
-def test_rows_with_bad_times_are_put_aside(tmp_path):
+def test_rows_with_bad_times_are_quarantined(tmp_path):
     file = tmp_path / "in.csv"
     file.write_text("qid,when,grade,x\na,2026-01-01,1,2\na,soon,1,2\nb,7,0,1\n")
     options = IngestOptions(read=ReadOptions(time_column="when"), max_rejects=1)

@@ -41,7 +41,7 @@ def test_rows_come_through_as_written(tmp_path, block_bytes):
     ("line", "message"),
     [("é Q0 d1 1 x2 mine", (":2:11", "'x2'", "score")), ("q1 Q0 d1 nan inf mine", (":2:10", "'nan'", "rank"))],
 )
-def test_bad_lines_are_named_and_put_aside(tmp_path, line, message):
+def test_bad_lines_are_named_and_quarantined(tmp_path, line, message):
     path = tmp_path / "a.run"
     good = "q Q0 d 1 1 t\n"
     path.write_text(f"{good}{line}\n{good}q\n")

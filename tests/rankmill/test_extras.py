@@ -183,7 +183,7 @@ def test_what_is_wrong_is_named_as_the_user_wrote_it():
 
 
 @pytest.mark.parametrize("name", ["query_weight", "event"])
-def test_going_on_with_other_columns_is_refused(name):
+def test_resuming_other_columns_is_refused(name):
     X, y, qid = planted_arrays()
     rng = np.random.default_rng(5)
 

@@ -89,7 +89,7 @@ def test_going_on_is_training_in_one_go(arrays, tmp_path):
     assert more.fit(train[0], train[1], **given, init_model=half).forest_.to_bytes() == whole.forest_.to_bytes()
 
 
-def test_going_on_with_other_rows_or_parameters_is_refused(arrays):
+def test_resuming_other_rows_or_parameters_is_refused(arrays):
     X, y, qid = arrays
     model = small().fit(X, y, qid=qid)
     with refused(InvalidParameter, "dataset_digest"):

@@ -258,7 +258,7 @@ def test_on_any_clock_runs_never_overlap_and_none_begins_before_its_moment(
         assert len(set(begun)) == len(begun)  # no moment twice, unless a clock goes back
 
 
-def test_at_the_start_the_last_run_is_gone_on_with() -> None:
+def test_at_the_start_the_last_run_is_resumed() -> None:
     world = Simulated(EVENING, EVENING + 6 * HOUR)
     keep(world, at_start=True)
     assert [(moment, arguments[-1]) for moment, arguments in world.started] == [

@@ -165,7 +165,7 @@ def test_an_interrupt_leaves_what_is_flushed_and_an_error_leaves_nothing(tmp_pat
 
 
 @pytest.mark.usefixtures("left_as_killed", "small_steps")
-def test_damaged_leavings_are_not_gone_on_with(tmp_path, monkeypatch):
+def test_damaged_leavings_are_not_resumed(tmp_path, monkeypatch):
     forest = random_forest(5, n_trees=4, max_leaves=8)
     sources = sources_of(tmp_path, random_candidates(6, n_rows=900, n_queries=9))
     rerank.rerank(sources, forest, tmp_path / "out")

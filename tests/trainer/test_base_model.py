@@ -43,7 +43,7 @@ def test_the_correction_is_that_of_offsets_and_the_result_is_the_sum(arrays, bas
 @pytest.mark.parametrize(
     "parameters", [{}, {"rounds_by": "cv", "folds": 3}, {"objective": "ranknet", "step_search": "line"}], ids=str
 )
-def test_going_on_with_a_correction_is_the_same_bytes_as_one_go(arrays, base, parameters):
+def test_resuming_a_correction_is_the_same_bytes_as_one_go(arrays, base, parameters):
     X, y, qid = arrays
     whole = small(**{"n_rounds": 9, **parameters}).fit(X, y, qid=qid, base_model=base)
     half = small(**{**parameters, "n_rounds": 4}).fit(X, y, qid=qid, base_model=base)

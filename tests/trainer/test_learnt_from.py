@@ -103,7 +103,7 @@ def test_pairs_that_are_added_to_a_dataset_replace_no_grades(work, capsys):
     assert not unnamed(capsys.readouterr().err, f"{n:,} pairs")
 
 
-def test_resuming_goes_on_with_what_the_model_has_learnt_from(work, capsys):
+def test_resuming_continues_with_what_the_model_has_learnt_from(work, capsys):
     add_pairs(work)
     trained("web", "--learn-from", "pairs")
     long = [*SMALL, "--n-rounds", "8", "--resume", "web@1", "--keep-rounds", "all"]

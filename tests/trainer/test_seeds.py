@@ -154,7 +154,7 @@ def test_trainings_that_are_done_are_not_done_again(dataset: Dataset, tmp_path: 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_killed_training_of_three_seeds_goes_on_with_the_third(dataset: Dataset, tmp_path: Path) -> None:
+def test_a_killed_training_of_three_seeds_resumes_with_the_third(dataset: Dataset, tmp_path: Path) -> None:
     whole = candidate_of(dataset, None, "average")
 
     def killed(record) -> None:
@@ -205,7 +205,7 @@ def test_on_top_of_a_base_model_the_base_is_there_once(dataset: Dataset) -> None
     assert found.facts.base_model == OtherModel(sha256=base.sha256)
 
 
-def test_an_average_cannot_be_gone_on_with(dataset: Dataset, kept: Path) -> None:
+def test_an_average_cannot_be_resumed(dataset: Dataset, kept: Path) -> None:
     forest = candidate_of(dataset, kept, "average").forest
     with refused(InvalidParameter, "resume", "average", "seeds"):
         training.train(dataset, replace(SMALL, seed=1), TrainingOptions(resume=StartingModel(forest)))
