@@ -140,47 +140,38 @@ class Comparison:
         """Return the differences from the baseline for a notebook."""
         first = self.evaluations[self.baseline]
         other = self.names[self.baseline]
-        tables = []
-        for i, by_metric in self.differences.items():
-            head = ["metric", other, self.names[i], "difference", "95 % interval", "p", "win / tie / loss"]
-            rows = []
-            for metric, pair in by_metric.items():
-                if pair is None:
-                    rows.append([str(metric), "too few queries", *[""] * 5])
-                    continue
-                row = [str(metric), f"{pair.other:.4f}", f"{pair.candidate:.4f}", f"{pair.difference:+.4f}"]
-                row += [f"{pair.interval[0]:+.4f} to {pair.interval[1]:+.4f}", _p(pair.p_holm)]
-                rows.append([*row, f"{pair.wins:,} / {pair.ties:,} / {pair.losses:,}"])
-            tables.append(HtmlTable(head, rows, f"{self.names[i]} against {other}"))
+        tables = [HtmlTable(*self._table(i), f"{self.names[i]} against {other}") for i in self.differences]
         facts = {"queries": f"{first.counts.n_queries:,}", "documents": f"{first.counts.n_documents:,}"}
         scope = [] if self.scope is None else [f"splits: {self.scope.words()}"]
         return card("Comparison", facts, tables, [*scope, *self.notes])
 
     def _one(self, i: int) -> list[str]:
-        name, other = self.names[i], self.names[self.baseline]
+        noise = [
+            labelled("seeds", _noise_words(metric, diff.difference, diff.seed_noise))
+            for metric, diff in self.differences[i].items()
+            if diff is not None and diff.seed_noise is not None
+        ]
+        title = f"{self.names[i]} against {self.names[self.baseline]}"
+        return [title, text_table(*self._table(i)), *noise, *self._worst(i)]
+
+    def _table(self, i: int) -> tuple[list[str], list[list[str]]]:
+        """Return the header and the rows of the differences of ranking ``i`` from the baseline."""
         several = len(self.differences) > 1
-        head = ["metric", "queries", other, name, "difference", "95 % interval", "p"]
+        head = ["metric", "queries", self.names[self.baseline], self.names[i], "difference", "95 % interval", "p"]
         head += ["p (Holm)"] if several else []
         head += ["win / tie / loss", "effect", *(f"q{share}" for share in ("5", "50", "95"))]
-        rows, noise = [], []
+        rows = []
         for metric, diff in self.differences[i].items():
             if diff is None:
                 rows.append([str(metric), *["too few queries", *[""] * (len(head) - 2)]])
                 continue
             row = [str(metric), f"{diff.n_queries:,}", f"{diff.other:.4f}", f"{diff.candidate:.4f}"]
-            row += [
-                f"{diff.difference:+.4f}",
-                f"{diff.interval[0]:+.4f} to {diff.interval[1]:+.4f}",
-                _p(diff.p),
-            ]
+            row += [f"{diff.difference:+.4f}", f"{diff.interval[0]:+.4f} to {diff.interval[1]:+.4f}", _p(diff.p)]
             row += [_p(diff.p_holm)] if several else []
             row += [f"{diff.wins:,} / {diff.ties:,} / {diff.losses:,}"]
             row += ["" if diff.effect_size is None else f"{diff.effect_size:+.3f}"]
             rows.append(row + [f"{diff.quantiles[share]:+.4f}" for share in ("0.05", "0.5", "0.95")])
-            if diff.seed_noise is not None:
-                noise.append(labelled("seeds", _noise_words(metric, diff.difference, diff.seed_noise)))
-        lines = [f"{name} against {other}", text_table(head, rows), *noise]
-        return lines + self._worst(i)
+        return head, rows
 
     def _worst(self, i: int) -> list[str]:
         metric, diff = next(iter(self.differences[i].items()))

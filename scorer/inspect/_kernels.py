@@ -396,21 +396,6 @@ def add_without_one(codes, first, last, conditions, share, value, output, out):
 
 
 @kernel
-def find_leaves(codes, conditions, tree, out):
-    """Write the path of each row in each tree to ``out`` (n, n_trees); paths are stored tree after tree."""
-    starts, slot = conditions.starts, conditions.slot
-    for p in range(starts.shape[0] - 1):
-        for i in range(codes.shape[0]):
-            along = True
-            for e in range(starts[p], starts[p + 1]):
-                if not _follows(codes[i, slot[e]], e, conditions):
-                    along = False
-                    break
-            if along:
-                out[i, tree[p]] = p
-
-
-@kernel
 def move_outputs(leaves, steps, n_outputs, out):
     """Write the sum of ``steps`` (n_paths,) over the leaves of each row to ``out`` (outputs, n)."""
     for i in range(leaves.shape[0]):

@@ -278,18 +278,17 @@ def interactions(
         ``values`` has another shape, or no row.
     """
     paths = leaf_paths(forest, n_rounds=n_rounds)
-    codes = paths.codes(values)
     if over not in {"training", "documents"}:
         raise InputError.unknown(f"value of {spelled('over')}", over, ("training", "documents"))
     if not 0 <= output < paths.forest.n_outputs:
         raise InputError(f"output must be in 0..{paths.forest.n_outputs - 1}, got {output}")
-    if not len(codes):
+    if not len(values):
         raise ValueError("there are no documents to compare at")
     names = list(features) if features is not None else _most_important(paths)
     if len(set(names)) < len(names):
         raise InputError("a feature is given twice; name each once")
     slots = [paths.slot_of(name) for name in names]
-    compared = _Compared.of(paths, codes, slots, over=over, output=output, n_threads=n_threads)
+    compared = _Compared.of(paths, values, slots, over=over, output=output, n_threads=n_threads)
     singles = [Interaction((name,), *ratio) for name, ratio in zip(names, compared.with_any_other(slots), strict=True)]
     pairs = []
     for i, first in enumerate(slots):
@@ -310,6 +309,7 @@ class _Compared:
     """The documents at which dependences are compared, in one output of a forest."""
 
     paths: Paths
+    values: npt.NDArray[np.float32]
     codes: Codes
     over: Codes | None  # documents that dependences are means over; None: the training rows
     output: int
@@ -318,9 +318,17 @@ class _Compared:
 
     @classmethod
     def of(
-        cls, paths: Paths, codes: Codes, slots: Sequence[int | None], *, over: str, output: int, n_threads: int
+        cls,
+        paths: Paths,
+        values: npt.NDArray[np.float32],
+        slots: Sequence[int | None],
+        *,
+        over: str,
+        output: int,
+        n_threads: int,
     ) -> _Compared:
         """Compute the path weights of each slot alone."""
+        codes = paths.codes(values)
         over_codes = codes if over == "documents" else None
         if over_codes is None:
             require_rows(paths, f"take the means over the documents ({spelled('over')} documents)")
@@ -329,7 +337,7 @@ class _Compared:
             for slot in slots
             if slot is not None
         }
-        return cls(paths, codes, over_codes, output, alone, n_threads)
+        return cls(paths, values, codes, over_codes, output, alone, n_threads)
 
     def of_pair(self, pair: tuple[int, int]) -> tuple[float, float]:
         """Return H and strength of two slots.
@@ -362,13 +370,13 @@ class _Compared:
                 steps = np.unique(codes[:, slot])
                 effects[slot] = steps, sum_at(paths, (slot,), [steps], self.alone[slot], paths.holding(slot))[output]
         numerators = np.zeros((len(slots), len(codes)))
-        whole = np.zeros(len(codes))
+        whole, leaves_of = np.zeros(len(codes)), paths.leaf_finder()
 
         def work(_thread: int, first: int, last: int) -> None:
             tile = np.ascontiguousarray(codes[first:last])
             without = np.zeros((last - first, n_outputs, n_slots))
             _kernels.add_without_one(tile, 0, last - first, paths.conditions, share, paths.value, paths.output, without)
-            leaves = paths.leaves(tile)
+            leaves = leaves_of(self.values[first:last])
             whole[first:last] = paths.value[leaves[:, output::n_outputs]].sum(axis=1)
             for i, slot in enumerate(slots):
                 if slot is not None:

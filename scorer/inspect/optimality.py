@@ -245,14 +245,14 @@ class _MovedForest:
     def __init__(self, paths: Paths, values: npt.NDArray[np.float32]) -> None:
         if not paths.features:
             raise InputError("the model has no splits, so there are no leaf values to move")
-        codes, n_trees = paths.codes(values), paths.forest.n_trees
-        if len(codes) * n_trees * 4 > MAX_BYTES:
+        n, n_trees = len(values), paths.forest.n_trees
+        if n * n_trees * 4 > MAX_BYTES:
             raise InputError(
-                f"{len(codes):,} documents in {n_trees:,} trees need {len(codes) * n_trees * 4 / 1e6:,.0f} MB, at most "
+                f"{n:,} documents in {n_trees:,} trees need {n * n_trees * 4 / 1e6:,.0f} MB, at most "
                 f"{MAX_BYTES / 1e6:,.0f} are taken; choose fewer queries or rounds"
             )
         self._paths, self.parameters = paths, paths.value
-        self.leaves = paths.leaves(codes)
+        self.leaves = paths.leaf_finder()(values)
 
     def scores(self, parameters: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         """Return the scores if the leaf of path p adds ``parameters[p]``."""

@@ -145,11 +145,13 @@ class Paths:
         codes: Codes = np.where(np.isnan(x), 0, below + 1).astype(np.uint16)
         return codes
 
-    def leaves(self, codes: Codes) -> npt.NDArray[np.int32]:
-        """Return the path of each document in each tree, (n, n_trees)."""
-        out = np.zeros((len(codes), self.forest.n_trees), dtype=np.int32)
-        _kernels.find_leaves(codes, self.conditions, self.tree, out)
-        return out
+    def leaf_finder(self) -> Callable[[npt.ArrayLike], npt.NDArray[np.int32]]:
+        """Return a function that gives the path of each of some documents in each tree, (n, n_trees); it takes what `asked_for` does."""
+        predictor, columns = ForestPredictor(self.forest), np.arange(len(self.features))
+        path_of = np.zeros(len(self.forest.node_feature), dtype=np.int32)
+        path_of[self.leaf] = np.arange(self.n_paths)
+        roots = self.forest.tree_starts[:-1]
+        return lambda values: path_of[roots + predictor.leaves(self.asked_for(values), columns=columns)]
 
     def holding(self, slot: int) -> npt.NDArray[np.bool_]:
         """Return a mask (n_paths,) of the paths that use a feature."""

@@ -5,28 +5,6 @@ This file imports no numeric library, so that a command line can name metrics wi
 """
 
 from rankmill.scorer.metrics.metric import DEFAULT_METRICS, METRIC_NAMES, Metric, parse_metric
-from rankmill.scorer.metrics.metric_options import (
-    DISCOUNTS,
-    GAINS,
-    MAP_NORMALISATIONS,
-    NOTHING_RELEVANT,
-    PRECISION_NORMALISATIONS,
-    SHORT_LISTS,
-    TIES,
-    Policy,
-)
+from rankmill.scorer.metrics.metric_options import TIES, Policy
 
-__all__ = [
-    "DEFAULT_METRICS",
-    "DISCOUNTS",
-    "GAINS",
-    "MAP_NORMALISATIONS",
-    "METRIC_NAMES",
-    "NOTHING_RELEVANT",
-    "PRECISION_NORMALISATIONS",
-    "SHORT_LISTS",
-    "TIES",
-    "Metric",
-    "Policy",
-    "parse_metric",
-]
+__all__ = ["DEFAULT_METRICS", "METRIC_NAMES", "TIES", "Metric", "Policy", "parse_metric"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Collection
 from typing import Literal, get_args
 
 from rankmill.foundation.errors import InvalidParameter
@@ -17,13 +18,7 @@ ShortLists = Literal["normal", "zero"]
 MapNormalisation = Literal["R", "min(R,k)", "hits"]
 PrecisionNormalisation = Literal["k", "min(k,n)"]
 
-GAINS: tuple[str, ...] = ("exp", "linear")
-DISCOUNTS: tuple[str, ...] = ("log2", "one_plus_log2", "letor")
 TIES: tuple[str, ...] = get_args(Ties)
-NOTHING_RELEVANT: tuple[str, ...] = get_args(NothingRelevant)
-SHORT_LISTS: tuple[str, ...] = get_args(ShortLists)
-MAP_NORMALISATIONS: tuple[str, ...] = get_args(MapNormalisation)
-PRECISION_NORMALISATIONS: tuple[str, ...] = get_args(PrecisionNormalisation)
 
 _GAIN_FORMULA = {"exp": "exp (2^grade - 1)", "linear": "linear (grade)"}
 _DISCOUNT_FORMULA = {
@@ -76,13 +71,13 @@ class Policy:
     gain: Gain = option(
         default="exp",
         help="Gain of a grade y: exp (2^y - 1), linear (y), or a table such as table(0,1,3,7,15).",
-        convert=lambda text: _checked_table("gain", text, GAINS),
+        convert=lambda text: _checked_table("gain", text, _GAIN_FORMULA),
     )
     discount: Discount = option(
         default="log2",
         help="Discount of rank r in DCG: log2 (1/log2(r + 1)), one_plus_log2 (1/(1 + log2 r)), letor (1/log2(max(r, "
         "2))), or a table such as table(1,0.5,0.25).",
-        convert=lambda text: _checked_table("discount", text, DISCOUNTS),
+        convert=lambda text: _checked_table("discount", text, _DISCOUNT_FORMULA),
     )
     ties: Ties = option(
         default="expected",
@@ -94,7 +89,7 @@ class Policy:
     nothing_relevant: NothingRelevant = option(
         default="skip",
         help="How to treat queries without relevant documents: skip them, or count them as zero or one.",
-        choices=NOTHING_RELEVANT,
+        choices=get_args(NothingRelevant),
     )
     relevant_from: int = option(
         default=1,
@@ -110,17 +105,17 @@ class Policy:
     short_lists: ShortLists = option(
         default="normal",
         help="How to treat queries with fewer than k documents in ndcg@k: normal, or zero (they count as 0).",
-        choices=SHORT_LISTS,
+        choices=get_args(ShortLists),
     )
     map_normalisation: MapNormalisation = option(
         default="R",
         help="Divisor of the sum of precisions in map: R (relevant documents), min(R,k) or hits (relevant documents in the top k).",
-        choices=MAP_NORMALISATIONS,
+        choices=get_args(MapNormalisation),
     )
     precision_normalisation: PrecisionNormalisation = option(
         default="k",
         help="Divisor in precision@k: k, or min(k,n) in a list of n documents.",
-        choices=PRECISION_NORMALISATIONS,
+        choices=get_args(PrecisionNormalisation),
     )
     ties_seed: int = option(default=0, help="Seed for random ties.", least=0, most=2**63 - 1)
 
@@ -164,7 +159,7 @@ def table_of(text: str) -> tuple[float, ...] | None:
     return tuple(float(number) for number in text[len("table(") : -1].split(","))
 
 
-def _checked_table(what: str, text: str, known: tuple[str, ...]) -> str:
+def _checked_table(what: str, text: str, known: Collection[str]) -> str:
     """Return ``text`` in its canonical spelling; a gain table ascends from 0, a discount table falls and starts above 0."""
     example = "table(0,1,3,7,15)" if what == "gain" else "table(1,0.5,0.25)"
     if text in known:

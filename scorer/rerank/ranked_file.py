@@ -9,12 +9,12 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rankmill.foundation.errors import InputError
+from rankmill.pipeline.arrow import schema_of
 
 RUN_TAG = "rankmill"
 SUFFIXES = (".parquet", ".csv", ".tsv", ".run")
@@ -34,16 +34,14 @@ FACTS = "rankmill"  # key in a Parquet file's metadata: the facts that a folder 
 BELONGS = "rankmill.ranked"  # key in a side table's metadata: the digest of its ranked file
 
 
-def _table(*columns: pa.Field[Any]) -> pa.Schema:
-    return pa.schema(list(columns))
-
-
-SCORED_ROW = _table(
-    pa.field("qid", pa.string(), nullable=False),
-    pa.field("doc_id", pa.string()),
-    pa.field("score", pa.float64(), nullable=False),
-    pa.field("grade", pa.int32()),
-    pa.field("row", pa.int64(), nullable=False),
+SCORED_ROW = schema_of(
+    [
+        ("qid", pa.string(), False),
+        ("doc_id", pa.string(), True),
+        ("score", pa.float64(), False),
+        ("grade", pa.int32(), True),
+        ("row", pa.int64(), False),
+    ]
 )
 """One candidate after scoring: ``row`` counts the rows of the whole input from 1.
 
@@ -55,12 +53,14 @@ def scored_schema(goals: Sequence[str], *, alone: bool = False) -> pa.Schema:
     return pa.schema([*([] if alone else SCORED_ROW), *(pa.field(name, pa.int32()) for name in goals)])
 
 
-RANKED = _table(
-    pa.field("qid", pa.string(), nullable=False),
-    pa.field("doc_id", pa.string(), nullable=False),
-    pa.field("score", pa.float64(), nullable=False),
-    pa.field("rank", pa.int32(), nullable=False),
-    pa.field("grade", pa.int32()),
+RANKED = schema_of(
+    [
+        ("qid", pa.string(), False),
+        ("doc_id", pa.string(), False),
+        ("score", pa.float64(), False),
+        ("rank", pa.int32(), False),
+        ("grade", pa.int32(), True),
+    ]
 )
 """One candidate after ranking: ``rank`` 1 is the best of its query; ``grade`` is null if unknown."""
 
@@ -70,11 +70,7 @@ def ranked_schema(kept: pa.Schema) -> pa.Schema:
     return pa.schema([*RANKED, *kept])
 
 
-GRADE_COUNTS = _table(
-    pa.field("qid", pa.string(), nullable=False),
-    pa.field("grade", pa.int32(), nullable=False),
-    pa.field("count", pa.int64(), nullable=False),
-)
+GRADE_COUNTS = schema_of([("qid", pa.string(), False), ("grade", pa.int32(), False), ("count", pa.int64(), False)])
 """How often each known grade occurs in the whole list of a query."""
 
 

@@ -70,26 +70,22 @@ WAITING = 2
 """Number of parts per thread that may be read or scored ahead of an unfinished one, so that threads rarely wait for each other."""
 
 
-BLOCK_BYTES = 16 << 20  # and the bytes of a row group: what a thread takes where no limit of memory is set
-COLUMNS_BYTES = 64 << 20
-
-
 class ScoringLimits(NamedTuple):
-    """Threads, and bytes: per thread of an input block and of a row group read by columns; of the best scores of all queries."""
+    """Threads, and bytes: per thread of an input block and of a row group read by columns; of the best scores of all queries.
+
+    Defaults are for a process without a limit of memory.
+    """
 
     n_threads: int
-    block_bytes: int
-    columns_bytes: int
+    block_bytes: int = 16 << 20
+    columns_bytes: int = 64 << 20
     best_bytes: int = 0
 
     @classmethod
-    def unlimited(cls, n_threads: int) -> Self:
-        """Return limits for so many threads in a process without a limit of memory."""
-        return cls(n_threads, BLOCK_BYTES, COLUMNS_BYTES)
-
-    @classmethod
-    def within(cls, memory: MemoryPlan, wanted: int) -> Self:
-        """Return the limits of ``memory``, for at most ``wanted`` threads."""
+    def within(cls, memory: MemoryPlan | None, wanted: int) -> Self:
+        """Return the limits of ``memory``, if any, for at most ``wanted`` threads."""
+        if memory is None:
+            return cls(wanted)
         n_threads = memory.scoring_threads(wanted)
         return cls(n_threads, memory.block_bytes, memory.columns_bytes(n_threads), memory.best_bytes)
 
@@ -155,7 +151,7 @@ def scored_rows(sources: Sequence[Source], predictor: Predictor, reading: ReadOp
     def take(results: list[list[Scored]], _: InputPosition) -> None:
         rows.extend(part.rows for part in results[0])
 
-    score_in_order(sources, [predictor], reading, take, ScoringLimits.unlimited(n_threads))
+    score_in_order(sources, [predictor], reading, take, ScoringLimits(n_threads))
     return pa.Table.from_batches(rows, scored_schema(reading.goals))
 
 

@@ -46,11 +46,6 @@ class Job:
     memory: MemoryPlan | None = None
     n_threads: int
 
-    def limits(self, threads: int) -> ScoringLimits:
-        """Return the limits of scoring in a worker with so many threads."""
-        wanted = self.n_threads or threads
-        return ScoringLimits.unlimited(wanted) if self.memory is None else ScoringLimits.within(self.memory, wanted)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardRange:
@@ -120,7 +115,7 @@ def score_range(task: ScoreRange, threads: int) -> ScoredRange:
                     spill.write(part.rows, part.dropped)
 
         try:
-            limits, top_k = job.limits(threads), job.top_k
+            limits, top_k = ScoringLimits.within(job.memory, job.n_threads or threads), job.top_k
             end = score_in_order(sources, predictors, job.reading, take, limits, top_k=top_k, begin=begin, part=True)
         except NotFiniteScore as error:
             error.part = task.number

@@ -86,7 +86,7 @@ def test_the_leaves_of_documents_are_those_that_they_reach(categorical: int) -> 
     forest = random_forest(4, n_trees=8, max_leaves=20, categorical=categorical)
     x = random_values(4, forest, 100)
     paths = leaf_paths(forest)
-    leaves = paths.leaves(paths.codes(x))
+    leaves = paths.leaf_finder()(x)
     for row, own in zip(x, leaves, strict=True):
         assert [float(value) for value in paths.value[own]] == [leaf_value(forest, t, row) for t in range(8)]
 
