@@ -77,11 +77,11 @@ class Figure:
     interval: tuple[float, float] | None
     n_queries: int
 
-    def cell(self, *, interval: bool = True) -> str:
-        """Return it for a table, with its interval if wanted."""
+    def cell(self) -> str:
+        """Return it for a table."""
         if self.mean is None:
             return "none counts"
-        limits = f" ({self.interval[0]:.4f} to {self.interval[1]:.4f})" if interval and self.interval else ""
+        limits = f" ({self.interval[0]:.4f} to {self.interval[1]:.4f})" if self.interval else ""
         return f"{self.mean:.4f}{limits}"
 
 
@@ -104,12 +104,12 @@ class Slices:
     how: str
     slices: tuple[Slice, ...]
 
-    def cells(self, *, intervals: bool = True) -> tuple[list[str], list[list[str]]]:
-        """Return the header and the rows of a table: the mean of each metric, and its interval if wanted."""
+    def cells(self) -> tuple[list[str], list[list[str]]]:
+        """Return the header and the rows of a table: the mean of each metric, and its interval."""
         metrics = list(self.slices[0].metrics) if self.slices else []
         rows = [
             [each.name, f"{each.n_queries:,}", f"{each.n_documents:,}"]
-            + [each.metrics[metric].cell(interval=intervals) for metric in metrics]
+            + [each.metrics[metric].cell() for metric in metrics]
             for each in self.slices
         ]
         return [self.by, "queries", "documents", *map(str, metrics)], rows
@@ -216,7 +216,7 @@ class Evaluation:
         facts = {"queries": f"{counts.n_queries:,}", "documents": f"{counts.n_documents:,}"}
         tables = [
             HtmlTable(*self._cells_of_means()),
-            *(HtmlTable(*each.cells(intervals=False)) for each in self.slices),
+            *(HtmlTable(*each.cells()) for each in self.slices),
         ]
         scope = [] if self.scope is None else [f"splits: {self.scope.words()}"]
         return card("Evaluation", facts, tables, [*scope, f"conventions: {self.convention.describe()}"])

@@ -11,6 +11,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
+from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
@@ -111,7 +112,7 @@ def read_documents(
     if n_read == 0:
         raise CandidatesRejected(f"{where}: no candidates found")
     choice.require_all(where)
-    documents = _documents([_still_chosen(piece, choice) for piece in pieces], n_read)
+    documents = _documents(pieces, n_read)
     return replace(documents, scope=scope or scope_of_candidates(models, documents.qids))
 
 
@@ -124,13 +125,15 @@ def _chosen_pieces(
     for source in sources:
         layout = locate_features(source, predictor, options)
         for batch in source.batches(BLOCK_BYTES):
-            keep = choice.chosen(pl.Series(batch.qid))
-            if keep.any():
+            if choice.admit(pl.Series(batch.qid)):
+                pieces = [
+                    _Piece(piece.rows.filter(keep), piece.values[keep.to_numpy()])
+                    for piece in pieces
+                    if (keep := choice.mask(piece.rows["qid"])).any()
+                ]
+            if (keep := choice.mask(pl.Series(batch.qid))).any():
                 pieces.append(_piece(batch, keep, layout.places, options.absent_value, n_read))
             n_read += len(batch)
-            if choice.outdated:
-                pieces = [left for piece in pieces if (left := _still_chosen(piece, choice)).rows.height]
-                choice.outdated = False
             if sum(piece.values.nbytes for piece in pieces) > MAX_BYTES:
                 raise InputError(
                     f"the features of these queries need more than {MAX_BYTES / 1e6:,.0f} MB; choose fewer with {spelled('n_queries')}"
@@ -185,37 +188,27 @@ class _Choice:
     """Which queries are kept: those named, or the ``limit`` with the lowest keys; a dropped query never returns."""
 
     def __init__(self, named: frozenset[str], limit: int, seed: int) -> None:
-        self.outdated = False
-        """Whether queries were dropped that may have rows."""
         self._named, self._limit = named, limit
-        self._key = seed.to_bytes(8, "little")
-        self._kept: set[str] = set()
-        self._highest: list[tuple[int, str]] = []  # heap of the kept queries, the highest key first
+        self._seed = seed.to_bytes(8, "little")
+        self._kept: dict[str, bytes] = dict.fromkeys(named, b"")
         self._seen: dict[str, None] = {}
 
-    def chosen(self, qid: pl.Series) -> pl.Series:
-        """Return a mask (n,) of the rows whose queries are chosen so far."""
-        return qid.is_in([name for name in qid.unique(maintain_order=True) if self._admits(name)])
-
-    def _admits(self, qid: str) -> bool:
+    def admit(self, qid: pl.Series) -> bool:
+        """Look at the queries of further rows; return whether some are dropped for them."""
+        new = qid.unique(maintain_order=True).to_list()
         if self._named:
-            if len(self._seen) < _SEEN_FOR_HINTS or qid in self._named:
-                self._seen[qid] = None
-            return qid in self._named
-        if not self._limit or qid in self._kept:
-            return True
-        key = int.from_bytes(blake2b(qid.encode(), digest_size=8, key=self._key).digest(), "big")
-        heapq.heappush(self._highest, (-key, qid))
-        self._kept.add(qid)
-        if len(self._kept) > self._limit:
-            dropped = heapq.heappop(self._highest)[1]
-            self._kept.remove(dropped)
-            self.outdated |= dropped != qid
-        return qid in self._kept
-
-    def still_chosen(self, qid: pl.Series) -> pl.Series:
-        """Return a mask (n,) of the rows, all seen by `chosen`, whose queries are still chosen."""
+            self._seen |= dict.fromkeys(new[: max(0, _SEEN_FOR_HINTS - len(self._seen))])
+            self._seen |= dict.fromkeys(self._named.intersection(new))
         if self._named or not self._limit:
+            return False
+        before = self._kept
+        keys = {name: blake2b(name.encode(), digest_size=8, key=self._seed).digest() for name in new}
+        self._kept = dict(heapq.nsmallest(self._limit, (keys | before).items(), key=itemgetter(1)))
+        return not before.keys() <= self._kept.keys()
+
+    def mask(self, qid: pl.Series) -> pl.Series:
+        """Return a mask (n,) of the rows whose queries are kept so far."""
+        if not self._named and not self._limit:
             return pl.repeat(value=True, n=len(qid), eager=True)
         return qid.is_in(list(self._kept))
 
@@ -236,11 +229,6 @@ def _piece(batch: RowBatch, keep: pl.Series, columns: npt.NDArray[np.int64], abs
         if 0 <= column < batch.values.shape[1]:
             values[:, slot] = batch.values[at, column]
     return _Piece(rows, values)
-
-
-def _still_chosen(piece: _Piece, choice: _Choice) -> _Piece:
-    keep = choice.still_chosen(piece.rows["qid"])
-    return piece if keep.all() else _Piece(piece.rows.filter(keep), piece.values[keep.to_numpy()])
 
 
 def _documents(pieces: Sequence[_Piece], n_read: int) -> Documents:

@@ -53,10 +53,6 @@ class KeptColumns:
         types = [_common([_type_in(table, name) for table in tables]) for name in names]
         return cls(pa.schema(list(zip(names, types, strict=True))), tuple(tables))
 
-    def reader(self, first: int) -> KeptReader:
-        """Return a reader that begins after ``first`` rows of the whole input."""
-        return KeptReader(self, first)
-
     def batches(self) -> Iterator[pa.Table]:
         """Yield the columns of all rows, in order."""
         for source in self.sources:
@@ -67,7 +63,7 @@ class KeptColumns:
 
 
 class KeptReader:
-    """Reads the columns up to one row after the other."""
+    """Reads the columns up to one row after the other; it begins after ``first`` rows of the whole input."""
 
     def __init__(self, kept: KeptColumns, first: int) -> None:
         self._batches = kept.batches()
@@ -75,20 +71,17 @@ class KeptReader:
 
     def up_to(self, row: int) -> pa.Table:
         """Return the next rows, up to number ``row`` of the whole input; CandidatesRejected if there are not so many any more."""
-        held, n_held = [self._held], self._held.num_rows
-        while self._first + n_held < row:
+        while self._first + self._held.num_rows < row:
             batch = next(self._batches, None)
             if batch is None:
                 raise CandidatesRejected(
                     "the candidates have fewer rows than before; did a file change while it was read?"
                 )
-            skipped = min(max(self._begin - self._first - n_held, 0), batch.num_rows) if n_held == 0 else 0
-            self._first += skipped
-            held.append(batch.slice(skipped))
-            n_held += batch.num_rows - skipped
-        table = pa.concat_tables(held)
-        self._held = table.slice(row - self._first)
-        found, self._first = table.slice(0, row - self._first), row
+            self._held = pa.concat_tables([self._held, batch])
+            skipped = min(max(self._begin - self._first, 0), self._held.num_rows)
+            self._held, self._first = self._held.slice(skipped), self._first + skipped
+        found, self._held = self._held.slice(0, row - self._first), self._held.slice(row - self._first)
+        self._first = row
         return found
 
 

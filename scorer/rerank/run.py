@@ -11,7 +11,7 @@ from rankmill.foundation.records import canonical_json
 from rankmill.foundation.storage.publish import file_digest
 from rankmill.foundation.storage.staging import staging_folder
 from rankmill.scorer.rerank.journal import Journal, OfModel, RankedShard
-from rankmill.scorer.rerank.kept_columns import appended
+from rankmill.scorer.rerank.kept_columns import KeptReader, appended
 from rankmill.scorer.rerank.plan import RerankPlan
 from rankmill.scorer.rerank.publish import replace_folder
 from rankmill.scorer.rerank.ranked_file import FORMAT, MANIFEST, SEVERAL
@@ -52,7 +52,7 @@ def score_here(plan: RerankPlan, _: Path, take: Take, begin: InputPosition) -> I
 def score(plan: RerankPlan, staging: Path, journal: Journal, scoring: Scoring = score_here) -> None:
     """Score the input that the ``journal`` does not cover, with a checkpoint now and then."""
     stage, before = plan.stage, journal.place.all_rows
-    reader = None if plan.kept is None else plan.kept.reader(before)
+    reader = None if plan.kept is None else KeptReader(plan.kept, before)
     with ExitStack() as stack:
         spills = []
         for number, of_model in enumerate(journal.models.values()):
