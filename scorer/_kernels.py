@@ -23,25 +23,6 @@ _PLACES = ir.VectorType(INDEX, _LANES)
 
 
 @intrinsic
-def _take(typingctx, values, start, offsets, value):
-    """``value[i] = values[start + offsets[i]]`` for the rows of a strip."""
-    signature = types.void(values, start, offsets, value)
-
-    def codegen(context, builder, signature, arguments):
-        values, offsets, value = (first_of(context, builder, signature.args[n], arguments[n]) for n in (0, 2, 3))
-        start = context.cast(builder, arguments[1], signature.args[1], types.intp)
-        column = builder.gep(values, [start])
-        for group in range(_GROUPS):
-            at = ir.Constant(INDEX, group * _LANES)
-            rows = builder.load(vector_at(builder, offsets, at, _WORDS), align=4)
-            found = gathered(builder, column, builder.sext(rows, _PLACES), _FLOATS)
-            builder.store(found, vector_at(builder, value, at, _FLOATS), align=4)
-        return context.get_dummy_value()
-
-    return signature, codegen
-
-
-@intrinsic
 def _count_below(typingctx, value, before, begin, factor, table, steps, below):
     """``below[i]`` = the number of cuts below ``value[i]``, for the rows of a strip: see `bin_rows`.
 
@@ -126,16 +107,12 @@ def bin_rows(values, first, n_rows, columns, absent, cuts, starts, steps, bucket
     """
     value = np.zeros(STRIP, np.float32)
     below = np.empty(STRIP, np.int32)
-    offsets = np.empty(STRIP, np.int32)
-    width = values.shape[1]
-    flat = values.reshape(values.size)
     for strip in range(0, n_rows, STRIP):
         n = min(STRIP, n_rows - strip)
-        for i in range(STRIP):
-            offsets[i] = min(i, n - 1) * width  # the last strip may be shorter
         for k in range(columns.shape[0]):
             if columns[k] >= 0:
-                _take(flat, (first + strip) * width + columns[k], offsets, value)
+                for i in range(n):
+                    value[i] = values[first + strip + i, columns[k]]  # what is behind is of the strip before
             else:
                 for i in range(STRIP):
                     value[i] = absent
@@ -157,7 +134,7 @@ def bin_column(values, first, k, cuts, starts, steps, buckets, origin, scale, ot
         at = (first + done) % width
         n = min(STRIP, width - at, values.shape[0] - done)
         for i in range(n):
-            value[i] = values[done + i]  # what is behind is of the strip before
+            value[i] = values[done + i]
         out = codes[(first + done) // width, k, at : at + n]
         _code_strip(value, k, cuts, starts, steps, buckets, origin, scale, other, below, out)
         done += n

@@ -122,11 +122,6 @@ def add_leaves(leaves, at, i, scores, place):
         scores[place + lane] += leaves[at[i + lane]]
 
 
-def take(values, start, offsets, value):
-    for i in range(_kernels.STRIP):
-        value[i] = values[start + offsets[i]]
-
-
 def count_below(value, before, begin, factor, table, steps, below):
     for i in range(_kernels.STRIP):
         with np.errstate(all="ignore"):
@@ -159,7 +154,7 @@ def check_walk(forest):
     """Score some rows by kernels that look at every index, walked and swept, and by the plain walk: the same finite numbers."""
     more = np.tile(ROWS, (4, 1))
     with pytest.MonkeyPatch.context() as patch:
-        for name, plain in {"bin_rows": guarded(_kernels.bin_rows), "_take": take, "_count_below": count_below}.items():
+        for name, plain in {"bin_rows": guarded(_kernels.bin_rows), "_count_below": count_below}.items():
             patch.setattr(_kernels, name, plain)
         for name in KERNELS:
             patch.setattr(_tree_kernels, name, guarded(getattr(_tree_kernels, name)))
