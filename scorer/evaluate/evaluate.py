@@ -257,7 +257,7 @@ def _score_candidates(
     if options.cluster is None:
         scored = scored_rows(sources, predictor, reading, options.threads)
     else:
-        from rankmill.scorer.evaluate.on_cluster import rows_scored_on_cluster
+        from rankmill.scorer.rerank.on_cluster import rows_scored_on_cluster
 
         split = None if scope is None else scope.split
         scored = rows_scored_on_cluster(sources, predictor, reading, options, dataset, split)

@@ -215,7 +215,7 @@ def judged_lists(table: pa.Table, where: str, qrels: QrelsFile, *, complete: boo
     if rows.is_empty():
         found = scored["qid"][0]
         raise CandidatesRejected(f"{where}: expected queries judged in {qrels.path}, found none, not even {found!r}")
-    _refuse_repeated(rows, where)
+    refuse_repeated(rows, where)
     rows = rows.join(judged, on=["qid", "doc_id"], how="left", maintain_order="left")
     lists = _by_query(rows)
     known = judged.group_by("qid").agg(ideal="grade")
@@ -295,15 +295,11 @@ def _refuse_foreign(lists: ScoredLists, counts: pl.DataFrame, where: str) -> Non
         )
 
 
-def refuse_repeated(table: pa.Table, where: str) -> None:
+def refuse_repeated(rows: pa.Table | pl.DataFrame, where: str) -> None:
     """Raise CandidatesRejected for the first row whose document, if it has an id, is in its query before."""
-    if "doc_id" in table.column_names:
-        _refuse_repeated(pl.DataFrame(table).drop_nulls("doc_id"), where)
-
-
-def _refuse_repeated(rows: pl.DataFrame, where: str) -> None:
-    """Raise CandidatesRejected for the first row whose document was scored for its query before."""
-    repeated = rows.select("qid", "doc_id").filter(~pl.struct("qid", "doc_id").is_first_distinct())
+    if "doc_id" not in (ids := pl.DataFrame(rows)).columns:
+        return
+    repeated = ids.drop_nulls("doc_id").select("qid", "doc_id").filter(~pl.struct("qid", "doc_id").is_first_distinct())
     if not repeated.is_empty():
         qid, doc_id = repeated.row(0)
         raise CandidatesRejected(

@@ -65,8 +65,7 @@ def influence_report(forest: Forest, model: ModelIdentity, top: int) -> Inspecti
     shown = [(forest.feature_names[f], float(shares[f]), int(splits[f])) for f in _first(used, top)]
     features = [{"feature": name, "influence": share, "splits": count} for name, share, count in shown]
     facts = {"model": model, "features": features, "n_used": len(used), "n_features": forest.n_features}
-    bars = _bars([share for _, share, _ in shown])
-    rows = [[name, f"{share:.2%}", f"{n:,}", bar] for (name, share, n), bar in zip(shown, bars, strict=True)]
+    rows = _with_bars([[name, f"{share:.2%}", f"{n:,}"] for name, share, n in shown], [share for _, share, _ in shown])
     return InspectionReport(
         facts,
         [
@@ -90,10 +89,8 @@ def permutation_report(
     """Report the features by how much worse the metric gets without them, the ``top`` first ones (0: all)."""
     shown = _first(losses, top)
     facts = {"model": model, "metric": str(metric), "value": value, "repeats": repeats, "features": shown}
-    bars = _bars([max(row.loss, 0.0) for row in shown])
-    rows = [
-        [row.feature, f"{row.loss:+.4f}", f"{row.deviation:.4f}", bar] for row, bar in zip(shown, bars, strict=True)
-    ]
+    cells = [[row.feature, f"{row.loss:+.4f}", f"{row.deviation:.4f}"] for row in shown]
+    rows = _with_bars(cells, [max(row.loss, 0.0) for row in shown])
     return InspectionReport(
         facts,
         [
@@ -119,8 +116,7 @@ def dependence_report(result: Dependence, model: ModelIdentity) -> InspectionRep
             lines += ["", f"output {k}"]
         if len(result.features) == 1:
             header = [result.features[0], "output", ""]
-            bars = _bars((outputs - outputs.min()).tolist())
-            cells = [[f"{y:.6g}", bar] for y, bar in zip(outputs.tolist(), bars, strict=True)]
+            cells = _with_bars([[f"{y:.6g}"] for y in outputs.tolist()], (outputs - outputs.min()).tolist())
         else:
             header = [" \\ ".join(result.features), *places[1]]
             cells = [[f"{y:.4g}" for y in row] for row in outputs.tolist()]
@@ -205,11 +201,8 @@ def _largest(
         slots = at if isinstance(at, tuple) else (at,)
         names = tuple(dict.fromkeys(result.features[slot] for slot in slots))
         shown.append((names, float(mean[at]), float(greatest[at])))
-    bars = _bars([size for _, size, _ in shown])
-    rows = [
-        [" x ".join(names), f"{size:.6g}", f"{most:.6g}", bar]
-        for (names, size, most), bar in zip(shown, bars, strict=True)
-    ]
+    cells = [[" x ".join(names), f"{size:.6g}", f"{most:.6g}"] for names, size, most in shown]
+    rows = _with_bars(cells, [size for _, size, _ in shown])
     header = [title, "mean |contribution|", "greatest", ""]
     return shown, [text_table(header, rows), *_more(len(shown), len(order), what)]
 
@@ -259,10 +252,10 @@ def why_report(
             one.feature,
             *(one.categories or map(_shown, one.values)),
             *("" if x is None else f"{x:+.6g}" for x in (*(one.contributions or (None, None)), one.difference)),
-            bar,
         ]
-        for one, bar in zip(shown, _bars([abs(one.difference) for one in shown]), strict=True)
+        for one in shown
     ]
+    rows = _with_bars(rows, [abs(one.difference) for one in shown])
     if rest:
         rows.append([f"{len(rest):,} others", *[""] * 4, f"{others:+.6g}", ""])
     rows.append(["all", *[""] * 4, f"{gap:+.6g}", ""])
@@ -342,10 +335,11 @@ def _more(shown: int, there: int, what: str) -> list[str]:
     return [] if shown == there else [f"{there - shown:,} more {what}; --top 0 shows all"]
 
 
-def _bars(values: Sequence[float]) -> list[str]:
-    """Return a bar for each value, all of equal width, the greatest value the longest bar; none if that is 0."""
-    longest = max(values, default=0.0)
-    return [f"{'#' * round(BAR * value / longest):<{BAR}}" if longest > 0.0 else "" for value in values]
+def _with_bars(rows: Sequence[list[str]], sizes: Sequence[float]) -> list[list[str]]:
+    """Return ``rows`` with a bar for the size of each, all of equal width, the greatest the longest bar; none if that is 0."""
+    longest = max(sizes, default=0.0)
+    bars = [f"{'#' * round(BAR * size / longest):<{BAR}}" if longest > 0.0 else "" for size in sizes]
+    return [[*row, bar] for row, bar in zip(rows, bars, strict=True)]
 
 
 def _shown(x: float) -> str:

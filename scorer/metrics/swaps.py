@@ -15,7 +15,7 @@ from rankmill.foundation.errors import InputError
 from rankmill.scorer.metrics import _kernels
 from rankmill.scorer.metrics.arrangement import grade_levels
 from rankmill.scorer.metrics.discount import discounts, gains, persistence, stop_probabilities
-from rankmill.scorer.metrics.metric import Metric
+from rankmill.scorer.metrics.metric import MEASURES, Metric
 from rankmill.scorer.metrics.metric_options import Policy
 from rankmill.scorer.metrics.per_query import PreparedQueries
 
@@ -23,9 +23,7 @@ Floats = npt.NDArray[np.float64]
 Order = npt.NDArray[np.uint32]
 
 BY_RANK, BY_PLACE, TABLE = "by_rank", "by_place", "table"
-SWAPPABLE = (
-    "ndcg", "dcg", "err", "map", "mrr", "precision", "recall", "wta", "rbp", "concordance", "concordance_micro",
-)  # fmt: skip
+SWAPPABLE = tuple(name for name, measure in MEASURES.items() if measure.loop != "ERRORS")
 _CONCORDANCE = frozenset({"concordance", "concordance_micro"})
 _ALL = 2**31
 _PASSES: dict[str, Callable[..., None]] = {

@@ -8,29 +8,32 @@ What is done with the rows does not depend on where they were scored (`rankmill.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
 from itertools import zip_longest
 from pathlib import Path
 
 import pyarrow as pa
 
-from rankmill.foundation.cluster.workers import Cluster
+from rankmill.foundation.cluster.workers import TASKS_A_WORKER, Cluster, open_cluster
 from rankmill.foundation.errors import InputError, IntegrityError, NotFiniteScore
 from rankmill.foundation.options import spelled
 from rankmill.foundation.records import as_json, canonical_json, from_json
 from rankmill.foundation.storage.local_copies import object_behind
 from rankmill.foundation.storage.publish import write_atomically
+from rankmill.foundation.storage.staging import staging_folder
+from rankmill.pipeline.dataset.dataset import Dataset
+from rankmill.pipeline.dataset.manifest import Shard
 from rankmill.pipeline.options import ReadOptions
 from rankmill.pipeline.read.batch import Source
 from rankmill.pipeline.read.file_ranges import FileRange, ranges_of
 from rankmill.pipeline.read.json_lines import JsonSource
 from rankmill.scorer.models.model import Predictor
-from rankmill.scorer.options import CandidateOptions
+from rankmill.scorer.options import CandidateOptions, JudgedOptions, RerankOptions
 from rankmill.scorer.rerank.candidate_sources import say
 from rankmill.scorer.rerank.candidates import check_rows, locate_features
 from rankmill.scorer.rerank.memory import MemoryPlan
 from rankmill.scorer.rerank.plan import RerankPlan
-from rankmill.scorer.rerank.ranked_file import SCORED_ROW
+from rankmill.scorer.rerank.ranked_file import SCORED_ROW, scored_schema
 from rankmill.scorer.rerank.score import DocumentBar, InputPosition, Scored, Take, numbered
 from rankmill.scorer.rerank.spill import batches_of
 from rankmill.scorer.rerank.tasks import Job, ScoredRange, ScoreRange, ShardRange, score_range
@@ -52,13 +55,14 @@ def refuse_buckets(sources: Sequence[Source]) -> None:
             )
 
 
-def score(cluster: Cluster, plan: RerankPlan, staging: Path, take: Take, begin: InputPosition) -> InputPosition:
+def score(plan: RerankPlan, staging: Path, take: Take, begin: InputPosition) -> InputPosition:
     """Let the workers score all ranges of the input, then hand their rows to ``take``; return the final position."""
     predictors = [model.predictor for model in plan.models.values()]
-    scored = scored_ranges(
-        cluster, staging, plan.sources, predictors, plan.reading, plan.options, ranges_of(plan.sources),
-        top_k=plan.options.top_k, memory=plan.memory,
-    )  # fmt: skip
+    with _opened(plan.options) as cluster:
+        scored = scored_ranges(
+            cluster, staging, plan.sources, predictors, plan.reading, plan.options, ranges_of(plan.sources),
+            top_k=plan.options.top_k, memory=plan.memory,
+        )  # fmt: skip
     nothing = pa.RecordBatch.from_pylist([], SCORED_ROW)
     for model in range(len(predictors)):
         counts = batches_of(
@@ -70,6 +74,11 @@ def score(cluster: Cluster, plan: RerankPlan, staging: Path, take: Take, begin: 
             take(results, begin)
     rows, width = sum(each.rows for each in scored), max((each.width for each in scored), default=0)
     return InputPosition(source=len(plan.sources), tasks=len(scored), all_rows=rows, width=width)
+
+
+def _opened(options: RerankOptions | JudgedOptions) -> AbstractContextManager[Cluster]:
+    assert options.cluster is not None  # noqa: S101 - the caller asks
+    return open_cluster(options.cluster, say if options.announce else lambda _: None)
 
 
 def rows_of_ranges(staging: Path, scored: Sequence[ScoredRange], model: int) -> Iterator[pa.RecordBatch]:
@@ -137,6 +146,57 @@ def scored_ranges(
     rows, width = sum(each.rows for each in scored), max((each.width for each in scored), default=0)
     check_rows(sources, layouts, reading, rows, width)
     return scored
+
+
+def rows_scored_on_cluster(
+    sources: Sequence[Source],
+    predictor: Predictor,
+    reading: ReadOptions,
+    options: JudgedOptions,
+    dataset: Dataset | None = None,
+    split: str | None = None,
+) -> pa.Table:
+    """Let the workers of ``options.cluster`` score ``sources``, or a split of ``dataset``; the table is that of `rankmill.scorer.rerank.score.scored_rows`.
+
+    Raises
+    ------
+    InputError
+        The input is in a bucket, or nothing can be written beside it.
+    ConflictError
+        Too many workers were lost.
+    ClusterUnavailable
+        The scheduler does not answer, or has no workers.
+    """
+    refuse_buckets(sources)
+    try:
+        with (
+            staging_folder(sources[0].path.absolute()) as staging,
+            _opened(options) as cluster,
+        ):
+            ranges: Sequence[FileRange | ShardRange] = (
+                ranges_of(sources) if dataset is None else _ranges_of_shards(dataset, split, cluster.size)
+            )
+            scored = scored_ranges(cluster, staging, sources, [predictor], reading, options, ranges, resumes=False)
+            batches = list(rows_of_ranges(staging, scored, 0))
+    except PermissionError as error:
+        raise InputError(
+            f"{sources[0].path.absolute().parent}: {spelled('cluster')} writes scores beside the input while it works, and"
+            " this folder cannot be written to; copy the input to another one"
+        ) from error
+    return pa.Table.from_batches(batches, scored_schema(reading.goals))
+
+
+def _ranges_of_shards(dataset: Dataset, split: str | None, workers: int) -> list[ShardRange]:
+    shards: list[Shard] = dataset.manifest.shards
+    together = max(1, len(shards) // (TASKS_A_WORKER * workers))
+    return [
+        ShardRange(
+            path=dataset.path.absolute(),
+            manifest=dataset.manifest.model_copy(update={"shards": shards[first : first + together]}),
+            split=split,
+        )
+        for first in range(0, len(shards), together)
+    ]
 
 
 def _recorded(staging: Path, number: int) -> ScoredRange | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -85,6 +85,23 @@ class RerankPlan:
         top_k = self.options.top_k
         return RankedFacts(max_grade=model.model.info.get("max_grade"), model=model.identity, top_k=top_k)
 
+    @property
+    def key_facts(self) -> dict[str, object]:
+        """What must be equal, besides the files, for a later run to resume this one."""
+        read_as = {each.name: getattr(self.reading, each.name) for each in fields(self.reading)}
+        asked = ("format", "n_rounds", "start_round", "top_k", "lacking")
+        return {
+            "format": FORMAT,
+            "models": [[label, *asdict(model.identity).values()] for label, model in self.models.items()],
+            "reading": repr(read_as | {"known_features": sorted(self.reading.known_features)}),
+            "options": [getattr(self.options, name) for name in asked],
+            "block_bytes": self.memory.block_bytes,
+            "form": checked_suffix(self.target),
+            "several": self.several,
+            "keep": [str(field) for field in self.kept_schema],
+            "on_cluster": self.options.cluster is not None,  # with other files on the way
+        }
+
 
 def make_plan(
     candidates: PathLike | Sequence[PathLike],
@@ -123,13 +140,11 @@ def make_plan(
     if stage is not None:
         plan = plan.with_run(len(stage) * BYTES_OF_A_DOCUMENT)
     sizes = [path for source in sources if (path := getattr(source, "sizes_path", None)) is not None]
-    key = run_key(
-        [*paths, *sizes, *runs], _key_facts(target, ranking, reading, plan, kept, len(runs), options, several=several)
-    )
-    return RerankPlan(
+    found = RerankPlan(
         target=target, several=several, models=ranking, sources=sources, reading=reading, stage=stage, memory=plan,
-        options=options, key=key, states=states, kept=kept,
+        options=options, key="", states=states, kept=kept,
     )  # fmt: skip
+    return replace(found, key=run_key([*paths, *sizes, *runs], found.key_facts | {"runs": len(runs)}))
 
 
 def _kept(target: Path, sources: Sequence[Source], reading: ReadOptions, options: RerankOptions) -> KeptColumns:
@@ -141,34 +156,3 @@ def _kept(target: Path, sources: Sequence[Source], reading: ReadOptions, options
     if options.cluster is not None:
         raise InputError(f"{word} does not work with {spelled('cluster')} yet; leave one of them out")
     return KeptColumns.of(options.keep, sources, options.format, reading)
-
-
-def _key_facts(
-    target: Path,
-    ranking: Mapping[str, ModelToRank],
-    reading: ReadOptions,
-    plan: MemoryPlan,
-    kept: KeptColumns | None,
-    n_runs: int,
-    options: RerankOptions,
-    *,
-    several: bool,
-) -> dict[str, object]:
-    """Return what must be equal, besides the files, for a later run to resume this one."""
-    read_as = {each.name: getattr(reading, each.name) for each in fields(reading)}
-    return {
-        "format": FORMAT,
-        "models": [[label, *asdict(model.identity).values()] for label, model in ranking.items()],
-        "reading": repr(read_as | {"known_features": sorted(reading.known_features)}),
-        "input_format": options.format,
-        "n_rounds": options.n_rounds,
-        "start_round": options.start_round,
-        "top_k": options.top_k,
-        "block_bytes": plan.block_bytes,
-        "form": checked_suffix(target),
-        "several": several,
-        "runs": n_runs,
-        "lacking": options.lacking,
-        **({} if kept is None else {"keep": [str(field) for field in kept.schema]}),
-        **({} if options.cluster is None else {"on_cluster": True}),  # with other files on the way
-    }

@@ -10,13 +10,10 @@ import json
 import os
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Unpack
 
-from rankmill.foundation.cluster.workers import open_cluster
 from rankmill.foundation.errors import InputError
 from rankmill.foundation.options import made_from, spelled, takes_options_of
 from rankmill.foundation.process_memory import peak_bytes
@@ -181,16 +178,14 @@ def _rerank(
     plan = make_plan(candidates, models, target, options, several=several)
     if options.announce and sum(source.path.stat().st_size for source in plan.sources) >= _LARGE:
         say(plan.memory.render())
-    with ExitStack() as stack:
-        staging, journal = stack.enter_context(open_staging(plan))
+    with open_staging(plan) as (staging, journal):
         scoring: run.Scoring = run.score_here
         if options.cluster is not None:
             from rankmill.scorer.rerank import on_cluster
 
             on_cluster.check(plan)
             journal.write(staging)
-            cluster = stack.enter_context(open_cluster(options.cluster, say if options.announce else lambda _: None))
-            scoring = partial(on_cluster.score, cluster)
+            scoring = on_cluster.score
         before = journal.place.all_rows
         if options.announce and before:
             say(f"resuming after {before:,} candidates of an earlier run; use {spelled('fresh')} to start over")

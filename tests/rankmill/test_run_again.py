@@ -112,7 +112,11 @@ def test_a_cluster_makes_the_same_and_is_no_reason_to_make_it_again(project: Pat
     edit(project, 'work = "out"\n', 'work = "out"\n[cluster]\naddress = "local:2"\n')
     assert again(project)[0] == []
     forced = ("ingest", "bin", "rerank")
-    modules = ("rankmill.pipeline.ingest.run_ingest", "rankmill.pipeline.bins.binning", "rankmill.scorer.rerank.rerank")
+    modules = (
+        "rankmill.pipeline.ingest.run_ingest",
+        "rankmill.pipeline.bins.binning",
+        "rankmill.scorer.rerank.on_cluster",
+    )
     shutil.rmtree(project / "out" / "dataset" / "_bins")  # they are not made again while they are there
     with on(modules[0], "a b") as ingesting, on(modules[1], "a b") as binning, on(modules[2], "a b") as reranking:
         assert again(project, choice=StageChoice(forced=frozenset(forced)))[0] == list(forced)

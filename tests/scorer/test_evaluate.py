@@ -20,6 +20,7 @@ from rankmill.pipeline.options import IngestOptions
 from rankmill.scorer.evaluate.compare import Ranking, compare
 from rankmill.scorer.evaluate.evaluate import evaluate, write_per_query
 from rankmill.scorer.metrics.explain_metric import explain_metric
+from rankmill.scorer.rerank import score as scoring
 from rankmill.scorer.rerank.candidate_sources import DatasetSource
 from rankmill.scorer.rerank.rerank import rerank
 from tests.refusals import refused
@@ -211,7 +212,7 @@ def test_threads_change_no_bit(tmp_path, forest, rows, monkeypatch):
     source = write_letor(tmp_path / "c.txt", rows)
     pq.write_table(as_table(rows), tmp_path / "c.parquet", row_group_size=70)
     ingest([source], tmp_path / "data", options=IngestOptions(buckets=3))
-    monkeypatch.setattr("rankmill.scorer.rerank.score.BLOCK_BYTES", 2000)
+    monkeypatch.setattr(scoring, "ScoringLimits", partial(scoring.ScoringLimits, block_bytes=2000))
     monkeypatch.setattr("rankmill.pipeline.read.columnar.ROWS", (1, 40))
     for subject in ([source, tmp_path / "c.parquet"], tmp_path / "data"):
         how = {"model": forest, "metrics": METRICS, "ties": "row_order", "by": ["f2"]}

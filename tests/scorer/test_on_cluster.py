@@ -35,7 +35,7 @@ from tests.scorer.candidate_files import (
 )
 from tests.scorer.forests import random_forest
 
-RERANK, SCORING = "rankmill.scorer.rerank.rerank", "rankmill.scorer.evaluate.on_cluster"
+ON_CLUSTER = "rankmill.scorer.rerank.on_cluster"
 HOW = {"metrics": ["ndcg@10", "map", "mrr", "err@5"], "ties": "row_order", "by": ["f2", "query_size"]}
 
 
@@ -90,7 +90,7 @@ def test_the_bytes_are_those_of_one_process(
     expected = tree_of(tmp_path / out)
     assert len(expected) > 3 or out != "out"
     for seed, looks in enumerate([["a"], ["a b"], ["a b c", "a", "", "b", "c d", "d"]]):
-        with on(RERANK, *looks, seed=seed) as engine:
+        with on(ON_CLUSTER, *looks, seed=seed) as engine:
             found = rerank(inputs[kind], forest, tmp_path / out, top_k=top_k, overwrite=True, cluster="local:2")
         assert tree_of(tmp_path / out) == expected
         assert found == alone
@@ -105,7 +105,7 @@ def test_the_numbers_are_those_of_one_process(forest, inputs, kind: str) -> None
     for split in ("all", "test") if kind == "dataset" else (None,):
         alone = evaluate(inputs[kind], model=forest, split=split, **HOW).to_json(per_query=True)
         for seed, looks in enumerate([["a"], ["a b c"], ["a b c", "a", "", "b", "c d", "d"]]):
-            with on(SCORING, *looks, seed=seed) as engine:
+            with on(ON_CLUSTER, *looks, seed=seed) as engine:
                 found = evaluate(inputs[kind], model=forest, split=split, cluster="local:2", **HOW)
             assert found.to_json(per_query=True) == alone
             assert len(engine.started) >= 3
@@ -116,7 +116,7 @@ def test_several_models_read_their_candidates_once(forest, inputs, tmp_path: Pat
     models = {"x": (forest, None), "y": (random_forest(6, n_trees=3, max_leaves=5), None)}
     alone = rerank_several(inputs["mixed"], models, tmp_path / "out", top_k=4)
     expected = tree_of(tmp_path / "out")
-    with on(RERANK, "a b"):
+    with on(ON_CLUSTER, "a b"):
         again = rerank_several(inputs["mixed"], models, tmp_path / "out", top_k=4, overwrite=True, cluster="local:2")
     assert again == alone
     assert tree_of(tmp_path / "out") == expected
@@ -135,7 +135,7 @@ def test_goals_and_judgments_come_along(forest, tmp_path: Path) -> None:
         (tmp_path / "data", {"metrics": ["ndcg@5", "err:bought"], "split": "all"}),
         (tmp_path / "a.parquet", {"qrels": tmp_path / "qrels"}),
     ):
-        with on(SCORING, "a b"):
+        with on(ON_CLUSTER, "a b"):
             found = evaluate(subject, model=forest, cluster="local:2", **how)
         assert found.to_json(per_query=True) == evaluate(subject, model=forest, **how).to_json(per_query=True)
 
@@ -145,7 +145,7 @@ def test_a_run_that_lost_all_workers_resumes_and_an_evaluation_leaves_nothing(fo
     expected = tree_of(tmp_path / "out")
     looks, calls = ["a b"] * 5, 0
     for _ in range(20):
-        with on(RERANK, *looks, "") as engine:
+        with on(ON_CLUSTER, *looks, "") as engine:
             try:
                 rerank(inputs["parquet"], forest, tmp_path / "again", top_k=5, cluster="local:2")
                 break
@@ -154,7 +154,7 @@ def test_a_run_that_lost_all_workers_resumes_and_an_evaluation_leaves_nothing(fo
     assert calls > 10
     assert {f"out{name.removeprefix('again')}": data for name, data in tree_of(tmp_path / "again").items()} == expected
     before = sorted(inputs["text"][0].parent.iterdir())
-    with on(SCORING, "a b", "a b", ""), pytest.raises(WorkerLost, match=r"run the same command again$"):
+    with on(ON_CLUSTER, "a b", "a b", ""), pytest.raises(WorkerLost, match=r"run the same command again$"):
         evaluate(inputs["text"], model=forest, cluster="local:2")
     assert sorted(inputs["text"][0].parent.iterdir()) == before
 
@@ -163,14 +163,14 @@ def test_a_score_that_is_not_finite_is_named_by_its_row_in_the_whole_input(
     forest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     paths = scored_infinite_in_two_files(tmp_path, monkeypatch)
-    for engine, work in (
-        (RERANK, lambda **how: rerank(paths, forest, tmp_path / "out", **how)),
-        (SCORING, lambda **how: evaluate(paths, model=forest, **how)),
+    for work in (
+        lambda **how: rerank(paths, forest, tmp_path / "out", **how),
+        lambda **how: evaluate(paths, model=forest, **how),
     ):
         with refused(NotFiniteScore, "2.txt", "row 258", "inf") as alone:
             work()
         for seed in range(2):
-            with on(engine, "a b c", seed=seed), pytest.raises(NotFiniteScore) as found:
+            with on(ON_CLUSTER, "a b c", seed=seed), pytest.raises(NotFiniteScore) as found:
                 work(cluster="local:2")
             assert str(found.value) == str(alone.value)
     assert not (tmp_path / "out").exists()
@@ -180,17 +180,17 @@ def test_what_only_the_whole_input_shows_is_checked(forest, tmp_path: Path) -> N
     (tmp_path / "empty.txt").write_text("")
     narrow = tmp_path / "narrow.txt"
     narrow.write_text("1 qid:1 1:2\n")
-    for engine, work in (
-        (RERANK, lambda paths, **how: rerank(paths, forest, tmp_path / "out", **how)),
-        (SCORING, lambda paths, **how: evaluate(paths, model=forest, **how)),
+    for work in (
+        lambda paths, **how: rerank(paths, forest, tmp_path / "out", **how),
+        lambda paths, **how: evaluate(paths, model=forest, **how),
     ):
-        with on(engine, "a"), refused(CandidatesRejected, "no candidates found"):
+        with on(ON_CLUSTER, "a"), refused(CandidatesRejected, "no candidates found"):
             work(tmp_path / "empty.txt", cluster="local:1")
-        with on(engine, "a"), refused(CandidatesRejected, "n_features"):
+        with on(ON_CLUSTER, "a"), refused(CandidatesRejected, "n_features"):
             work([tmp_path / "empty.txt", narrow], cluster="local:1")
     wide = write_letor(tmp_path / "wide.txt", random_candidates(1, n_rows=10))
     rerank([narrow, wide, tmp_path / "empty.txt"], forest, tmp_path / "alone")
-    with on(RERANK, "a"):
+    with on(ON_CLUSTER, "a"):
         rerank([narrow, wide, tmp_path / "empty.txt"], forest, tmp_path / "out", cluster="local:1")
     assert [*tree_of(tmp_path / "out").values()] == [*tree_of(tmp_path / "alone").values()]
 
@@ -200,7 +200,7 @@ def test_what_a_cluster_is_not_for_or_cannot_read_is_refused(
 ) -> None:
     run = tmp_path / "first.run"
     run.write_text("q1 Q0 D1 1 1.0 x\n")
-    with on(RERANK, "a"), refused(InputError, "run", "cluster"):
+    with on(ON_CLUSTER, "a"), refused(InputError, "run", "cluster"):
         rerank(inputs["text"], forest, tmp_path / "out", run=run, cluster="local:1")
     with refused(InputError, "cluster", "model"):
         evaluate(inputs["text"][0], cluster="local:2")
@@ -211,11 +211,10 @@ def test_what_a_cluster_is_not_for_or_cannot_read_is_refused(
     def larger(sources):
         return [replace(each, sizes=tuple(size + 1 for size in each.sizes)) for each in original(sources)]
 
-    for module in ("rankmill.scorer.rerank.on_cluster", SCORING):
-        monkeypatch.setattr(f"{module}.ranges_of", larger)
-    with on(RERANK, "a"), refused(InputError, "0.txt", "another file"):
+    monkeypatch.setattr(f"{ON_CLUSTER}.ranges_of", larger)
+    with on(ON_CLUSTER, "a"), refused(InputError, "0.txt", "another file"):
         rerank(inputs["text"], forest, tmp_path / "out", cluster="local:1")
-    with on(SCORING, "a"), refused(InputError, "0.txt", "another file"):
+    with on(ON_CLUSTER, "a"), refused(InputError, "0.txt", "another file"):
         evaluate(inputs["text"], model=forest, cluster="local:1")
 
 
@@ -225,14 +224,14 @@ def test_the_work_of_a_killed_process_is_done_again(
     forest, inputs, dask: Cluster, killed_at: str, tmp_path: Path
 ) -> None:
     if killed_at == "evaluate":
-        with killing_in("score_range", dask) as killed, opened_by(SCORING, dask):
+        with killing_in("score_range", dask) as killed, opened_by(ON_CLUSTER, dask):
             found = evaluate(inputs["mixed"], model=forest, cluster="local:2", **HOW)
         assert killed
         assert found.to_json(per_query=True) == evaluate(inputs["mixed"], model=forest, **HOW).to_json(per_query=True)
         return
     rerank(inputs["mixed"], forest, tmp_path / "out", top_k=5)
     expected = tree_of(tmp_path / "out")
-    with killing_in(killed_at, dask) as killed, opened_by(RERANK, dask):
+    with killing_in(killed_at, dask) as killed, opened_by(ON_CLUSTER, dask):
         rerank(inputs["mixed"], forest, tmp_path / "out", top_k=5, overwrite=True, cluster="local:2")
     assert killed
     assert tree_of(tmp_path / "out") == expected
