@@ -53,7 +53,7 @@ train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 4 --p
 train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 3 --preset defaults-1 --gain linear --no-lambda-normalisation
 train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 6 --preset defaults-1 --max-leaves 6 --resume warm@1 --eval-metric map
 train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 3 --preset defaults-1 --query-fraction 0.8 --feature-fraction 0.5
-train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 3 --preset defaults-1 --row-fraction 0.5 --monotone f1:1 --profile
+train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 3 --preset defaults-1 --row-fraction 0.5 --monotone f1:1
 train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 3 --preset defaults-1 --grow oblivious --max-depth 3 --objective l2
 train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 3 --preset defaults-1 --rounds-by oob --query-fraction 0.5 --objective l2
 train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 3 --preset defaults-1 --rounds-by test --step-search line

@@ -107,14 +107,10 @@ def train(
     result = trained.candidate.result
     if not as_json:
         typer.echo(trained.report.render())
-        if result.profile is not None:
-            typer.echo("\n" + result.profile.render())
         return
     report = trained.report.to_dict()
     if result.cross_validation is not None:
         report["cross_validation"] = result.cross_validation.to_dict()
-    if result.profile is not None:
-        report["profile"] = result.profile.to_dict()
     typer.echo(json.dumps(report, sort_keys=True))
 
 

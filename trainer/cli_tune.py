@@ -124,7 +124,7 @@ def select_features(
     ],
     rules: SelectOptions,
     parameters: Annotated[TrainParameters, Without("rounds_by", "holdout_fraction", "keep_rounds", "refit", "folds")],
-    machine: Annotated[CheckpointOptions, Without("eval_metrics", "profile", "naive_beside")],
+    machine: Annotated[CheckpointOptions, Without("eval_metrics", "naive_beside")],
     overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:

@@ -69,7 +69,6 @@ class CheckpointOptions(MachineOptions):
     checkpoint_every: float = option(
         default=CHECKPOINT_SECONDS, help="Minimum seconds between checkpoints; 0: after every round.", least=0
     )
-    profile: bool = option(default=False, help="Print how much time each phase of a round took.")
     naive_beside: bool = option(
         default=True,
         help="Where clicks are corrected, also train without the correction and show both. Never changes the model.",

@@ -173,7 +173,7 @@ def select_features_of_rows(
         own = parameters.for_features(part.feature_names)
         names = list(part.feature_names)
         checkpoint = None if checkpoints is None else checkpoints.of(f"{len(names)}-features")
-        result = boost(part, own, replace(options, on_round=None, profile=False), checkpoint=checkpoint)
+        result = boost(part, own, replace(options, on_round=None), checkpoint=checkpoint)
         losses = None
         if len(kept) > rules.least_features:
             losses = permutation_losses(result.forest, part, own, kept, rules.repeats, n_threads)

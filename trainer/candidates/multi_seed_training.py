@@ -294,7 +294,7 @@ def _beside(
     if options.naive_beside:
         if options.on_message is not None:
             options.on_message("the same without the correction of clicks, to compare")
-        own = replace(options, resume=None, on_round=None, checkpoint=None, profile=False)
+        own = replace(options, resume=None, on_round=None, checkpoint=None)
         found = _trained(dataset, replace(naive, seed=corrected.seed), own, (), None).result
     return click_facts(dataset, parameters, corrected.result, found)
 

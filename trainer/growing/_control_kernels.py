@@ -17,7 +17,6 @@ from rankmill.foundation.kernels.arrays import copy_to
 from rankmill.foundation.kernels.compiling import kernel
 from rankmill.foundation.kernels.inner import inner_kernel
 from rankmill.foundation.kernels.randoms import random_bits, uniform
-from rankmill.trainer.growing._state_kernels import DEPTH
 
 _OF_LEVEL, _OF_NODE, _OF_SPLIT = np.int64(1), np.int64(2), np.int64(3)  # disjoint random streams of a tree
 
@@ -52,7 +51,7 @@ def usable_features(crew, node, bins, rules, nodes, search, extras):
     usable, drawn = search.usable[crew.worker], search.drawn[crew.worker]
     copy_to(usable, bins.enabled)
     if rules.by_level < 1.0:
-        key = random_bits(random_bits(rules.tree_key, _OF_LEVEL), nodes.table[node, DEPTH])
+        key = random_bits(random_bits(rules.tree_key, _OF_LEVEL), nodes.table[node].depth)
         _keep_smallest(rules.by_level, key, bins.sources, usable, drawn)
     if bins.groups.shape[1] > 0:
         for f in range(usable.shape[0]):

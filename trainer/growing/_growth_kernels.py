@@ -34,36 +34,8 @@ from rankmill.trainer.growing._split_kernels import (
 from rankmill.trainer.growing._state_kernels import (
     BEST_FIRST,
     BREADTH_FIRST,
-    COUNT_BOTH,
-    COUNTED,
-    COUNTING,
-    DECIDING,
-    DEPTH,
-    FEATURE,
-    FIRST,
-    LARGE,
-    LAST,
-    LEFT,
-    LEFT_SUM,
     LOW,
-    MISSING_LEFT,
-    N_LEAVES,
-    N_NODES,
-    N_WAITING,
-    NEXT_SLOT,
-    NODE,
-    PARTING,
-    REFUSED,
-    ROWS,
-    SEARCH_ANEW,
-    SEARCHING,
-    SET,
-    SLOT,
-    SMALL,
-    SUM_HESSIANS,
     SUMS,
-    THRESHOLD,
-    TOTAL,
     add_up,
     add_up_histograms,
     counted_features,
@@ -76,7 +48,6 @@ from rankmill.trainer.growing._state_kernels import (
     release_next_slot,
     release_slot,
     take_slot,
-    tick,
 )
 
 # -- node by node ----------------------------------------------------------------------------------------------------
@@ -85,10 +56,10 @@ from rankmill.trainer.growing._state_kernels import (
 @kernel(inline="always")
 def _count(crew, node, bins, rows, table, histograms):
     """Count the histogram of a node for the features that this worker searches.  False: stop."""
-    if not count_node(crew, node, table[node, SLOT], bins, rows, table, histograms):
+    if not count_node(crew, node, table[node].slot, bins, rows, table, histograms):
         return False
-    add_edges(crew, table[node, SLOT], bins, histograms)
-    return add_up_histograms(crew, table[node, SLOT], 1)
+    add_edges(crew, table[node].slot, bins, histograms)
+    return add_up_histograms(crew, table[node].slot, 1)
 
 
 @inner_kernel
@@ -102,20 +73,20 @@ def _settle(child, node, crew, bins, rules, nodes, search):
             best = worker
     gain, split = search.gains[child, best], splits[child, best]
     if not (may_split(table, node, rules.min_rows, rules.max_depth) and gain > 0.0):
-        release_slot(nodes.table, nodes.free, nodes.state, node)
+        release_slot(nodes, node)
         return
-    table[node, FEATURE] = split[0]
-    table[node, THRESHOLD] = split[1]
-    table[node, MISSING_LEFT] = split[2]
-    table[node, LEFT_SUM] = split[3]
-    copy_to(table[node, SET:], split[4:])
+    table[node].feature = split[0]
+    table[node].threshold = split[1]
+    table[node].missing_left = split[2]
+    table[node].left_sum = split[3]
+    copy_to(table[node].set, split[4:])
     nodes.gains[node] = gain + rules.min_gain  # the search returns the gain above min_gain
     if rules.policy == BEST_FIRST:
         nodes.priority[node] = worth_of(gain, split[0], bins, rules)
     elif rules.policy == BREADTH_FIRST:
-        nodes.priority[node] = -table[node, DEPTH]
+        nodes.priority[node] = -table[node].depth
     else:
-        nodes.priority[node] = table[node, DEPTH]
+        nodes.priority[node] = table[node].depth
     push(nodes, node)
 
 
@@ -126,29 +97,28 @@ def _search_waiting(crew, bins, rows, derivatives, rules, nodes, histograms, sea
     Of children only the smaller one is counted, and the larger one is the rest of their parent.  A node is searched again with the
     rows of each side counted.  Each kernel is called at one place, as every call takes long to compile.
     """
-    table, pool, state = nodes.table, histograms.pool, nodes.state
-    again, both = state[REFUSED] >= 0, state[COUNT_BOTH] != 0
-    one, other = state[REFUSED] if again else state[SMALL], np.int64(-1) if again else state[LARGE]
+    table, pool, state = nodes.table, histograms.pool, nodes.state[0]
+    again, both = state.refused >= 0, state.count_both != 0
+    one, other = state.refused if again else state.small, np.int64(-1) if again else state.large
     for step in range(2):
         node = one if step == 1 else other
-        if node >= 0 and (both if again or step == 0 else state[COUNTED] == 0):
+        if node >= 0 and (both if again or step == 0 else state.counted == 0):
             if not _count(crew, node, bins, rows, table, histograms):
                 return False
             if step == 0 and not meet(crew.barrier):  # the next count uses the same buffers for edges
                 return False
-    tick(crew.clock, COUNTING)
     first_feature, last_feature = own_features(crew, bins.n_bins.shape[0])
     if again:
         first_feature, last_feature = counted_features(crew, bins.n_bins.shape[0])
     for child in range(2):
         node = one if child == 0 else other
-        if node >= 0 and may_split(table, node, rules.min_rows, rules.max_depth) and (not again or state[SEARCH_ANEW]):
+        if node >= 0 and may_split(table, node, rules.min_rows, rules.max_depth) and (not again or state.search_anew):
             if child == 1 and not both:
-                subtract(pool[table[node, SLOT]], pool[table[one, SLOT]], bins.n_bins, first_feature, last_feature)
+                subtract(pool[table[node].slot], pool[table[one].slot], bins.n_bins, first_feature, last_feature)
             search_node(crew, child, node, first_feature, last_feature, bins, rules, nodes, histograms, search, extras)
     if again:
         search_counted(
-            crew, one, state[SUM_HESSIANS] != 0, first_feature, last_feature, bins, rows.rows, derivatives.hessians,
+            crew, one, state.sum_hessians != 0, first_feature, last_feature, bins, rows.rows, derivatives.hessians,
             rules, nodes, histograms, search, extras,
         )  # fmt: skip
     if not meet(crew.barrier):
@@ -161,7 +131,6 @@ def _search_waiting(crew, bins, rows, derivatives, rules, nodes, histograms, sea
         if not meet(crew.barrier):
             return False
     if crew.worker == 0:
-        tick(crew.clock, SEARCHING)
         for child in range(2):
             node = one if child == 0 else other
             if node >= 0:
@@ -173,20 +142,20 @@ def _search_waiting(crew, bins, rows, derivatives, rules, nodes, histograms, sea
 def _bound_children(node, bins, rules, nodes, extras):
     """Write value, rows and bounds of the children: the midpoint of the two values after a monotone split, else as the node."""
     if extras is None or not rules.constrained:
-        copy_to(nodes.ranges[nodes.table[node, LEFT]], nodes.ranges[node])
-        copy_to(nodes.ranges[nodes.table[node, LEFT] + 1], nodes.ranges[node])
+        copy_to(nodes.ranges[nodes.table[node].left], nodes.ranges[node])
+        copy_to(nodes.ranges[nodes.table[node].left + 1], nodes.ranges[node])
         return
-    table, ranges, direction = nodes.table, nodes.ranges, bins.monotone[nodes.table[node, FEATURE]]
-    left, right = table[node, LEFT], table[node, LEFT] + 1
+    table, ranges, direction = nodes.table, nodes.ranges, bins.monotone[nodes.table[node].feature]
+    left, right = table[node].left, table[node].left + 1
     copy_to(ranges[left], ranges[node])
     copy_to(ranges[right], ranges[node])
     low, high, own = ranges[node, 0], ranges[node, 1], ranges[node, 2]
     for child in range(left, left + 2):
-        n_rows = np.float64(table[child, ROWS])
+        n_rows = np.float64(table[child].rows)
         ranges[child, 3] = n_rows
         # of an oblivious tree: a side that is too small keeps the value of the node
-        if n_rows >= rules.min_rows and np.float64(table[child, TOTAL] & LOW) >= rules.least_side:
-            ranges[child, 2] = value_of(table[child, TOTAL], n_rows, own, rules, low, high)
+        if n_rows >= rules.min_rows and np.float64(table[child].total & LOW) >= rules.least_side:
+            ranges[child, 2] = value_of(table[child].total, n_rows, own, rules, low, high)
     if direction == 0:
         return
     middle = 0.5 * (ranges[left, 2] + ranges[right, 2])
@@ -199,80 +168,79 @@ def _bound_children(node, bins, rules, nodes, extras):
 @kernel(inline="always")
 def _split(node, own_left, n_left, bins, rules, nodes, extras):
     """Create the children of a partitioned node, and select those to count and search."""
-    table, state = nodes.table, nodes.state
-    left = state[N_NODES]
-    state[N_NODES] += 2
-    state[N_LEAVES] += 1
-    state[SMALL] = -1
-    state[LARGE] = -1
-    state[COUNTED] = table[node, NEXT_SLOT] >= 0
-    table[node, LEFT] = left
+    table, state = nodes.table, nodes.state[0]
+    left = state.n_nodes
+    state.n_nodes += 2
+    state.n_leaves += 1
+    state.small = -1
+    state.large = -1
+    state.counted = table[node].next_slot >= 0
+    table[node].left = left
     make_children(table, node, left, own_left, n_left)
     _bound_children(node, bins, rules, nodes, extras)
     if extras is not None:
         for child in range(left, left + 2):
-            narrow_groups(node, child, table[node, FEATURE], bins, nodes)
+            narrow_groups(node, child, table[node].feature, bins, nodes)
     splits_on = may_split(table, left, rules.min_rows, rules.max_depth)
     splits_on |= may_split(table, left + 1, rules.min_rows, rules.max_depth)
-    if state[N_LEAVES] == rules.max_leaves or not splits_on:
-        release_slot(nodes.table, nodes.free, nodes.state, node)
-        release_next_slot(nodes.table, nodes.free, nodes.state, node)
+    if state.n_leaves == rules.max_leaves or not splits_on:
+        release_slot(nodes, node)
+        release_next_slot(nodes, node)
         return
-    small, large = (left, left + 1) if 2 * n_left <= table[node, ROWS] else (left + 1, left)
-    state[SMALL], state[LARGE] = small, large
-    state[COUNT_BOTH] = table[node, SLOT] < 0
-    table[large, SLOT] = table[node, SLOT]
-    table[node, SLOT] = -1
-    if state[COUNT_BOTH]:
-        table[large, SLOT] = take_slot(nodes)
-    table[small, SLOT] = table[node, NEXT_SLOT] if state[COUNTED] else take_slot(nodes)
+    small, large = (left, left + 1) if 2 * n_left <= table[node].rows else (left + 1, left)
+    state.small, state.large = small, large
+    state.count_both = table[node].slot < 0
+    table[large].slot = table[node].slot
+    table[node].slot = -1
+    if state.count_both:
+        table[large].slot = take_slot(nodes)
+    table[small].slot = table[node].next_slot if state.counted else take_slot(nodes)
 
 
 @kernel(inline="always")
 def judge(crew, node, own_left, n_left, bins, rows, derivatives, rules, nodes, pairs, search, extras):
     """Accept the split of a partitioned node, reject it, or make the node a leaf.  By worker 0."""
-    table, state = nodes.table, nodes.state
-    n_right = table[node, ROWS] - n_left
+    table, state = nodes.table, nodes.state[0]
+    n_right = table[node].rows - n_left
     few = min(n_left, n_right) < rules.min_rows
     light = not few and not sides_have_hessian(
-        crew, node, table[node, FIRST] + own_left, n_left, rows.rows, derivatives.hessians, rules, table
+        crew, node, table[node].first + own_left, n_left, rows.rows, derivatives.hessians, rules, table
     )
     worth_it = True
     if pairs is None:
         worth_it = gains_something(crew, node, n_left, n_right, bins, rows, derivatives, rules, table)
-    state[SMALL] = -1
-    state[REFUSED] = -1
+    state.small = -1
+    state.refused = -1
     if few or light or not worth_it:
-        release_next_slot(nodes.table, nodes.free, nodes.state, node)
+        release_next_slot(nodes, node)
     if pairs is None and (few or light):
-        state[REFUSED] = node
-        state[SUM_HESSIANS] = light or not rules.by_h
-        state[COUNT_BOTH] = table[node, SLOT] < 0
+        state.refused = node
+        state.sum_hessians = light or not rules.by_h
+        state.count_both = table[node].slot < 0
         # if only rounding made the hessian too small, it may have been searched by rows before
-        state[SEARCH_ANEW] = state[COUNT_BOTH] or (light and rules.by_h)
-        if state[COUNT_BOTH]:
-            table[node, SLOT] = take_slot(nodes)
+        state.search_anew = state.count_both or (light and rules.by_h)
+        if state.count_both:
+            table[node].slot = take_slot(nodes)
     elif few or light or not worth_it:
-        release_slot(nodes.table, nodes.free, nodes.state, node)
+        release_slot(nodes, node)
     else:
         _split(node, own_left, n_left, bins, rules, nodes, extras)
-        if pairs is not None and state[SMALL] >= 0:
+        if pairs is not None and state.small >= 0:
             divide_pairs(node, bins, rows, table, pairs, search.splits[0, 0])
 
 
 @kernel(inline="always")
 def take_node(crew, bins, rows, derivatives, rules, nodes, histograms, search, pairs, extras):
     """Search the nodes that wait for it, and take the best one that may be split; False: there is none, or stop."""
-    state = nodes.state
-    if state[REFUSED] >= 0 or state[SMALL] >= 0:
+    state = nodes.state[0]
+    if state.refused >= 0 or state.small >= 0:
         if not _search_waiting(crew, bins, rows, derivatives, rules, nodes, histograms, search, pairs, extras):
             return False
     if crew.worker == 0:
-        state[NODE] = -1
-        if state[N_WAITING] > 0 and state[N_LEAVES] < rules.max_leaves:
-            state[NODE] = pop(nodes)
-        tick(crew.clock, DECIDING)
-    return meet(crew.barrier) and state[NODE] >= 0
+        state.node = -1
+        if state.n_waiting > 0 and state.n_leaves < rules.max_leaves:
+            state.node = pop(nodes)
+    return meet(crew.barrier) and state.node >= 0
 
 
 @kernel
@@ -286,24 +254,21 @@ def grow_by_node(crew, bins, rows, derivatives, rules, nodes, histograms, search
     ``pairs`` is None unless splits are searched again by the loss itself.  ``extras`` is None if no feature is categorical or
     monotone and nothing is drawn, weighed or held back: Numba then drops these branches before it compiles what they call.
 
-    ``state`` begins with one node, one leaf, ``SMALL`` 0, ``LARGE`` and ``REFUSED`` -1.  Afterwards
-    table[:state[N_NODES]] is the tree.
+    ``state`` begins with one node, one leaf, ``small`` 0, ``large`` and ``refused`` -1.  Afterwards
+    table[:state.n_nodes] is the tree.
     """
     table = nodes.table
-    tick(crew.clock, COUNTING)
     while take_node(crew, bins, rows, derivatives, rules, nodes, histograms, search, pairs, extras):
-        node = nodes.state[NODE]
-        if crew.size > 1 and table[node, LAST] - table[node, FIRST] >= rules.shared_rows:
+        node = nodes.state[0].node
+        if crew.size > 1 and table[node].last - table[node].first >= rules.shared_rows:
             if not (partition_node(crew, node, bins, rows, table) and meet(crew.barrier)):
                 return
         elif crew.worker == 0:
             rows.lefts[:] = 0
             rows.lefts[0] = partition_alone(crew, node, bins, rows, table)
         if crew.worker == 0:
-            tick(crew.clock, PARTING)
             n_left = rows_left(crew, rows)
             judge(crew, node, n_left, n_left, bins, rows, derivatives, rules, nodes, pairs, search, extras)
-            tick(crew.clock, DECIDING)
         if not meet(crew.barrier):
             return
 
@@ -321,7 +286,7 @@ def _count_level(crew, level, bins, rows, table, histograms):
     first_slot = n_nodes // 2
     for pair in range(n_pairs):
         node, other = first_node + 2 * pair, first_node + 2 * pair + 1
-        small = other if first_node > 0 and table[other, ROWS] < table[node, ROWS] else node
+        small = other if first_node > 0 and table[other].rows < table[node].rows else node
         if not count_node(crew, small, first_slot + pair, bins, rows, table, histograms):
             return False
         add_edges(crew, first_slot + pair, bins, histograms)
@@ -330,16 +295,16 @@ def _count_level(crew, level, bins, rows, table, histograms):
     if not add_up_histograms(crew, first_slot, n_pairs):
         return False
     if first_node == 0:
-        table[0, SLOT] = 0
+        table[0].slot = 0
         return True
     for pair in range(n_pairs):
         node, other = first_node + 2 * pair, first_node + 2 * pair + 1
-        above = table[(node - 1) // 2, SLOT]
+        above = table[(node - 1) // 2].slot
         subtract(pool[above], pool[first_slot + pair], bins.n_bins, first_feature, last_feature)
         if crew.worker == 0:
-            small, large = (other, node) if table[other, ROWS] < table[node, ROWS] else (node, other)
-            table[small, SLOT] = first_slot + pair
-            table[large, SLOT] = above
+            small, large = (other, node) if table[other].rows < table[node].rows else (node, other)
+            table[small].slot = first_slot + pair
+            table[large].slot = above
     return meet(crew.barrier)
 
 
@@ -352,7 +317,7 @@ def _write_level_split(split, level, n_bins, table, pool, extras):
     f, threshold, missing_left = split[0], split[1], split[2]
     any_missing, left_h, whole_h = threshold == 0, 0.0, 0.0
     for node in range(level[0], level[1]):
-        histogram = pool[table[node, SLOT]]
+        histogram = pool[table[node].slot]
         present = np.int64(0)
         for b in range(1, threshold + 1):
             present += histogram[f, b]
@@ -360,28 +325,28 @@ def _write_level_split(split, level, n_bins, table, pool, extras):
             present = sum_of_set(histogram[f], n_bins[f], split[4:])
         any_missing |= histogram[f, 0] != 0
         left = present + (histogram[f, 0] if missing_left else np.int64(0))
-        table[node, FEATURE] = f
-        copy_to(table[node, SET:], split[4:])
-        table[node, THRESHOLD] = threshold
-        table[node, LEFT_SUM] = left
+        table[node].feature = f
+        copy_to(table[node].set, split[4:])
+        table[node].threshold = threshold
+        table[node].left_sum = left
         left_h += np.float64(left & LOW)
-        whole_h += np.float64(table[node, TOTAL] & LOW)
+        whole_h += np.float64(table[node].total & LOW)
     side = missing_left if any_missing else np.int64(2.0 * left_h >= whole_h)
     for node in range(level[0], level[1]):
-        table[node, MISSING_LEFT] = side
+        table[node].missing_left = side
 
 
 @kernel(inline="always")
 def _choose_level_split(crew, level, bins, rules, nodes, histograms, search, extras):
-    """Take the best split of all workers, on ties the lowest feature; ``state[NODE]`` -1: there is none."""
+    """Take the best split of all workers, on ties the lowest feature; ``state.node`` -1: there is none."""
     best = 0
     keys = search.keys if rules.noise != 0.0 or rules.weighed else search.gains
     for worker in range(1, crew.size):
         if keys[0, worker] > keys[0, best]:
             best = worker
-    nodes.state[NODE] = -1
+    nodes.state[0].node = -1
     if search.gains[0, best] > 0.0:
-        nodes.state[NODE] = level[0]
+        nodes.state[0].node = level[0]
         _write_level_split(search.splits[0, best], level, bins.n_bins, nodes.table, histograms.pool, extras)
 
 
@@ -389,25 +354,25 @@ def _choose_level_split(crew, level, bins, rules, nodes, histograms, search, ext
 def _partition_level(crew, level, bins, rows, rules, table):
     """Partition all leaves of a level, large ones with all workers, and create their children.  False: stop."""
     for node in range(level[0], level[1]):
-        if crew.size > 1 and table[node, LAST] - table[node, FIRST] >= rules.shared_rows:
+        if crew.size > 1 and table[node].last - table[node].first >= rules.shared_rows:
             if not partition_node(crew, node, bins, rows, table):
                 return False
             if crew.worker == 0:
-                table[2 * node + 1, ROWS] = rows_left(crew, rows)
+                table[2 * node + 1].rows = rows_left(crew, rows)
             if not meet(crew.barrier):
                 return False
         elif node % crew.size == crew.worker:
-            table[2 * node + 1, ROWS] = partition_alone(crew, node, bins, rows, table)
+            table[2 * node + 1].rows = partition_alone(crew, node, bins, rows, table)
     if not meet(crew.barrier):
         return False
     if crew.worker == 0:
         sums, n_nodes = crew.sums, level[1] - level[0]
         for i in range(n_nodes):
-            sums[i] = table[2 * (level[0] + i) + 1, ROWS]
+            sums[i] = table[2 * (level[0] + i) + 1].rows
         add_up(crew, SUMS, np.int64(n_nodes))
         for i in range(n_nodes):
             left = 2 * (level[0] + i) + 1
-            make_children(table, level[0] + i, left, table[left, ROWS], sums[i])
+            make_children(table, level[0] + i, left, table[left].rows, sums[i])
     return meet(crew.barrier)
 
 
@@ -419,7 +384,7 @@ def _write_level_gains(crew, level, rows, hessians, bins, rules, nodes, extras):
     """
     table, seen = nodes.table, True
     for node in range(level[0], level[1]):
-        total, left = table[node, TOTAL], table[node, LEFT_SUM]
+        total, left = table[node].total, table[node].left_sum
         g, h = np.float64(total >> np.int64(32)) * rules.unit_g, np.float64(total & LOW) * rules.unit_h
         g_left, h_left = np.float64(left >> np.int64(32)) * rules.unit_g, np.float64(left & LOW) * rules.unit_h
         nodes.gains[node] = 0.0
@@ -431,10 +396,10 @@ def _write_level_gains(crew, level, rows, hessians, bins, rules, nodes, extras):
             - g * g / (h + rules.lambda_l2)
         )
         if extras is not None and rules.constrained:
-            gain = bounded_gain_of(left, total, bins.monotone[table[node, FEATURE]], nodes.ranges[node], rules)
+            gain = bounded_gain_of(left, total, bins.monotone[table[node].feature], nodes.ranges[node], rules)
             if gain == -np.inf:  # against a constraint: the two sides get about the same value
                 continue
-        middle, n_left, n_right = table[2 * node + 1, LAST], table[2 * node + 1, ROWS], table[2 * node + 2, ROWS]
+        middle, n_left, n_right = table[2 * node + 1].last, table[2 * node + 1].rows, table[2 * node + 2].rows
         enough = min(n_left, n_right) >= rules.min_rows
         if enough and sides_have_hessian(crew, node, middle, n_left, rows, hessians, rules, table):
             nodes.gains[node] = gain
@@ -449,7 +414,7 @@ def _level_gains_something(crew, level, bins, rows, derivatives, rules, nodes):
     """Return whether the split of a partitioned level gains more than rounding in at least one leaf."""
     table = nodes.table
     for node in range(level[0], level[1]):
-        n_left, n_right = table[2 * node + 1, ROWS], table[2 * node + 2, ROWS]
+        n_left, n_right = table[2 * node + 1].rows, table[2 * node + 2].rows
         if nodes.gains[node] > 0.0:
             if gains_something(crew, node, n_left, n_right, bins, rows, derivatives, rules, table):
                 return True
@@ -462,47 +427,39 @@ def grow_by_level(crew, bins, rows, derivatives, rules, nodes, histograms, searc
 
     Node k has the children 2k + 1 and 2k + 2, and every two leaves share a slot of the pool.  As in
     :func:`grow_by_node`, the first search ignores the number of rows, and if a side is too small the level is searched
-    again with counted sides.  Afterwards ``state[N_NODES]`` is the number of nodes.
+    again with counted sides.  Afterwards ``state.n_nodes`` is the number of nodes.
     """
-    table, state = nodes.table, nodes.state
+    table, state = nodes.table, nodes.state[0]
     first_feature, last_feature = own_features(crew, bins.n_bins.shape[0])
     first_counted, last_counted = counted_features(crew, bins.n_bins.shape[0])
-    tick(crew.clock, COUNTING)
     for depth in range(rules.max_depth):
         first_node, n_nodes = (1 << depth) - 1, 1 << depth
         level = (first_node, first_node + n_nodes)
         if not _count_level(crew, level, bins, rows, table, histograms):
             return
-        tick(crew.clock, COUNTING)
         search_level(crew, level, first_feature, last_feature, bins, rules, nodes, histograms, search, extras)
         counted = False
         while True:
             if not meet(crew.barrier):
                 return
             if crew.worker == 0:
-                tick(crew.clock, SEARCHING)
                 _choose_level_split(crew, level, bins, rules, nodes, histograms, search, extras)
-                tick(crew.clock, DECIDING)
             if not meet(crew.barrier):
                 return
-            if state[NODE] < 0:
+            if state.node < 0:
                 return
             if not _partition_level(crew, level, bins, rows, rules, table):
                 return
             if crew.worker == 0:
-                tick(crew.clock, PARTING)
                 seen = _write_level_gains(crew, level, rows.rows, derivatives.hessians, bins, rules, nodes, extras)
-                state[REFUSED] = first_node if not (seen or counted) else -1
-                if state[REFUSED] < 0 and not _level_gains_something(
-                    crew, level, bins, rows, derivatives, rules, nodes
-                ):
-                    state[NODE] = -1
-                tick(crew.clock, DECIDING)
+                state.refused = first_node if not (seen or counted) else -1
+                if state.refused < 0 and not _level_gains_something(crew, level, bins, rows, derivatives, rules, nodes):
+                    state.node = -1
             if not meet(crew.barrier):
                 return
-            if state[NODE] < 0:
+            if state.node < 0:
                 return
-            if state[REFUSED] < 0:
+            if state.refused < 0:
                 break
             counted = True
             search_level_counted(
@@ -511,8 +468,8 @@ def grow_by_level(crew, bins, rows, derivatives, rules, nodes, histograms, searc
             )  # fmt: skip
         if crew.worker == 0:
             for node in range(first_node, first_node + n_nodes):
-                table[node, LEFT] = 2 * node + 1
+                table[node].left = 2 * node + 1
                 _bound_children(node, bins, rules, nodes, extras)
             if extras is not None:
-                narrow_groups(first_node, 2 * first_node + 1, table[first_node, FEATURE], bins, nodes)
-            state[N_NODES] = 4 * n_nodes - 1
+                narrow_groups(first_node, 2 * first_node + 1, table[first_node].feature, bins, nodes)
+            state.n_nodes = 4 * n_nodes - 1

@@ -22,8 +22,6 @@ from rankmill.foundation.kernels.inner import inner_kernel
 from rankmill.foundation.kernels.instructions import prefetch
 from rankmill.trainer._kernels import CODES, LANE, PLACE
 from rankmill.trainer.growing._state_kernels import (
-    FIRST,
-    LAST,
     LINE,
     LOOK_AHEAD,
     LOW,
@@ -192,7 +190,7 @@ def column_of(bins, feature):
 @inner_kernel
 def count_node(crew, node, slot, bins, rows, table, histograms):
     """Count this worker's share of a node and wait for the others; :func:`add_edges` must follow.  False: stop."""
-    return count_rows(crew, table[node, FIRST], table[node, LAST], slot, bins, rows, histograms)
+    return count_rows(crew, table[node].first, table[node].last, slot, bins, rows, histograms)
 
 
 @inner_kernel

@@ -21,7 +21,7 @@ from rankmill.foundation.kernels.instructions import bits_of, float_of
 from rankmill.trainer.growing._control_kernels import usable_features
 from rankmill.trainer.growing._gain_kernels import highest_of, left_is_heavier
 from rankmill.trainer.growing._histogram_kernels import column_of, count_bins, to_bins
-from rankmill.trainer.growing._state_kernels import FIRST, INSIDE, LAST, LOW, PAIRS_FIRST, PAIRS_LAST, SLOT, TOTAL, YES
+from rankmill.trainer.growing._state_kernels import LOW, YES
 
 PAIR_STEPS = 1048576.0  # steps of a pair's hessian to one of packed hessian: sums of 2 ** 31 of these fit a double
 KEYS = 257  # bins as pairs see them: 0 the missing that go left, 1 .. 255, 256 the missing that go right
@@ -209,7 +209,7 @@ def choose_features(screen, enabled, many, chosen):
 @inner_kernel
 def search_node_by_pairs(crew, child, node, bins, rows, rules, nodes, histograms, pairs, search):
     """Search this worker's share of the features that are best in the first search, as :func:`search_paired`."""
-    table, worker, slot = nodes.table, crew.worker, nodes.table[node, SLOT]
+    table, worker, slot = nodes.table, crew.worker, nodes.table[node].slot
     search.gains[child, worker] = 0.0
     search.splits[child, worker, 0] = -1
     chosen = pairs.chosen[worker]
@@ -218,7 +218,7 @@ def search_node_by_pairs(crew, child, node, bins, rows, rules, nodes, histograms
     for i in range(worker, n_chosen, crew.size):
         f = chosen[i]
         search_paired(
-            f, bins, histograms.pool[slot, f], rows.rows, table[node, FIRST], table[node, LAST], pairs.pairs, table[node, PAIRS_FIRST], table[node, PAIRS_LAST],
-            table[node, TOTAL], table[node, INSIDE], rules, search.counts[worker, 0], pairs.keyed[worker],
+            f, bins, histograms.pool[slot, f], rows.rows, table[node].first, table[node].last, pairs.pairs, table[node].pairs_first, table[node].pairs_last,
+            table[node].total, table[node].inside, rules, search.counts[worker, 0], pairs.keyed[worker],
             search.work[worker], search.gains[child, worker:], search.splits[child, worker],
         )  # fmt: skip

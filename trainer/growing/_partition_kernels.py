@@ -18,18 +18,8 @@ from rankmill.foundation.kernels.instructions import prefetch
 from rankmill.trainer._kernels import LANE, goes_left, is_in
 from rankmill.trainer.growing._histogram_kernels import FAR, column_of
 from rankmill.trainer.growing._state_kernels import (
-    FEATURE,
-    FIRST,
-    INSIDE,
-    LAST,
-    LEFT,
     LINE,
     LOW,
-    MISSING_LEFT,
-    PAIRS_FIRST,
-    PAIRS_LAST,
-    SET,
-    THRESHOLD,
     meet,
 )
 
@@ -37,14 +27,14 @@ from rankmill.trainer.growing._state_kernels import (
 @inner_kernel
 def write_sides(node, bins, table, sides):
     """sides[code] = 1 if the split of the node sends rows with that code in the lane of its feature to the left, else 0."""
-    threshold, digits = table[node, THRESHOLD], bins.digits[table[node, FEATURE]]
-    missing_left = table[node, MISSING_LEFT] != 0
+    threshold, digits = table[node].threshold, bins.digits[table[node].feature]
+    missing_left = table[node].missing_left != 0
     for code in range(256):
         b = digits[code]
         if threshold > 0:
             sides[code] = b <= threshold and (b != 0 or missing_left)
         else:
-            sides[code] = is_in(table[node, SET:], b)
+            sides[code] = is_in(table[node].set, b)
 
 
 @kernel(inline="always")
@@ -146,8 +136,8 @@ def partition_node(crew, node, bins, rows, table):
 
     The numbers of rows that go left are in ``rows.lefts``, see :func:`rows_left`.
     """
-    column, stride = column_of(bins, table[node, FEATURE]), bins.words.shape[2] * 8
-    first, n, worker, size = table[node, FIRST], table[node, LAST] - table[node, FIRST], crew.worker, crew.size
+    column, stride = column_of(bins, table[node].feature), bins.words.shape[2] * 8
+    first, n, worker, size = table[node].first, table[node].last - table[node].first, crew.worker, crew.size
     begin, end = first + worker * n // size, first + (worker + 1) * n // size
     lefts = rows.lefts
     lefts[worker * LINE] = deal_out(
@@ -185,27 +175,27 @@ def rows_left(crew, rows):
 @inner_kernel
 def partition_alone(crew, node, bins, rows, table):
     """Partition a node by its split; returns the number of rows on the left."""
-    first = table[node, FIRST]
+    first = table[node].first
     return partition(
-        column_of(bins, table[node, FEATURE]), bins.words.shape[2] * 8, sides_of(node, bins, table, rows.sides[crew.worker]),
-        rows.rows, rows.packed, first, table[node, LAST], rows.spare_rows[first:], rows.spare_packed[first:],
+        column_of(bins, table[node].feature), bins.words.shape[2] * 8, sides_of(node, bins, table, rows.sides[crew.worker]),
+        rows.rows, rows.packed, first, table[node].last, rows.spare_rows[first:], rows.spare_packed[first:],
     )  # fmt: skip
 
 
 @inner_kernel
 def divide_pairs(node, bins, rows, table, pairs, out):
     """Assign the pairs of a split node to its children, by worker 0."""
-    left, first = table[node, LEFT], table[node, PAIRS_FIRST]
+    left, first = table[node].left, table[node].pairs_first
     part_pairs(
-        column_of(bins, table[node, FEATURE]), bins.words.shape[2] * 8, sides_of(node, bins, table, rows.sides[0]),
-        pairs.pairs, first, table[node, PAIRS_LAST], pairs.spare, out,
+        column_of(bins, table[node].feature), bins.words.shape[2] * 8, sides_of(node, bins, table, rows.sides[0]),
+        pairs.pairs, first, table[node].pairs_last, pairs.spare, out,
     )  # fmt: skip
-    table[left, PAIRS_FIRST] = first
-    table[left, PAIRS_LAST] = first + out[0]
-    table[left, INSIDE] = out[2]
-    table[left + 1, PAIRS_FIRST] = first + out[0]
-    table[left + 1, PAIRS_LAST] = first + out[0] + out[1]
-    table[left + 1, INSIDE] = out[3]
+    table[left].pairs_first = first
+    table[left].pairs_last = first + out[0]
+    table[left].inside = out[2]
+    table[left + 1].pairs_first = first + out[0]
+    table[left + 1].pairs_last = first + out[0] + out[1]
+    table[left + 1].inside = out[3]
 
 
 @kernel

@@ -49,16 +49,9 @@ from rankmill.trainer.growing._histogram_kernels import column_of, count_sides
 from rankmill.trainer.growing._partition_kernels import sides_of
 from rankmill.trainer.growing._state_kernels import (
     EPSILON,
-    FEATURE,
-    FIRST,
-    LAST,
-    LEFT_SUM,
     LOW,
     NO,
-    ROWS,
-    SLOT,
     SUMS,
-    TOTAL,
     YES,
     add_up,
     everywhere,
@@ -163,13 +156,13 @@ def best_split(
 @inner_kernel
 def search_node(crew, child, node, first_feature, last_feature, bins, rules, nodes, histograms, search, extras):
     """Search one worker's features: ``search.gains[child, worker]`` and ``search.splits[child, worker]`` get the best split."""
-    table, worker, slot = nodes.table, crew.worker, nodes.table[node, SLOT]
+    table, worker, slot = nodes.table, crew.worker, nodes.table[node].slot
     needed = rules.least_side
-    n_rows = table[node, ROWS]
+    n_rows = table[node].rows
     if rules.paired:  # only a screen, rows are counted later: estimate them from hessians
-        needed = max(needed, (rules.min_rows - 0.5) * np.float64(table[node, TOTAL] & LOW) / n_rows)
+        needed = max(needed, (rules.min_rows - 0.5) * np.float64(table[node].total & LOW) / n_rows)
     best_split(
-        histograms.pool[slot], table[node, TOTAL], n_rows, needed, node, bins,
+        histograms.pool[slot], table[node].total, n_rows, needed, node, bins,
         usable_features(crew, node, bins, rules, nodes, search, extras), first_feature, last_feature, rules,
         nodes, search.work[worker], search.gains[child, worker:],
         search.keys[child, worker:], search.splits[child, worker], search.uppers[slot], extras,
@@ -206,8 +199,8 @@ def search_counted(
     ``search.uppers``, by which the search without rows compared features, are upper bounds.  Features are counted in
     descending order until none can beat the best split; those counted become -inf.
     """
-    table, worker, slot = nodes.table, crew.worker, nodes.table[node, SLOT]
-    total, histogram, uppers = table[node, TOTAL], histograms.pool[slot], search.uppers[slot]
+    table, worker, slot = nodes.table, crew.worker, nodes.table[node].slot
+    total, histogram, uppers = table[node].total, histograms.pool[slot], search.uppers[slot]
     total_h = np.float64(total & LOW)
     least_h = rules.fine_least_h if with_hessians else 0.0
     counts, work, split = search.counts[worker], search.work[worker], search.splits[0, worker]
@@ -224,12 +217,12 @@ def search_counted(
         uppers[f] = -np.inf
         last, missing = bins.n_bins[f], histogram[f, 0]
         count_sides(
-            crew, f, bins, rows, table[node, FIRST], table[node, LAST], hessians, rules.fine_h, with_hessians, counts
+            crew, f, bins, rows, table[node].first, table[node].last, hessians, rules.fine_h, with_hessians, counts
         )  # fmt: skip
         if total_h == 0.0:
             continue
         limits = nodes.ranges[node]
-        both_sides, weightless, alone, n_rows = missing != 0, missing == 0, NO, table[node, ROWS]
+        both_sides, weightless, alone, n_rows = missing != 0, missing == 0, NO, table[node].rows
         sides = counts
         if extras is not None and bins.categorical[f]:
             both_sides, weightless, alone = True, False, tried_alone(last, rules)
@@ -275,10 +268,10 @@ def _sum_level(f, level, n_bins, table, pool, out):
     out[:n_bins] = 0
     total, n_rows = np.int64(0), np.int64(0)
     for node in range(level[0], level[1]):
-        total += table[node, TOTAL]
-        n_rows += table[node, ROWS]
+        total += table[node].total
+        n_rows += table[node].rows
         for b in range(n_bins):
-            out[b] += pool[table[node, SLOT], f, b]
+            out[b] += pool[table[node].slot, f, b]
     return total, n_rows
 
 
@@ -292,11 +285,11 @@ def _add_level_gains(f, level, last, both_sides, counts, counted, least_h, bins,
     work[1, :last] = -rules.min_gain
     work[2, :last] = -np.inf if alone else -rules.min_gain
     for node in range(level[0], level[1]):
-        total = table[node, TOTAL]
+        total = table[node].total
         total_g, total_h = np.float64(total >> np.int64(32)), np.float64(total & LOW)
         if total_h == 0.0:
             continue
-        histogram, lambda_l2 = pool[table[node, SLOT], f], rules.lambda_l2
+        histogram, lambda_l2 = pool[table[node].slot, f], rules.lambda_l2
         rest, sides = histogram[0], counts[node - level[0]]
         if extras is not None and by_set:
             lambda_l2 = sum_ordered(histogram, n_bins, last, total, rules, work)
@@ -332,8 +325,8 @@ def _order_for_level(f, level, last, highest, summed, bins, rules, table, pool, 
     b, from_end = first_of(highest, work[1], work[2], YES, last)
     keys[:n_bins] = 0.0
     for node in range(level[0], level[1]):
-        if table[node, TOTAL] & LOW != 0:
-            prefer_sides(pool[table[node, SLOT], f], table[node, TOTAL], b, from_end, last, rules, order, keys)
+        if table[node].total & LOW != 0:
+            prefer_sides(pool[table[node].slot, f], table[node].total, b, from_end, last, rules, order, keys)
     for i in range(1, last):
         h = np.float64(summed[order[i]] & LOW) * rules.unit_h + rules.category_smoothing
         keys[order[i]] = -keys[order[i]] / h
@@ -400,12 +393,12 @@ def _level_gains(f, level, counts, counted, least_h, bins, rules, nodes, pool, w
         return _level_gains_of_sets(f, level, counts, counted, least_h, bins, rules, nodes, pool, work)
     table, n_bins, any_missing = nodes.table, bins.n_bins[f], NO
     for node in range(level[0], level[1]):
-        any_missing |= pool[table[node, SLOT], f, 0] != 0
+        any_missing |= pool[table[node].slot, f, 0] != 0
     _add_level_gains(f, level, n_bins, any_missing, counts, counted, least_h, bins, rules, nodes, pool, work, extras)
     if extras is not None and rules.random_splits:
         first, final = np.int64(n_bins), np.int64(0)
         for node in range(level[0], level[1]):
-            lowest, highest = bins_in_use(pool[table[node, SLOT], f], n_bins)
+            lowest, highest = bins_in_use(pool[table[node].slot, f], n_bins)
             first, final = min(first, lowest), max(final, highest)
         keep_drawn_split(f, level[0], first, final + np.int64(any_missing), rules, work)
     return n_bins, any_missing
@@ -416,7 +409,7 @@ def level_score(level, rules, table):
     """Return the sum of :func:`score_of` over the leaves of a level."""
     score = 0.0
     for node in range(level[0], level[1]):
-        score += score_of(table[node, TOTAL], rules)
+        score += score_of(table[node].total, rules)
     return score
 
 
@@ -480,7 +473,7 @@ def search_level_counted(
         uppers[f] = -np.inf
         for node in range(first_node, last_node):
             count_sides(
-                crew, f, bins, rows, table[node, FIRST], table[node, LAST], hessians, rules.fine_h, with_hessians,
+                crew, f, bins, rows, table[node].first, table[node].last, hessians, rules.fine_h, with_hessians,
                 counts[node - first_node],
             )  # fmt: skip
         last, both_sides = _level_gains(
@@ -563,12 +556,12 @@ def fine_means_differ(crew, column, stride, sides, rows, first, last, gradients,
 @inner_kernel
 def gains_something(crew, node, n_left, n_right, bins, rows, derivatives, rules, table):
     """Return whether the gain of the node's split is more than rounding; fine steps decide if packed ones cannot.  By worker 0."""
-    if _packed_means_differ(table[node, LEFT_SUM], table[node, TOTAL], n_left, n_right):
+    if _packed_means_differ(table[node].left_sum, table[node].total, n_left, n_right):
         return True
-    f = table[node, FEATURE]
+    f = table[node].feature
     return fine_means_differ(
         crew, column_of(bins, f), bins.words.shape[2] * 8, sides_of(node, bins, table, rows.sides[0]), rows.rows,
-        table[node, FIRST], table[node, LAST], derivatives.gradients, derivatives.weights, rules.fine_g, rules.fine_w,
+        table[node].first, table[node].last, derivatives.gradients, derivatives.weights, rules.fine_g, rules.fine_w,
     )  # fmt: skip
 
 
@@ -583,8 +576,8 @@ def _enough_hessian(crew, packed_h, n_rows, first, last, rows, hessians, rules):
 @inner_kernel
 def sides_have_hessian(crew, node, middle, n_left, rows, hessians, rules, table):
     """Return whether both sides of a node partitioned at ``middle`` reach the minimum sum of hessians; ``n_left`` in all processes."""
-    left_h = table[node, LEFT_SUM] & LOW
-    right_h = (table[node, TOTAL] & LOW) - left_h
-    return _enough_hessian(crew, left_h, n_left, table[node, FIRST], middle, rows, hessians, rules) and _enough_hessian(
-        crew, right_h, table[node, ROWS] - n_left, middle, table[node, LAST], rows, hessians, rules
+    left_h = table[node].left_sum & LOW
+    right_h = (table[node].total & LOW) - left_h
+    return _enough_hessian(crew, left_h, n_left, table[node].first, middle, rows, hessians, rules) and _enough_hessian(
+        crew, right_h, table[node].rows - n_left, middle, table[node].last, rows, hessians, rules
     )

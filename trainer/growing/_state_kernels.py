@@ -1,9 +1,9 @@
 """Shared by the kernels of tree growth: their arguments, the table of nodes, and the barrier between workers.
 
-    nodes (n_nodes, 21) int64                         state (10,) int64, one tree
-    node 0   FIRST LAST DEPTH TOTAL SLOT LEFT ..      N_NODES N_LEAVES N_WAITING ..
-    node 1   FIRST LAST ...  LEFT = 3 ------.
-    node 2   LEFT = -1: a leaf              |         heap: nodes waiting to be split, the best on top
+    nodes (n_nodes,) NODE                             state (1,) STATE, one tree
+    node 0   first last depth total slot left ..      n_nodes n_leaves n_waiting ..
+    node 1   first last ...  left = 3 ------.
+    node 2   left = -1: a leaf              |         heap: nodes waiting to be split, the best on top
     node 3   <------------------------------'         free: unused slots of the histogram pool
 
 All workers of a team run the same growth kernel concurrently.  Each does its share of a step and calls :func:`meet`, a
@@ -28,63 +28,33 @@ LINE = 8  # int64 per cache line: each flag has its own line
 LOOK_AHEAD = 64  # rows between prefetch and use; this many are read past the end of a node's rows
 EPSILON = 2.0**-52
 
-# Columns of ``nodes``: rows[FIRST:LAST] belong to the node, in all processes ROWS; TOTAL is their packed sum; SLOT its histogram in the pool, -1: none;
-# LEFT its first child, -1: none (the other child is LEFT + 1); the rest is its best split.  THRESHOLD 0 marks a split by
-# categories: the bins whose bits are set in SET .. SET + 3 go left.  With criterion ole both rows of
-# pairs[PAIRS_FIRST:PAIRS_LAST] are in the node, and INSIDE is the sum of their hessians.  Of a waiting node whose split is
-# prepared, OWN_LEFT and ALL_LEFT rows go left here and in all processes, and NEXT_SLOT has the histogram of its smaller child.
-(
-    FIRST,
-    LAST,
-    DEPTH,
-    TOTAL,
-    SLOT,
-    LEFT,
-    FEATURE,
-    THRESHOLD,
-    MISSING_LEFT,
-    LEFT_SUM,
-    PAIRS_FIRST,
-    PAIRS_LAST,
-    INSIDE,
-    ROWS,
-    OWN_LEFT,
-    ALL_LEFT,
-    NEXT_SLOT,
-) = range(17)
-SET, SET_WORDS = 17, 4
-NODE_FIELDS = SET + SET_WORDS
-# Cells of ``state``: number of nodes, leaves, waiting nodes and free slots; the node to split (-1: the tree is done); the
-# children to count and search (-1: none); whether the larger one must be counted too, because the histogram of its parent
-# was evicted; the node whose best split was rejected (-1: none) and that must be searched with counted sides, whether
-# hessians must be summed for that, and whether the gains of its features must be computed again; whether the smaller child is
-# counted already; and how many nodes are to be prepared.
-(
-    N_NODES,
-    N_LEAVES,
-    N_WAITING,
-    N_FREE,
-    NODE,
-    SMALL,
-    LARGE,
-    COUNT_BOTH,
-    REFUSED,
-    SUM_HESSIANS,
-    SEARCH_ANEW,
-    COUNTED,
-    N_BATCH,
-) = range(13)
-STATE_FIELDS = 13
+SET_WORDS = 4
+_OF_NODE = (
+    "first last rows",  # its rows are rows[first:last], and ``rows`` of them are in all processes
+    "depth total slot",  # the packed sum of its rows; its histogram in the pool, -1: none
+    "left",  # its first child, the other one follows it; -1: none.  The rest is its best split
+    "feature threshold missing_left left_sum",  # threshold 0: the bins whose bits are in ``set`` go left
+    "pairs_first pairs_last inside",  # of ole: pairs of which both rows are in the node, and the sum of their hessians
+    "own_left all_left next_slot",  # prepared: rows that go left here and in all processes, histogram of the smaller child
+)
+_OF_STATE = (
+    "n_nodes n_leaves n_waiting n_free",  # nodes, leaves, waiting nodes, free slots
+    "node",  # to split, -1: the tree is done
+    "small large count_both counted",  # children to count and search, -1: none; whether both must be counted, or none
+    "refused sum_hessians search_anew",  # a node to search with counted sides, -1: none; with hessians, and gains anew
+    "n_batch",  # nodes to prepare
+)
+NODE = np.dtype([(name, np.int64) for line in _OF_NODE for name in line.split()] + [("set", np.int64, (SET_WORDS,))])
+"""A row of the table of nodes."""
+STATE = np.dtype([(name, np.int64) for line in _OF_STATE for name in line.split()])
+"""What one tree and all workers share."""
 BEST_FIRST, BREADTH_FIRST, DEPTH_FIRST = range(3)
 # Numba compiles a kernel again for every literal argument, but only once for a NumPy scalar.
 NO, YES = np.bool_(False), np.bool_(True)
-# phases whose nanoseconds ``ticks`` counts, measured by worker 0
-COUNTING, SEARCHING, DECIDING, PARTING = np.int64(0), np.int64(1), np.int64(2), np.int64(3)
 # what processes add up: histograms, those of the slots in ``Crew.sums``, or cells of ``Crew.sums``
 HISTOGRAMS, SUMS = np.int64(0), np.int64(1)
 SIDES = 512  # cells of ``Crew.sums`` for both counts of the bins of a feature
 
-_clock_gettime = types.ExternalFunction("clock_gettime", types.int32(types.int32, types.intp))
 _sched_yield = types.ExternalFunction("sched_yield", types.int32())
 
 
@@ -140,16 +110,8 @@ class Barrier(NamedTuple):
     looks: int  # spin iterations before yielding to other threads
 
 
-class Clock(NamedTuple):
-    """Nanoseconds by phase, of one worker."""
-
-    number: int  # of the system's clock, -1: no timing
-    stamp: Any  # (3,) int64
-    ticks: Any  # (4,) int64
-
-
 class Crew(NamedTuple):
-    """One worker, its barrier and clock, and the way to other processes.
+    """One worker, its barrier, and the way to other processes.
 
     What most kernels call takes a part of it: every scalar of a call takes time to compile.
     """
@@ -157,7 +119,6 @@ class Crew(NamedTuple):
     worker: int
     size: int
     barrier: Barrier
-    clock: Clock
     peers: int  # address of a C function, see ``add_up``; 0: this process has all rows
     sums: Any  # (SIDES or more,) int64: what it adds up
 
@@ -204,15 +165,15 @@ class Derivatives(NamedTuple):
 
 
 class Nodes(NamedTuple):
-    """The tree as it grows; see the columns above."""
+    """The tree as it grows."""
 
-    table: Any  # (most_nodes, NODE_FIELDS) int64
+    table: Any  # (most_nodes,) NODE
     ranges: Any  # (most_nodes, 4): lowest and highest value that monotone constraints allow, own value, number of rows
     gains: Any  # (most_nodes,)
     priority: Any  # (most_nodes,)
     heap: Any  # (most_nodes,) int64
     free: Any  # (n_slots,) int64
-    state: Any  # (STATE_FIELDS,) int64
+    state: Any  # (1,) STATE
     groups: Any  # (most_nodes, n_words) uint64: bits of the groups that have all features of the path
     batch: Any  # (most_nodes,) int64: nodes whose splits are prepared together
 
@@ -286,18 +247,6 @@ def meet(barrier):
 
 
 @inner_kernel
-def tick(clock, phase):
-    """Add the time since the last call to ``phase``."""
-    if clock.number >= 0:
-        stamp = clock.stamp
-        _clock_gettime(np.int32(clock.number), stamp.ctypes.data)
-        now = stamp[0] * 1_000_000_000 + stamp[1]
-        if stamp[2] != 0:
-            clock.ticks[phase] += now - stamp[2]
-        stamp[2] = now
-
-
-@inner_kernel
 def own_features(crew, n_features):
     """Return the range of features that this worker searches."""
     return crew.worker * n_features // crew.size, (crew.worker + 1) * n_features // crew.size
@@ -354,27 +303,27 @@ def add_up_histograms(crew, first_slot, n_slots):
 @inner_kernel
 def may_split(table, node, min_rows, max_depth):
     """Return whether a node has enough rows for two leaves and is above the maximum depth."""
-    enough = table[node, ROWS] >= 2 * min_rows
-    return enough and (max_depth == 0 or table[node, DEPTH] < max_depth)
+    enough = table[node].rows >= 2 * min_rows
+    return enough and (max_depth == 0 or table[node].depth < max_depth)
 
 
 @inner_kernel
 def _make_node(table, node, first, last, rows, depth, total):
-    table[node] = -1
-    table[node, FIRST] = first
-    table[node, LAST] = last
-    table[node, ROWS] = rows
-    table[node, DEPTH] = depth
-    table[node, TOTAL] = total
+    table[node].slot = table[node].left = table[node].own_left = table[node].all_left = table[node].next_slot = -1
+    table[node].first = first
+    table[node].last = last
+    table[node].rows = rows
+    table[node].depth = depth
+    table[node].total = total
 
 
 @inner_kernel
 def make_children(table, node, left, own_left, n_left):
     """Create ``left`` and the node after it from the rows of ``node``: the first ``own_left`` go left, in all processes ``n_left``."""
-    middle, depth = table[node, FIRST] + own_left, table[node, DEPTH] + 1
-    total, left_sum = table[node, TOTAL], table[node, LEFT_SUM]
-    _make_node(table, left, table[node, FIRST], middle, n_left, depth, left_sum)
-    _make_node(table, left + 1, middle, table[node, LAST], table[node, ROWS] - n_left, depth, total - left_sum)
+    middle, depth = table[node].first + own_left, table[node].depth + 1
+    total, left_sum = table[node].total, table[node].left_sum
+    _make_node(table, left, table[node].first, middle, n_left, depth, left_sum)
+    _make_node(table, left + 1, middle, table[node].last, table[node].rows - n_left, depth, total - left_sum)
 
 
 @inner_kernel
@@ -385,8 +334,8 @@ def comes_before(priority, a, b):
 @inner_kernel
 def push(nodes, node):
     """Push ``node``: the highest priority (on ties the node created first) is on top of the heap."""
-    heap, priority, i = nodes.heap, nodes.priority, nodes.state[N_WAITING]
-    nodes.state[N_WAITING] += 1
+    heap, priority, i = nodes.heap, nodes.priority, nodes.state[0].n_waiting
+    nodes.state[0].n_waiting += 1
     while i > 0:
         above = (i - 1) // 2
         if not comes_before(priority, node, heap[above]):
@@ -400,8 +349,8 @@ def push(nodes, node):
 def pop(nodes):
     """Pop the node on top of the heap."""
     heap, priority = nodes.heap, nodes.priority
-    n = nodes.state[N_WAITING] - 1
-    nodes.state[N_WAITING] = n
+    n = nodes.state[0].n_waiting - 1
+    nodes.state[0].n_waiting = n
     top, node = heap[0], heap[n]
     i = 0
     while 2 * i + 1 < n:
@@ -417,47 +366,49 @@ def pop(nodes):
 
 
 @inner_kernel
-def release_slot(table, free, state, node):
+def release_slot(nodes, node):
     """Return the histogram of the node to the pool."""
-    if table[node, SLOT] >= 0:
-        free[state[N_FREE]] = table[node, SLOT]
-        state[N_FREE] += 1
-        table[node, SLOT] = -1
+    table, state = nodes.table, nodes.state[0]
+    if table[node].slot >= 0:
+        nodes.free[state.n_free] = table[node].slot
+        state.n_free += 1
+        table[node].slot = -1
 
 
 @inner_kernel
-def release_next_slot(table, free, state, node):
+def release_next_slot(nodes, node):
     """Return the histogram of the smaller child of a prepared node to the pool, and forget what was prepared."""
-    if table[node, NEXT_SLOT] >= 0:
-        free[state[N_FREE]] = table[node, NEXT_SLOT]
-        state[N_FREE] += 1
-    table[node, OWN_LEFT : NEXT_SLOT + 1] = -1
+    table, state = nodes.table, nodes.state[0]
+    if table[node].next_slot >= 0:
+        nodes.free[state.n_free] = table[node].next_slot
+        state.n_free += 1
+    table[node].own_left = table[node].all_left = table[node].next_slot = -1
 
 
 @inner_kernel
 def _release_prepared(nodes):
     """Release what is prepared for the waiting node with the lowest priority."""
     victim = np.int64(-1)
-    for i in range(nodes.state[N_WAITING]):
+    for i in range(nodes.state[0].n_waiting):
         node = nodes.heap[i]
-        if nodes.table[node, NEXT_SLOT] >= 0 and (victim < 0 or comes_before(nodes.priority, victim, node)):
+        if nodes.table[node].next_slot >= 0 and (victim < 0 or comes_before(nodes.priority, victim, node)):
             victim = node
-    release_next_slot(nodes.table, nodes.free, nodes.state, victim)
+    release_next_slot(nodes, victim)
 
 
 @inner_kernel
 def take_slot(nodes):
     """Take a slot of the pool; if none is free, evict the histogram of the waiting node with the lowest priority."""
-    state = nodes.state
-    if state[N_FREE] == 0:
+    state = nodes.state[0]
+    if state.n_free == 0:
         victim = np.int64(-1)
-        for i in range(state[N_WAITING]):
+        for i in range(state.n_waiting):
             node = nodes.heap[i]
-            if nodes.table[node, SLOT] >= 0 and (victim < 0 or comes_before(nodes.priority, victim, node)):
+            if nodes.table[node].slot >= 0 and (victim < 0 or comes_before(nodes.priority, victim, node)):
                 victim = node
         if victim >= 0:
-            release_slot(nodes.table, nodes.free, nodes.state, victim)
+            release_slot(nodes, victim)
         else:
             _release_prepared(nodes)
-    state[N_FREE] -= 1
-    return nodes.free[state[N_FREE]]
+    state.n_free -= 1
+    return nodes.free[state.n_free]

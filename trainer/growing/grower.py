@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from ctypes import CFUNCTYPE, c_int64, c_void_p, cast
 from dataclasses import dataclass
 from math import sqrt
@@ -38,8 +37,6 @@ _POLICIES = {
     "breadth_first": table.BREADTH_FIRST,
     "depth_first": table.DEPTH_FIRST,
 }
-
-PHASES = ("histograms", "split search", "choice of nodes", "partition")  # in the order of the ticks of the kernels
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +75,6 @@ class Grower:
         categorical: npt.NDArray[np.bool_] | None = None,
         controls: Controls | None = None,
         pool_bytes: int = DEFAULT_POOL_BYTES,
-        timed: bool = False,
         span: Span | None = None,
     ) -> None:
         self._bins, self._parameters, self._team = bins, parameters, team
@@ -143,9 +139,6 @@ class Grower:
         self._of_categories = 0.0, 0.0
         self._flags = aligned_empty(((size + 1) * table.LINE,), np.int64)
         self._looks = _LOOKS if team.may_spin else 1
-        self._clock = time.CLOCK_MONOTONIC if timed else -1
-        self._stamp = np.zeros(3, dtype=np.int64)
-        self.ticks = np.zeros(len(PHASES), dtype=np.int64)
         self._sums = np.zeros(max(table.SIDES, p.leaves), dtype=np.int64)
         self._sent = np.zeros(0, dtype=np.intp)  # cells of a histogram that processes add up
         self._add_up = _AddUp(self._add_up_cells) if self._span.peers is not None else None
@@ -293,21 +286,19 @@ class Grower:
         sums = np.tile([0, table.LOW], (self._team.size, 1))
         self._team.share(n, _LEAST_ROWS, begin)
         nodes, n_slots = self._nodes, len(self._nodes.free)
-        root = nodes.table[0]
-        root[:] = -1
-        root[table.FIRST], root[table.LAST], root[table.DEPTH], root[table.SLOT] = 0, n, 0, 0
-        root[table.ROWS] = all_rows
+        root, state = nodes.table[0], nodes.state[0]
+        root["left"] = root["own_left"] = root["all_left"] = root["next_slot"] = -1
+        root["first"], root["last"], root["depth"], root["slot"], root["rows"] = 0, n, 0, 0, all_rows
         nodes.ranges[0] = -np.inf, np.inf, 0.0, all_rows
         nodes.groups[0] = ~np.uint64(0)
         nodes.free[: n_slots - 1] = np.arange(n_slots - 1, 0, -1)
         nodes.state[:] = 0
-        nodes.state[table.N_NODES] = nodes.state[table.N_LEAVES] = 1
-        nodes.state[table.N_FREE] = n_slots - 1
-        nodes.state[[table.LARGE, table.REFUSED]] = -1
+        state["n_nodes"] = state["n_leaves"] = 1
+        state["n_free"] = n_slots - 1
+        state["large"] = state["refused"] = -1
         self._flags[:] = 0
-        self._stamp[2] = 0
         total, least = span.total_and_least(int(sums[:, 0].sum()), int(sums[:, 1].min()))
-        root[table.TOTAL] = total
+        root["total"] = total
         return n, least
 
     def _rules(
@@ -317,7 +308,7 @@ class Grower:
 
         A side of m rows has at least m times ``least``, the smallest packed hessian of a row, so a side with less has fewer rows.
         """
-        p, total = self._parameters, int(self._nodes.table[0, table.TOTAL])
+        p, total = self._parameters, int(self._nodes.table["total"][0])
         g, h = (total >> 32) / scale.gradient, (total & 0xFFFFFFFF) / scale.hessian + self._lambdas[0]
         step = float(shrunk(np.array(g), p.lambda_l1) / -h) if h > 0.0 else 0.0
         most = p.max_delta_step if by_h and p.max_delta_step else np.inf
@@ -380,8 +371,7 @@ class Grower:
             pairs.first, pairs.second, pairs.hessian, scale.hessian * PAIR_STEPS, self._drawn(rows), listed
         )
         root = self._nodes.table[0]
-        root[table.PAIRS_FIRST], root[table.PAIRS_LAST] = 0, n_pairs
-        root[table.INSIDE] = listed[:n_pairs, 1].sum()
+        root["pairs_first"], root["pairs_last"], root["inside"] = 0, n_pairs, listed[:n_pairs, 1].sum()
 
     def _drawn(self, rows: npt.NDArray[np.int32] | None) -> npt.NDArray[np.bool_]:
         """Return which rows belong to the tree, (n_rows,); empty: all."""
@@ -392,9 +382,8 @@ class Grower:
 
     def _grow_share(self, worker: int, size: int, derivatives: table.Derivatives, rules: table.Rules) -> None:
         layout = self._bins
-        clock = table.Clock(self._clock if worker == 0 else -1, self._stamp, self.ticks)
         barrier = table.Barrier(worker, size, self._flags, self._looks)
-        crew = table.Crew(worker, size, barrier, clock, self._peers, self._sums)
+        crew = table.Crew(worker, size, barrier, self._peers, self._sums)
         bins = table.Bins(
             layout.words,
             self._used_words,
@@ -436,10 +425,10 @@ class Grower:
     ) -> Tree:
         """Compute leaf values from exact sums, and add them to the scores."""
         p, order = self._parameters, self._rows.rows
-        nodes = self._nodes.table[: self._nodes.state[table.N_NODES]]
-        first, left = nodes[:, table.FIRST], nodes[:, table.LEFT]
+        nodes = self._nodes.table[: self._nodes.state["n_nodes"][0]]
+        first, left = nodes["first"], nodes["left"]
         leaves = np.flatnonzero(left < 0)
-        leaves = leaves[np.lexsort((nodes[leaves, table.LAST], first[leaves]))]  # one may have no rows here
+        leaves = leaves[np.lexsort((nodes["last"][leaves], first[leaves]))]  # one may have no rows here
         starts = np.append(first[leaves], n)
         if rules.of_all is not None and rows is not None:
             order, starts = self._by_leaf(leaves)
@@ -450,7 +439,7 @@ class Grower:
         inside = None if rules.inside is None else rules.inside(self._leaf_of_row(order, starts), len(leaves))
         own = None if rules.steps is None else rules.steps(order[: starts[-1]], starts, self._team)
         low, high = self._nodes.ranges[: len(nodes), :2].T
-        grown = GrownNodes(left, nodes[:, table.FEATURE], nodes[:, table.ROWS], low, high)
+        grown = GrownNodes(left, nodes["feature"], nodes["rows"], low, high)
         values = values_of(
             grown, leaves, sums, scale, self._lambdas[1], p, self._monotone, by_h=by_h, inside=inside, own=own
         )
@@ -468,25 +457,23 @@ class Grower:
     def _tree_of(self, values: npt.NDArray[np.float64]) -> Tree:
         """Return the tree that has been grown, with these values of its nodes."""
         nodes = self._nodes.table[: len(values)]
-        left = nodes[:, table.LEFT]
+        left, threshold = nodes["left"], nodes["threshold"]
         divided = left >= 0
         return Tree(
-            feature=np.where(divided, nodes[:, table.FEATURE], -1).astype(np.int32),
-            threshold=np.where(divided, nodes[:, table.THRESHOLD], -1).astype(np.int32),
-            missing_left=(divided & (nodes[:, table.MISSING_LEFT] > 0)).astype(BIN),
+            feature=np.where(divided, nodes["feature"], -1).astype(np.int32),
+            threshold=np.where(divided, threshold, -1).astype(np.int32),
+            missing_left=(divided & (nodes["missing_left"] > 0)).astype(BIN),
             left=left.astype(np.int32),
             right=np.where(divided, left + 1, -1).astype(np.int32),
             value=values,
             gain=np.where(divided, self._nodes.gains[: len(nodes)], 0.0),
-            rows=nodes[:, table.ROWS].copy(),
-            sets=np.where((divided & (nodes[:, table.THRESHOLD] == 0))[:, None], nodes[:, table.SET :], 0).view(
-                np.uint64
-            ),
+            rows=nodes["rows"].copy(),
+            sets=np.where((divided & (threshold == 0))[:, None], nodes["set"], 0).view(np.uint64),
         )
 
     def _by_leaf(self, leaves: npt.NDArray[np.intp]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
         """Return all rows that are here in the order of their ``leaves``, and the start of each leaf among them."""
-        places = np.zeros(self._nodes.state[table.N_NODES], dtype=SCORE)
+        places = np.zeros(self._nodes.state["n_nodes"][0], dtype=SCORE)
         places[leaves] = np.arange(len(leaves))
         reached = np.zeros(self._bins.n_rows, dtype=SCORE)
         first, last = self._span.first, self._span.last
@@ -536,13 +523,13 @@ def _nodes_for(leaves: int, n_slots: int, controls: Controls) -> table.Nodes:
     """Return the table of nodes for trees with ``leaves`` leaves and a pool of ``n_slots`` histograms."""
     most = 2 * leaves - 1
     return table.Nodes(
-        table=np.zeros((most, table.NODE_FIELDS), dtype=np.int64),
+        table=np.zeros(most, dtype=table.NODE),
         ranges=np.zeros((most, 4)),
         gains=np.zeros(most),
         priority=np.zeros(most),
         heap=np.zeros(most, dtype=np.int64),
         free=np.zeros(n_slots, dtype=np.int64),
-        state=np.zeros(table.STATE_FIELDS, dtype=np.int64),
+        state=np.zeros(1, dtype=table.STATE),
         groups=np.zeros((most, controls.groups.shape[1]), dtype=np.uint64),
         batch=np.zeros(most, dtype=np.int64),
     )

@@ -17,7 +17,7 @@ from rankmill.trainer.nets.options import ADAMW, NetOptions
 from rankmill.trainer.options import CheckpointOptions, MachineOptions
 from rankmill.trainer.workers import workers_for
 
-_OF_TREES = ("histogram_memory", "profile")
+_OF_TREES = ("histogram_memory",)
 _BYTES_A_ROW = 160  # grades, weights, scores, gradients of both orders, places, and what losses hold
 _BYTES_OF_FITTING = 18  # a row and worker: a column, and its known values in order
 _BYTES_OF_READING = 24 << 20  # readers' buffers, and freed memory that the allocator keeps

@@ -35,11 +35,7 @@ from rankmill.trainer.rounds.resuming import check_resumable, trees_of
 from rankmill.trainer.rounds.round_metrics import RoundMetrics
 from rankmill.trainer.rounds.sampling import OutOfBag, OutOfBagMean, Sampler
 from rankmill.trainer.rounds.training_result import (
-    METRICS,
     TRAIN,
-    VALID_SPLITS,
-    PhaseTimer,
-    Profile,
     RoundRecord,
     TrainingResult,
 )
@@ -67,7 +63,7 @@ def boost(
     parameters
         Complete ones: what is left out has been chosen by :func:`rankmill.trainer.presets.with_preset`.
     options
-        ``eval_metrics``, ``n_threads``, ``histogram_memory``, ``profile``, ``on_round`` are used, and ``resume``: the records of
+        ``eval_metrics``, ``n_threads``, ``histogram_memory``, ``on_round`` are used, and ``resume``: the records of
         its rounds are made again, and eval sets and ``max_grade`` may be others than before.
     checkpoint
         Write all trees there now and then, at the end, and when the training is interrupted; and resume what is there if it has
@@ -89,19 +85,18 @@ def boost(
     n_threads = workers_for(options.n_threads)
     prepared = prepare(data, parameters, options, checkpoint)
     metrics = _metrics_of(prepared, rounds, fold)
-    stopwatch = PhaseTimer(on=options.profile)
 
     def train(team: Team) -> tuple[list[Tree], list[RoundRecord], int]:
         trees: list[Tree] = []
         try:
-            history, best_round = _do_rounds(prepared, metrics, stopwatch, team, trees, checkpoint, rounds, fold)
+            history, best_round = _do_rounds(prepared, metrics, team, trees, checkpoint, rounds, fold)
         finally:  # also where it was interrupted: rounds that are whole are worth keeping
             if trees:
                 _write(checkpoint, prepared, trees)
         return trees, history, best_round
 
     trees, history, best_round = with_team(n_threads, train)
-    return finish(prepared, metrics, trees, history, best_round, stopwatch.profile())
+    return finish(prepared, metrics, trees, history, best_round)
 
 
 def directions_of(monotone: Mapping[str, int], feature_names: Sequence[str]) -> npt.NDArray[np.int8]:
@@ -249,7 +244,6 @@ def _trained_before(
 def _do_rounds(
     prepared: Prepared,
     metrics: RoundMetrics,
-    stopwatch: PhaseTimer,
     team: Team,
     trees: list[Tree],
     checkpoint: Checkpoint | None,
@@ -261,21 +255,18 @@ def _do_rounds(
     whole_steps = replace(p, learning_rate=1.0) if p.boosting == RF else p
     grower = Grower(
         prepared.bins, whole_steps, team, monotone=prepared.monotone, categorical=prepared.categorical,
-        controls=prepared.controls, pool_bytes=options.histogram_memory, timed=stopwatch.on, span=prepared.span,
+        controls=prepared.controls, pool_bytes=options.histogram_memory, span=prepared.span,
     )  # fmt: skip
-    members = Members(prepared, grower, stopwatch, team)
+    members = Members(prepared, grower, team)
     higher_is_better = prepared.out_of_bag is not None or metrics.stop_metric.higher_is_better
     stopping = EarlyStopping.of(p, higher_is_better=higher_is_better)
     many = trees_a_round(prepared.objective, p)
     history: list[RoundRecord] = []
     for round_number in range(1, (rounds or p.n_rounds) + 1):
-        stopwatch.start_round()
         known = prepared.replayed[(round_number - 1) * many : round_number * many]
         trees += members.replay(round_number, known) if known else members.grow(round_number)
-        with stopwatch.phase(VALID_SPLITS):
-            metrics.add(members.change(), team)
-        with stopwatch.phase(METRICS):
-            means = metrics.means(members.mean_scores(), team)
+        metrics.add(members.change(), team)
+        means = metrics.means(members.mean_scores(), team)
         record = RoundRecord(round_number, means, members.oob_improvement, fold, p.seed)
         history.append(record)
         ended = options.on_round is not None and bool(options.on_round(record)) and not fold
@@ -283,10 +274,8 @@ def _do_rounds(
             ended |= stopping.update(round_number, value)
         if not p.keeps_best or stopping.best_round in {0, round_number}:
             metrics.keep()
-        if not known:
-            stopwatch.end_round()
-            if checkpoint is not None and checkpoint.is_due():
-                _write(checkpoint, prepared, trees)
+        if not known and checkpoint is not None and checkpoint.is_due():
+            _write(checkpoint, prepared, trees)
         if ended:
             break
     return history, (p.keeps_best and stopping.best_round) or len(history)
@@ -311,7 +300,6 @@ def finish(
     trees: Sequence[Tree],
     history: Sequence[RoundRecord],
     best_round: int,
-    profile: Profile | None,
 ) -> TrainingResult:
     """Return the forest up to the best round, and what was measured."""
 
@@ -335,7 +323,6 @@ def finish(
         forest=_forest(prepared, kept, facts),
         best_round=best_round,
         history=tuple(history),
-        profile=profile,
         by_query=metrics.by_query(),
     )
 

@@ -173,7 +173,7 @@ class FinishedTrainings:
         )
 
     def write(self, key: str, result: TrainingResult) -> None:
-        """Store a training under ``key``, without its profile and its metrics by query."""
+        """Store a training under ``key``, without its metrics by query."""
         self.folder.mkdir(parents=True, exist_ok=True)
         data = result.forest.to_bytes()
         cv = result.cross_validation

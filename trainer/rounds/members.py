@@ -26,7 +26,6 @@ from rankmill.trainer.parameters import ALL, DART, GBDT, RF, TrainParameters
 from rankmill.trainer.rounds.line_search import best_step
 from rankmill.trainer.rounds.round_metrics import starting_scores
 from rankmill.trainer.rounds.sampling import BootstrapWeights, OutOfBag, RoundSample, Sampler, noise_of
-from rankmill.trainer.rounds.training_result import GRADIENTS, PhaseTimer
 from rankmill.trainer.rounds.tree_weights import Change, Dropout
 from rankmill.trainer.training_options import TrainingOptions
 from rankmill.trainer.workers import Team
@@ -72,8 +71,8 @@ class Members:
     turns 1, 4, 7, .., so that a model of one member draws as it always did.
     """
 
-    def __init__(self, training: Prepared, grower: Grower, stopwatch: PhaseTimer, team: Team) -> None:
-        self._training, self._grower, self._stopwatch, self._team = training, grower, stopwatch, team
+    def __init__(self, training: Prepared, grower: Grower, team: Team) -> None:
+        self._training, self._grower, self._team = training, grower, team
         n, n_outputs = training.bins.n_rows, training.objective.n_outputs
         shape = (n,) if n_outputs == 1 else (n_outputs, n)
         span = training.span
@@ -192,13 +191,9 @@ class Members:
         grown: list[Tree] = []
         for of_round in range(objective.steps_a_round):
             step = (turn - 1) * objective.steps_a_round + of_round + 1
-            with self._stopwatch.phase(GRADIENTS):
-                objective.gradients(step, scores, self._g, self._h, team)
-            with self._stopwatch.growing(self._grower):
-                drawn = self._bootstrap.drawn(sample, step, self._g, self._h)
-                grown += [
-                    self._tree(round_number, step, output, drawn, scores) for output in range(objective.n_outputs)
-                ]
+            objective.gradients(step, scores, self._g, self._h, team)
+            drawn = self._bootstrap.drawn(sample, step, self._g, self._h)
+            grown += [self._tree(round_number, step, output, drawn, scores) for output in range(objective.n_outputs)]
         if self._searched:
             grown = self._scaled(grown, drawn, before, scores)
         return grown

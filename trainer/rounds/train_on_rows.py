@@ -119,7 +119,7 @@ def cross_validate_rows(
     the one with the best mean of the stop metric, smoothed over ``stop_window`` rounds, better than the best before it by more
     than ``min_improvement``.
 
-    ``rounds_by``, ``refit``, ``options.resume``, ``options.profile`` and eval sets are ignored.  A fold is reported twice if it is
+    ``rounds_by``, ``refit``, ``options.resume`` and eval sets are ignored.  A fold is reported twice if it is
     trained for more rounds.  ``by_query``: also return the stop metric of each query, of :attr:`RankedRows.n_queries`.
 
     Raises
@@ -172,7 +172,7 @@ def train_fold(
     return boost(
         _held_out(replace(data, info={}), fold.apart),
         own,
-        replace(options, resume=None if before is None else StartingModel(before), profile=False),
+        replace(options, resume=None if before is None else StartingModel(before)),
         checkpoint=None if checkpoints is None else checkpoints.of(f"fold-{fold.number}"),
         rounds=rounds,
         fold=fold.number,
@@ -206,7 +206,7 @@ def _refitted(
         replace(
             parameters, learn_from=resolved(data.train, parameters).learn_from
         ),  # as the first training resolved it
-        replace(options, on_round=None, profile=False),
+        replace(options, on_round=None),
         checkpoint=None if checkpoints is None else checkpoints.of("refit"),
         rounds=rounds,
     )
