@@ -11,7 +11,7 @@ import pytest
 from rankmill.pipeline.bins.spec import BinSpec, feature_bins
 from rankmill.trainer.data.rows import RankedRows
 from rankmill.trainer.growing import _histogram_kernels, _split_kernels
-from rankmill.trainer.growing._state_kernels import LOOK_AHEAD, Barrier, Clock, Crew
+from rankmill.trainer.growing._state_kernels import LOOK_AHEAD, Barrier, Crew
 from rankmill.trainer.objectives.protocol import PairHessians
 from rankmill.trainer.objectives.registry import objective_of
 from rankmill.trainer.workers import Team
@@ -289,7 +289,7 @@ def test_a_pass_over_rows_tells_what_fractions_tell(seed):
     rows = rng.permutation(40)[:30].astype(np.int32)
     rows_read = np.concatenate((rows, np.zeros(LOOK_AHEAD, np.int32)))
     none = np.zeros(0, np.int64)
-    alone = Crew(0, 1, Barrier(0, 1, none, 1), Clock(-1, none, none), 0, none)
+    alone = Crew(0, 1, Barrier(0, 1, none, 1), 0, none)
     for equal in (False, True):
         w = rng.integers(1, 9, size=40) / 3
         g = w * 0.7 if equal else w * (0.7 + 1e-9 * (column > 2))

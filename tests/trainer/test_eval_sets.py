@@ -1,8 +1,7 @@
-"""What is watched while a model grows: several sets and metrics, callbacks, a profile; none of it changes the model."""
+"""What is watched while a model grows: several sets and metrics, callbacks; none of it changes the model."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +11,6 @@ from rankmill.foundation.errors import InputError, InvalidParameter, TrainingDat
 from rankmill.scorer.forest.predict import predict
 from rankmill.scorer.metrics import Policy, parse_metric
 from rankmill.scorer.metrics.per_query import PreparedQueries
-from rankmill.trainer.rounds.training_result import PHASES
 from tests.refusals import refused
 from tests.trainer.fixed import fixed
 from tests.trainer.planted import boost_rows, fit, planted, rows_of, small_data
@@ -36,7 +34,7 @@ def test_what_is_only_watched_does_not_change_the_model():
     more = fit(
         data,
         eval_sets=[("valid", data[1]), ("late", planted(5))],
-        options={"eval_metrics": ["map", "mrr"], "profile": True, "histogram_memory": 1},
+        options={"eval_metrics": ["map", "mrr"], "histogram_memory": 1},
     )
     assert more.forest.to_bytes() == expected
 
@@ -108,18 +106,6 @@ def test_bins_of_other_rows_or_features_are_refused(change, message):
             rows_of(train, thin), [("valid", watched)], edges, binspec.feature_names,
             fixed(n_rounds=1), max_grade=4, n_threads=1,
         )  # fmt: skip
-
-
-def test_the_profile_has_every_phase_and_adds_up():
-    profile = fit(small_data(), n_rounds=8, options={"profile": True}).profile
-    assert profile is not None
-    assert tuple(profile.seconds) == PHASES
-    assert all(seconds >= 0.0 for seconds in profile.seconds.values())
-    assert profile.n_rounds == 7  # the first, which loads the kernels, is left out
-    assert sum(profile.to_dict()["ms_a_round"].values()) == pytest.approx(1e3 * profile.total, abs=1e-2)
-    assert json.loads(json.dumps(profile.to_dict()))["rounds"] == 7
-    assert all(phase in profile.render() for phase in PHASES)
-    assert fit(small_data(), n_rounds=2).profile is None
 
 
 def test_weights_of_documents_reach_the_loss():

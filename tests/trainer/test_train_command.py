@@ -19,7 +19,6 @@ from rankmill.trainer.cli import train as command
 from rankmill.trainer.growing.histogram import DEFAULT_POOL_BYTES
 from rankmill.trainer.options import MachineOptions
 from rankmill.trainer.parameters import TrainParameters
-from rankmill.trainer.rounds.training_result import PHASES
 from rankmill.trainer.training_facts import Circumstances
 from tests.refusals import unnamed
 
@@ -214,17 +213,6 @@ def test_resuming_with_other_options_or_data_is_refused(dataset: str, split_data
     assert "resume: sigma was 1.0 and is now 2.0" in message
     assert execute(["train", split_dataset, "--name", "web", *SMALL, "--resume", "web@1"]) == 2
     assert "resume: the model was trained on other data: its dataset_digest is" in capsys.readouterr().err
-
-
-def test_the_profile_is_shown_or_a_key(dataset: str, capsys) -> None:
-    plain = facts(capsys, "train", dataset, "--name", "web", *SMALL)
-    assert "profile" not in plain
-    profiled = facts(capsys, "train", dataset, "--name", "web", *SMALL, "--profile")
-    assert profiled["sha256"] == plain["sha256"]
-    assert tuple(profiled["profile"]["ms_a_round"]) == tuple(sorted(PHASES))
-    assert execute(["train", dataset, "--name", "web", *SMALL, "--profile"]) == 0
-    out = capsys.readouterr().out
-    assert all(phase in out for phase in (*PHASES, "ms a round", "share"))
 
 
 def test_more_metrics_and_less_memory_leave_the_model_as_it_is(split_dataset: str, capsys) -> None:
