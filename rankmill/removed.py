@@ -65,7 +65,9 @@ REMOVED = (
     Removed("log", ("run",), "read the JSON lines of WORK/log.jsonl"),
     Removed("lineage", ("[tell]",), "read inputs, outputs and digests in WORK/log.jsonl"),
     Removed("prometheus", ("[tell]",), "alert with rankmill health, or read WORK/last_run.json and WORK/log.jsonl"),
-    Removed("profile", ("train", "[train]"), "sample it with a profiler of native code, such as py-spy record --native"),
+    Removed(
+        "profile", ("train", "[train]"), "sample it with a profiler of native code, such as py-spy record --native"
+    ),
     Removed("keep", ("[tell]",), "rotate WORK/log.jsonl with a tool such as logrotate (copytruncate)"),
 )
 

@@ -52,16 +52,6 @@ def add_absolute(total, values):
 
 
 @kernel
-def total_of(values, counted):
-    """Return the sum of the ``values`` that are ``counted``, in order."""
-    total = 0.0
-    for i in range(values.shape[0]):
-        if counted[i]:
-            total += values[i]
-    return total
-
-
-@kernel
 def powers_of_exponentials(keys, power, out):
     """out[i] = (-ln u) ** power, u uniform between 0 and 1 from the 64 random bits keys[i]."""
     for i in range(keys.shape[0]):
@@ -69,13 +59,6 @@ def powers_of_exponentials(keys, power, out):
     if power != 1.0:
         for i in range(keys.shape[0]):
             out[i] = exp_clipped(power * log_positive(out[i]))
-
-
-@kernel
-def uniforms(keys, out):
-    """out[i] = a number between 0 and 1 from the 64 random bits keys[i]."""
-    for i in range(keys.shape[0]):
-        out[i] = uniform(keys[i])
 
 
 @kernel
@@ -183,15 +166,6 @@ def encode_in_order(index, steps, starts, order, scale, prior, smoothing, sums, 
             if c >= 0:
                 sums[c] += steps[row]
                 counts[c] += 1
-
-
-@kernel
-def add_inside(first, second, hessian, leaf_of_row, inside):
-    """inside[leaf] += the hessian of every pair with both rows in the leaf, in the order of the pairs; leaf -1: none."""
-    for k in range(first.shape[0]):
-        leaf = leaf_of_row[first[k]]
-        if leaf >= 0 and leaf == leaf_of_row[second[k]]:
-            inside[leaf] += hessian[k]
 
 
 @kernel

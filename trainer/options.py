@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from rankmill.foundation.cluster.options import ClusterOptions
 from rankmill.foundation.errors import InvalidParameter
@@ -13,25 +15,28 @@ from rankmill.trainer.parameters import COMPARE_BY, MOST
 CHECKPOINT_SECONDS = 300.0  # a kill loses at most this, plus the current round
 CHOICES = ("best", "average")  # of several seeds
 
+T = TypeVar("T", int, float)
 
-def parse_seeds(written: str) -> tuple[int, ...]:
-    """Parse seeds separated by commas.
 
-    >>> parse_seeds("1, 2,3")
+def numbers_in(kind: type[T], expected: str, written: str) -> tuple[T, ...]:
+    """Parse numbers of a ``kind`` separated by commas; ``expected`` says what they are, for a message.
+
+    >>> numbers_in(int, "seeds: expected whole numbers", "1, 2,3")
     (1, 2, 3)
 
     Raises
     ------
     InvalidParameter
-        One of them is not a whole number.
+        One of them is no such number.
     """
-    parts = [part.strip() for part in written.split(",")]
     try:
-        return tuple(int(part) for part in parts)
+        return tuple(kind(part) for part in written.split(","))
     except ValueError:
-        raise InvalidParameter(
-            f"seeds: expected whole numbers separated by commas, such as 1,2,3, found {written!r}"
-        ) from None
+        raise InvalidParameter(f"{expected}, found {written!r}") from None
+
+
+parse_seeds = partial(numbers_in, int, "seeds: expected whole numbers separated by commas, such as 1,2,3")
+parse_weights = partial(numbers_in, float, "weights: expected numbers separated by commas, such as 0.3,0.7")
 
 
 @options
@@ -124,25 +129,6 @@ class SelectOptions:
         least=0,
     )
     repeats: int = option(default=3, help="Number of permutations of each feature.", least=1, most=1000)
-
-
-def parse_weights(written: str) -> tuple[float, ...]:
-    """Parse numbers separated by commas.
-
-    >>> parse_weights("0.3, 0.7")
-    (0.3, 0.7)
-
-    Raises
-    ------
-    InvalidParameter
-        One of them is not a number.
-    """
-    try:
-        return tuple(float(part) for part in written.split(","))
-    except ValueError:
-        raise InvalidParameter(
-            f"weights: expected numbers separated by commas, such as 0.3,0.7, found {written!r}"
-        ) from None
 
 
 @options

@@ -48,7 +48,7 @@ NODE = np.dtype([(name, np.int64) for line in _OF_NODE for name in line.split()]
 """A row of the table of nodes."""
 STATE = np.dtype([(name, np.int64) for line in _OF_STATE for name in line.split()])
 """What one tree and all workers share."""
-BEST_FIRST, BREADTH_FIRST, DEPTH_FIRST = range(3)
+BEST_FIRST, BREADTH_FIRST, DEPTH_FIRST = range(3)  # as in ``GROWTHS`` of the parameters
 # Numba compiles a kernel again for every literal argument, but only once for a NumPy scalar.
 NO, YES = np.bool_(False), np.bool_(True)
 # what processes add up: histograms, those of the slots in ``Crew.sums``, or cells of ``Crew.sums``

@@ -23,7 +23,7 @@ from rankmill.trainer.growing.histogram import DEFAULT_POOL_BYTES, HistogramPool
 from rankmill.trainer.growing.leaves import GrownNodes, LeafRules, shrunk, values_of
 from rankmill.trainer.growing.tree import Tree, add_tree
 from rankmill.trainer.objectives.protocol import PairHessians
-from rankmill.trainer.parameters import NONE, TrainParameters
+from rankmill.trainer.parameters import GROWTHS, NONE, TrainParameters
 from rankmill.trainer.workers import Team
 
 _LEAST_ROWS = 131_072  # minimum rows per worker, for passes of about a nanosecond per row
@@ -31,12 +31,6 @@ _LEAST_VISITS = 5_000  # minimum (row, block) visits of a tree per worker
 _SHARED_ROWS = 2_000  # minimum rows of a node to partition with several workers: two barriers cost about a microsecond
 _AddUp = CFUNCTYPE(c_int64, c_int64, c_int64)
 _LOOKS = 20_000  # spin iterations before yielding to other threads
-
-_POLICIES = {
-    "best_first": table.BEST_FIRST,
-    "breadth_first": table.BREADTH_FIRST,
-    "depth_first": table.DEPTH_FIRST,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,7 +312,7 @@ class Grower:
             max_leaves=p.leaves,
             max_depth=p.depth,
             min_rows=p.min_rows_in_leaf,
-            policy=_POLICIES.get(p.grow, table.BEST_FIRST),
+            policy=GROWTHS.index(p.grow),
             constrained=self._constrained,
             lambda_l1=p.lambda_l1,
             max_step=p.max_delta_step if by_h else 0.0,  # sums of weights have another scale than leaf values

@@ -188,15 +188,6 @@ def add_to_tables(categories, n_rows, first_feature, last_feature, slopes, offse
 
 
 @kernel
-def zero_inputs(gradient, first, last):
-    """Set the gradient of these inputs' weights, (n_panels, n_inputs, PANEL), to 0."""
-    for p in range(gradient.shape[0]):
-        for k in range(first, last):
-            for c in range(gradient.shape[2]):
-                gradient[p, k, c] = 0.0
-
-
-@kernel
 def adamw(weights, gradient, first_moment, second_moment, rate, decay, beta_1, beta_2, share_1, share_2, epsilon):
     """Make a step of AdamW (Loshchilov & Hutter 2019) of flat arrays; ``share_i`` is 1 - beta_i ** step."""
     one, keep = np.float32(1.0), np.float32(1.0 - rate * decay)
@@ -344,7 +335,7 @@ def step(weights, gradient, first_moment, second_moment, rule, decay):
 @kernel
 def learn_inputs(x, d, n_rows, first, last, weights, gradient, first_moment, second_moment, rule):
     """Compute the gradient of these inputs' weights, (n_panels, n_inputs, PANEL), and move them by a step."""
-    zero_inputs(gradient, first, last)
+    gradient[:, first:last] = 0.0
     add_products(x, d, n_rows, first, last, gradient)
     for p in range(weights.shape[0]):
         step(

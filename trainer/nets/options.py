@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from rankmill.foundation.errors import InvalidParameter
 from rankmill.foundation.options import DEFAULTS, group, made_of, option, option_like, options, spelled, values_of
 from rankmill.foundation.scalars import whole_number
-from rankmill.trainer.options import StartOptions
+from rankmill.trainer.options import StartOptions, numbers_in
 from rankmill.trainer.parameters import TrainParameters, section_in
 
 T = TypeVar("T")
@@ -33,10 +33,7 @@ def parse_layers(text: str) -> tuple[int, ...]:
     InvalidParameter
         A part is not a whole number.
     """
-    try:
-        return tuple(int(part) for part in text.split(",")) if text.strip() else ()
-    except ValueError:
-        raise InvalidParameter(f"{spelled('layers')}: expected widths such as 256,128, found {text!r}") from None
+    return numbers_in(int, f"{spelled('layers')}: expected widths such as 256,128", text) if text.strip() else ()
 
 
 def as_layers(layers: Any) -> tuple[int, ...]:

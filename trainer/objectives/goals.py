@@ -25,13 +25,12 @@ import numpy.typing as npt
 from rankmill.foundation.errors import TrainingDataRejected, name_hint
 from rankmill.foundation.kernels.randoms import random_keys
 from rankmill.foundation.options import spelled
-from rankmill.trainer import _kernels
 from rankmill.trainer.data.rows import RankedRows, has_two_grades
 from rankmill.trainer.goal_options import DRAW
 from rankmill.trainer.incompatible import check_loss
 from rankmill.trainer.objectives.protocol import Floats, Objective, Splits
 from rankmill.trainer.parameters import TrainParameters
-from rankmill.trainer.rounds.sampling import GOALS
+from rankmill.trainer.rounds.sampling import GOALS, uniforms_of
 from rankmill.trainer.workers import Team
 
 _LEAST_ROWS = 65_536  # minimum rows per worker, for passes of about a nanosecond per row
@@ -91,8 +90,7 @@ class GoalMix(Objective):
 
         It depends on the seed, the step and the name of the query alone.
         """
-        uniforms = np.empty(len(self._names))
-        _kernels.uniforms(random_keys(self._seed, GOALS, step, self._names), uniforms)
+        uniforms = uniforms_of(random_keys(self._seed, GOALS, step, self._names))
         return np.searchsorted(self._until, uniforms, side="right").astype(np.uint8)
 
     def losses(self, scores: Floats) -> Floats:

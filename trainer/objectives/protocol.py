@@ -16,7 +16,6 @@ import numpy.typing as npt
 from rankmill.foundation.errors import InvalidParameter
 from rankmill.foundation.options import options
 from rankmill.foundation.records import JSON
-from rankmill.trainer import _kernels
 
 if TYPE_CHECKING:
     from rankmill.trainer.data.rows import RankedRows
@@ -25,6 +24,10 @@ if TYPE_CHECKING:
 
 Floats = npt.NDArray[np.float64]
 ROWS, QUERIES = "rows", "queries"
+ONE_GRADE = (
+    "no query has documents of two different grades, so there is nothing to learn; check the grades (for real labels use"
+    " objective l2 or query_rmse), and the query ids if every query has one document"
+)
 
 
 @options
@@ -216,9 +219,10 @@ class Objective(ABC):
         ``leaf_of_row`` (n_rows,) is -1 for rows in no leaf, ``whole`` the sum over all pairs.
         """
         pairs = self.pair_hessians(step, scores, 0.0, team)
-        inside = np.zeros(n_leaves, dtype=np.float64)
-        _kernels.add_inside(pairs.first, pairs.second, pairs.hessian, leaf_of_row, inside)
-        return inside
+        leaf = leaf_of_row[pairs.first]
+        whole_pairs = (leaf >= 0) & (leaf == leaf_of_row[pairs.second])
+        within = np.bincount(leaf[whole_pairs], weights=pairs.hessian[whole_pairs], minlength=n_leaves)
+        return within.astype(np.float64)
 
     @property
     def most_pairs(self) -> int:

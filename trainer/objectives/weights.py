@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from rankmill.foundation.errors import TrainingDataRejected
+from rankmill.scorer.metrics.arrangement import queries_of
 from rankmill.trainer.data.rows import RankedRows
-from rankmill.trainer.objectives.listwise import _kernels
 
 
 def check_weights(weights: npt.NDArray[np.float64]) -> None:
@@ -90,7 +90,21 @@ def list_weights(rows: RankedRows) -> npt.NDArray[np.float64]:
         return weights
     documents = relative_weights(rows.weights, rows.n_rows)
     if len(documents):
-        _kernels.list_means(documents, rows.starts, weights)
+        weights = sums_of_lists(documents, rows.starts) / np.maximum(np.diff(rows.starts), 1)
     if rows.query_weights is not None:
         weights = weights * relative_weights(_query_weights(rows), rows.n_queries)
     return relative_weights(weights, rows.n_queries)
+
+
+def sums_of_lists(values: npt.NDArray[np.float64], starts: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+    """Return the sum of the ``values`` (n_rows,) of each list, (n_queries,), added up row by row: the same bits on every machine."""
+    return np.bincount(queries_of(starts), weights=values, minlength=len(starts) - 1).astype(np.float64)
+
+
+def shares_of_lists(
+    values: npt.NDArray[np.float64], starts: npt.NDArray[np.int64]
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Return each of the ``values`` (n_rows,) over the sum of its list, 0 if that is 0, and these sums (n_queries,)."""
+    sums = sums_of_lists(values, starts)
+    of_rows = np.repeat(sums, np.diff(starts))
+    return np.divide(values, of_rows, out=np.zeros(len(values)), where=of_rows > 0.0), sums

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -39,15 +40,13 @@ def forest_of(
     of the categories of every categorical feature.  Splits of the columns ``encoded``, which follow the features, become
     splits of the features that they come from by sets of categories.
     """
-    feature = np.concatenate([tree.feature for tree in trees])
-    bins = np.concatenate([tree.threshold for tree in trees])
+    of_nodes = {each.name: np.concatenate([getattr(tree, each.name) for tree in trees]) for each in fields(Tree)}
+    feature, bins, left, right = (of_nodes[name] for name in ("feature", "threshold", "left", "right"))
     thresholds = np.zeros(len(feature), dtype=EDGE)
     for f in np.unique(feature[bins > 0]).tolist():
         of_feature = feature == f
         thresholds[of_feature] = np.append(edges[f], EDGE(np.inf))[bins[of_feature] - 1]
-    sets = sets_of(np.concatenate([tree.sets for tree in trees]), feature, edges)
-    left, right = (np.concatenate([getattr(tree, side) for tree in trees]) for side in ("left", "right"))
-    missing_left = np.concatenate([tree.missing_left for tree in trees])
+    sets = sets_of(of_nodes["sets"], feature, edges)
     at = np.flatnonzero(feature >= len(feature_names))
     if len(at):
         chosen = [
@@ -56,7 +55,7 @@ def forest_of(
         sets = sets.with_sets(at, [column.set_of(b) for column, b in chosen])
         swapped = at[[column.swapped(b) for column, b in chosen]]
         left[swapped], right[swapped] = right[swapped], left[swapped]
-        missing_left[at] = 0
+        of_nodes["missing_left"][at] = 0
         feature[at] = [column.source for column, _ in chosen]
         info = {**info, ENCODED: {"nodes": at.tolist(), "bins": bins[at].tolist()}}
     splits = compact_splits(feature, thresholds, len(feature_names), sets)
@@ -68,12 +67,12 @@ def forest_of(
         categories=used_names(categories, feature_names, splits),
         tree_starts=np.concatenate(([0], np.cumsum(sizes))).astype(np.int32),
         node_feature=feature,
-        node_missing_left=missing_left,
+        node_missing_left=of_nodes["missing_left"],
         node_left=left,
         node_right=right,
-        node_value=np.concatenate([tree.value for tree in trees]),
-        node_gain=np.concatenate([tree.gain for tree in trees]),
-        node_rows=np.concatenate([tree.rows for tree in trees]),
+        node_value=of_nodes["value"],
+        node_gain=of_nodes["gain"],
+        node_rows=of_nodes["rows"],
         tree_weights=weights_of_trees(objective, parameters, n_rounds),
         base_score=of_start * objective.starting_score,
         objective=objective.name,

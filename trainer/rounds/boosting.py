@@ -84,7 +84,11 @@ def boost(
     """
     n_threads = workers_for(options.n_threads)
     prepared = prepare(data, parameters, options, checkpoint)
-    metrics = _metrics_of(prepared, rounds, fold)
+    asked, by_metric = prepared.asked, rounds is None and prepared.asked.rounds_by != "oob"
+    metrics = RoundMetrics(
+        prepared.data, prepared.objective, prepared.parameters, options.eval_metrics, in_fold=fold > 0, shard=options.shard,
+        decides=by_metric and (asked.keeps_best or asked.early_stopping_rounds > 0),
+    )  # fmt: skip
 
     def train(team: Team) -> tuple[list[Tree], list[RoundRecord], int]:
         trees: list[Tree] = []
@@ -201,21 +205,6 @@ def prepare(
         monotone=monotone, categorical=np.isin(data.feature_names, list(data.categories)), controls=controls, span=span,
         bins=bins, sampler=sampler, out_of_bag=out_of_bag, replayed=replayed,
     )  # fmt: skip
-
-
-def _metrics_of(prepared: Prepared, rounds: int | None, fold: int) -> RoundMetrics:
-    """Return the metrics of a training that does so many ``rounds``, or of a ``fold``; see :func:`boost`."""
-    p = prepared.asked
-    by_metric = rounds is None and p.rounds_by != "oob"
-    return RoundMetrics(
-        prepared.data,
-        prepared.objective,
-        prepared.parameters,
-        prepared.options.eval_metrics,
-        decides=by_metric and (p.keeps_best or p.early_stopping_rounds > 0),
-        in_fold=fold > 0,
-        shard=prepared.options.shard,
-    )
 
 
 def _trained_before(

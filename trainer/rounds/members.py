@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rankmill.trainer import _kernels as row_kernels
 from rankmill.trainer.data.layout import ROW, BlockedBins
 from rankmill.trainer.data.rows import TrainingData
 from rankmill.trainer.data.shard import Span
@@ -25,7 +24,7 @@ from rankmill.trainer.objectives.weights import document_weights
 from rankmill.trainer.parameters import ALL, DART, GBDT, RF, TrainParameters
 from rankmill.trainer.rounds.line_search import best_step
 from rankmill.trainer.rounds.round_metrics import starting_scores
-from rankmill.trainer.rounds.sampling import BootstrapWeights, OutOfBag, RoundSample, Sampler, noise_of
+from rankmill.trainer.rounds.sampling import BootstrapWeights, OutOfBag, RoundSample, Sampler, noise_of, sum_in_order
 from rankmill.trainer.rounds.tree_weights import Change, Dropout
 from rankmill.trainer.training_options import TrainingOptions
 from rankmill.trainer.workers import Team
@@ -210,7 +209,7 @@ class Members:
         objective, shrinkage = self._training.objective, self._training.parameters.learning_rate
         counted = ~self._training.sampler.left_out(sample, objective.sums_over == QUERIES)
         way = (scores - before) / shrinkage  # Friedman (2001): search the step, then shrink it
-        step = best_step(lambda step: float(row_kernels.total_of(objective.losses(before + step * way), counted)))
+        step = best_step(lambda step: sum_in_order(objective.losses(before + step * way)[counted]))
         scaled = [tree.times(step) for tree in trees]
         scores[...] = before
         self._add_trees(scaled, scores)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -144,24 +145,15 @@ def trees_of(
     sets = bins_of_sets(forest, edges)
     feature, left, right = forest.node_feature.copy(), forest.node_left.copy(), forest.node_right.copy()
     _restore_encoded(forest, encoded, feature, bins, left, right, sets)
-    trees = []
-    for first, last in zip(forest.tree_starts[:-1].tolist(), forest.tree_starts[1:].tolist(), strict=True):
-        nodes = slice(first, last)
-        # copies: arrays of a forest are read-only, which is another type to compiled kernels
-        trees.append(
-            Tree(
-                feature=feature[nodes].copy(),
-                threshold=bins[nodes].copy(),
-                missing_left=forest.node_missing_left[nodes].copy(),
-                left=left[nodes].copy(),
-                right=right[nodes].copy(),
-                value=forest.node_value[nodes].copy(),
-                gain=forest.node_gain[nodes].copy(),
-                rows=forest.node_rows[nodes].copy(),
-                sets=sets[nodes].copy(),
-            )
-        )
-    return trees
+    arrays: dict[str, npt.NDArray[Any]] = {"feature": feature, "threshold": bins, "left": left, "right": right}
+    arrays |= {"sets": sets} | {
+        name: getattr(forest, f"node_{name}") for name in ("missing_left", "value", "gain", "rows")
+    }
+    # copies: arrays of a forest are read-only, which is another type to compiled kernels
+    return [
+        Tree(**{name: values[first:last].copy() for name, values in arrays.items()})
+        for first, last in pairwise(forest.tree_starts.tolist())
+    ]
 
 
 def bins_of_sets(forest: Forest, edges: Sequence[npt.NDArray[np.float32]]) -> npt.NDArray[np.uint64]:

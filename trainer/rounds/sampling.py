@@ -113,8 +113,8 @@ class BootstrapWeights:
         if p.bootstrap == NONE or (p.bootstrap == MVS and min(p.query_fraction, p.row_fraction) == 1.0):
             return sample
         keys = random_keys(p.seed, _BOOTSTRAP, step, self._units)
-        weights = np.empty(len(keys), dtype=np.float64)
         if p.bootstrap == BAYESIAN:
+            weights = np.empty(len(keys), dtype=np.float64)
             _kernels.powers_of_exponentials(keys, p.bagging_temperature, weights)
             return replace(sample, weights=self._of_rows(weights))
         if p.bootstrap == GOSS:
@@ -123,9 +123,8 @@ class BootstrapWeights:
                 _kernels.add_squares(output, self._starts, 1.0, sizes)
             weights = one_sided_weights(sizes, keys, p.top_rate, p.other_rate)
         else:
-            _kernels.uniforms(keys, weights)
             chances = self._chances(np.atleast_2d(g), np.atleast_2d(h))
-            drawn = weights < chances
+            drawn = uniforms_of(keys) < chances
             if not drawn.any():
                 drawn[np.argmax(chances)] = True
             weights = np.where(drawn, 1.0 / np.where(drawn, chances, 1.0), 0.0)
@@ -242,6 +241,16 @@ def _by_key(names: npt.NDArray[np.int64], seed: int, stream: int) -> npt.NDArray
 Floats = npt.NDArray[np.float64]
 
 
+def uniforms_of(keys: npt.NDArray[np.uint64]) -> Floats:
+    """Return a number in (0, 1) for each of the random bits ``keys`` (n,), as :func:`rankmill.foundation.kernels.randoms.uniform`."""
+    return ((keys >> np.uint64(12)).astype(np.int64).astype(np.float64) + 0.5) * 2.0**-52
+
+
+def sum_in_order(values: Floats) -> float:
+    """Return the sum of ``values`` (n,), added up one by one: np.sum adds in an order that depends on the machine."""
+    return float(np.cumsum(values)[-1]) if len(values) else 0.0
+
+
 class OutOfBag:
     """The out-of-bag improvement: the fall of the loss of documents, or queries, outside the sample of a round.
 
@@ -288,7 +297,7 @@ class OutOfBag:
         """
         outside, losses = self.left_out(round_number), self._objective.losses
         fall = losses(self._final(before, round_number - 1)) - losses(self._final(after, round_number))
-        return float(_kernels.total_of(fall, outside)) / int(np.count_nonzero(outside))
+        return sum_in_order(fall[outside]) / int(np.count_nonzero(outside))
 
     def _final(self, scores: Floats, n_rounds: int) -> Floats:
         """Return the scores of the forest after ``n_rounds``, with the objective's weights of trees."""
@@ -330,4 +339,4 @@ class OutOfBagMean(OutOfBag):
 
     def _mean_loss(self, scores: Floats) -> float:
         losses = self._objective.losses(scores)
-        return float(_kernels.total_of(losses, np.ones(len(losses), dtype=np.bool_))) / max(1, len(losses))
+        return sum_in_order(losses) / max(1, len(losses))

@@ -21,11 +21,10 @@ import numpy as np
 import numpy.typing as npt
 
 from rankmill.foundation.kernels.randoms import random_keys
-from rankmill.trainer import _kernels
 from rankmill.trainer.growing.tree import Tree
 from rankmill.trainer.objectives.protocol import Objective
 from rankmill.trainer.parameters import DART, RF, TrainParameters
-from rankmill.trainer.rounds.sampling import DROPPED
+from rankmill.trainer.rounds.sampling import DROPPED, uniforms_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +80,7 @@ class Dropout:
     def _drawn(self) -> npt.NDArray[np.int64]:
         p, n, weights = self._parameters, self._n, self.weights
         turn = n * p.members + self._member + 1
-        numbers = np.empty(n + 1, dtype=np.float64)
-        _kernels.uniforms(random_keys(p.seed, DROPPED, turn, np.arange(n + 1)), numbers)
+        numbers = uniforms_of(random_keys(p.seed, DROPPED, turn, np.arange(n + 1)))
         if n == 0 or numbers[0] < p.skip_drop:
             return np.empty(0, dtype=np.int64)
         rate = min(p.drop_rate, p.max_drop / n) if p.max_drop else p.drop_rate

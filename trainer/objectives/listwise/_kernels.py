@@ -13,28 +13,6 @@ from rankmill.foundation.kernels.randoms import random_bits, uniform
 
 
 @kernel
-def list_means(values, starts, out):
-    """Write out[q] = mean of the values of list q, 0 if it is empty."""
-    for q in range(out.shape[0]):
-        total = 0.0
-        for row in range(starts[q], starts[q + 1]):
-            total += values[row]
-        out[q] = total / max(starts[q + 1] - starts[q], 1)
-
-
-@kernel
-def shares_of_lists(values, starts, out, sums):
-    """Write out[row] = values[row] / the sum of its list, 0 if that is 0; sums[q] = that sum."""
-    for q in range(starts.shape[0] - 1):
-        total = 0.0
-        for row in range(starts[q], starts[q + 1]):
-            total += values[row]
-        sums[q] = total
-        for row in range(starts[q], starts[q + 1]):
-            out[row] = values[row] / total if total > 0.0 else 0.0
-
-
-@kernel
 def exponentials_of_lists(values, starts, out):
     """Write out[row] = exp(value - the highest value of its list)."""
     for q in range(starts.shape[0] - 1):

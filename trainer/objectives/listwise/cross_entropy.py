@@ -13,7 +13,7 @@ from rankmill.trainer.objectives.listwise import _kernels
 from rankmill.trainer.objectives.listwise.list_loss import DRAWS, ListLoss, gains_of, key_of, mixed_lists
 from rankmill.trainer.objectives.protocol import OF_GRADIENTS, Floats, PairHessians, Splits
 from rankmill.trainer.objectives.query_shares import QueryShares, Workspaces
-from rankmill.trainer.objectives.weights import list_weights
+from rankmill.trainer.objectives.weights import list_weights, shares_of_lists
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.workers import Team
 
@@ -49,14 +49,12 @@ class ListNet(ListLoss):
     def __init__(self, rows: RankedRows, parameters: TrainParameters, options: ListNetOptions) -> None:
         self._starts, self._seed = rows.starts, parameters.seed
         mixed_lists(rows)
-        self._targets = np.empty(rows.n_rows)
         if options.target == "gain":
             values = gains_of(rows, parameters)
         else:
             values = np.empty(rows.n_rows)
             _kernels.exponentials_of_lists(rows.grades.astype(np.float64), rows.starts, values)
-        sums = np.empty(rows.n_queries)
-        _kernels.shares_of_lists(values, rows.starts, self._targets, sums)
+        self._targets, sums = shares_of_lists(values, rows.starts)
         self.weights = np.where(sums > 0.0, list_weights(rows), 0.0)
         if not self.weights.any():
             raise TrainingDataRejected(
@@ -67,28 +65,16 @@ class ListNet(ListLoss):
 
     def gradients(self, step: int, scores: Floats, g: Floats, h: Floats, team: Team) -> None:
         """Write g and h, both (n_rows,)."""
-        self._shares.each(
-            team,
-            lambda first, last, _: _kernels.softmax_gradients(
-                scores, self._starts, first, last, self._targets, self.weights, g, h
-            ),
-        )
+        self._each(team, _kernels.softmax_gradients, scores, self._targets, self.weights, g, h)
 
     def losses(self, scores: Floats) -> Floats:
         """Return the cross entropy of every list times its weight, (n_queries,)."""
-        out = np.empty(len(self.weights))
-        _kernels.softmax_losses(scores, self._starts, self._targets, self.weights, out)
-        return out
+        return self._of_lists(_kernels.softmax_losses, scores, self._targets, self.weights)
 
     def pair_hessians(self, step: int, scores: Floats, least: float, team: Team) -> PairHessians:
         """Return w p_i p_j of all pairs of a list."""
         masses, spare = np.empty(len(scores)), np.empty(len(scores))
-        self._shares.each(
-            team,
-            lambda first, last, _: _kernels.softmax_masses(
-                scores, self._starts, first, last, self.weights, spare, masses
-            ),
-        )
+        self._each(team, _kernels.softmax_masses, scores, self.weights, spare, masses)
         return self._product_pairs(step, masses, self.weights, least, team)
 
 
@@ -139,8 +125,7 @@ class RankXendcg(ListLoss):
         mixed_lists(rows)
         self.weights = list_weights(rows)
         self._gains = gains_of(rows, parameters)
-        self._at_rest = np.empty(rows.n_rows)
-        _kernels.shares_of_lists(self._gains + 0.5, rows.starts, self._at_rest, np.empty(rows.n_queries))
+        self._at_rest, _ = shares_of_lists(self._gains + 0.5, rows.starts)
         self._targets = self._at_rest.copy()
         sizes = np.diff(rows.starts)
         self._shares = QueryShares(sizes, _LEAST_DRAWN_WORK)
@@ -160,13 +145,8 @@ class RankXendcg(ListLoss):
 
     def losses(self, scores: Floats) -> Floats:
         """Return the cross entropy of every list times its weight, (n_queries,), with the targets of the last step."""
-        return self._losses(scores, self._targets)
+        return self._of_lists(_kernels.softmax_losses, scores, self._targets, self.weights)
 
     def losses_at_rest(self, scores: Floats) -> Floats:
         """Return the same with every u = 1/2."""
-        return self._losses(scores, self._at_rest)
-
-    def _losses(self, scores: Floats, targets: Floats) -> Floats:
-        out = np.empty(len(self.weights))
-        _kernels.softmax_losses(scores, self._starts, targets, self.weights, out)
-        return out
+        return self._of_lists(_kernels.softmax_losses, scores, self._at_rest, self.weights)

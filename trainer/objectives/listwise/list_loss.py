@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import fsum
 from typing import ClassVar
 
@@ -12,9 +13,16 @@ from rankmill.foundation.errors import TrainingDataRejected
 from rankmill.foundation.kernels.randoms import random_bits
 from rankmill.scorer.metrics.discount import gains
 from rankmill.trainer.data.rows import RankedRows
-from rankmill.trainer.objectives.listwise import _kernels as _list_kernels
-from rankmill.trainer.objectives.pairwise import _kernels
-from rankmill.trainer.objectives.protocol import ALL_CRITERIA, QUERIES, Floats, Objective, PairHessians, Splits
+from rankmill.trainer.objectives.listwise import _kernels
+from rankmill.trainer.objectives.protocol import (
+    ALL_CRITERIA,
+    ONE_GRADE,
+    QUERIES,
+    Floats,
+    Objective,
+    PairHessians,
+    Splits,
+)
 from rankmill.trainer.objectives.query_shares import QueryShares
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.workers import Team
@@ -25,14 +33,11 @@ AT_REST = 0  # the step for the draws of a deviance: the same after every round
 
 def mixed_lists(rows: RankedRows) -> npt.NDArray[np.bool_]:
     """Return a mask (n_queries,) of the queries with two grades; TrainingDataRejected if there is none."""
-    mixed = np.empty(rows.n_queries, dtype=np.bool_)
-    _kernels.holds_two_grades(rows.grades, rows.starts, mixed)
+    filled = np.diff(rows.starts) > 0
+    first, mixed = rows.starts[:-1][filled], np.zeros(rows.n_queries, dtype=np.bool_)
+    mixed[filled] = np.maximum.reduceat(rows.grades, first) != np.minimum.reduceat(rows.grades, first)
     if not mixed.any():
-        raise TrainingDataRejected(
-            "no query has documents of two different grades, so there is nothing to learn; check the"
-            " grades (for real labels use objective l2 or query_rmse), and the query ids if every"
-            " query has one document"
-        )
+        raise TrainingDataRejected(ONE_GRADE)
     return mixed
 
 
@@ -74,10 +79,20 @@ class ListLoss(Objective):
         key = key_of(self._seed, step, PAIRS)
         return self._shares.pairs(
             team,
-            lambda first, last, *out: _list_kernels.product_pairs(
+            lambda first, last, *out: _kernels.product_pairs(
                 self._starts, first, last, masses, scales, least, key, *out
             ),
         )
+
+    def _each(self, team: Team, kernel: Callable[..., object], scores: Floats, *more: object) -> None:
+        """Call ``kernel(scores, starts, first query, last query, *more)`` so that the workers share the queries."""
+        self._shares.each(team, lambda first, last, _: kernel(scores, self._starts, first, last, *more))
+
+    def _of_lists(self, kernel: Callable[..., object], scores: Floats, *more: object) -> Floats:
+        """Return what ``kernel(scores, starts, *more, out)`` writes for each list, (n_queries,)."""
+        out = np.empty(len(self.weights))
+        kernel(scores, self._starts, *more, out)
+        return out
 
     def losses_at_rest(self, scores: Floats) -> Floats:
         """Return the losses (n_queries,) with draws, if any, that are the same for all steps."""

@@ -76,13 +76,13 @@ class ListMle(ListLoss):
 
     def losses(self, scores: Floats) -> Floats:
         """Return -w log P of the order of the last step, (n_queries,)."""
-        return self._losses(scores, self._order)
+        return self._of_lists(_kernels.likelihood_losses, scores, self._order, self.weights)
 
     def losses_at_rest(self, scores: Floats) -> Floats:
         """Return -w log P of the order that is the same for all steps, (n_queries,)."""
         order = np.empty_like(self._order)
         self._draw(AT_REST, order)
-        return self._losses(scores, order)
+        return self._of_lists(_kernels.likelihood_losses, scores, order, self.weights)
 
     def pair_hessians(self, step: int, scores: Floats, least: float, team: Team) -> PairHessians:
         """Return the hessians of the pairs of the last step."""
@@ -98,8 +98,3 @@ class ListMle(ListLoss):
         key = key_of(self._seed, step, DRAWS)
         n_queries = len(self.weights)
         _kernels.shuffle_ties(self._sorted, self._grades, self._starts, 0, n_queries, key, order)
-
-    def _losses(self, scores: Floats, order: npt.NDArray[np.int32]) -> Floats:
-        out = np.empty(len(self.weights))
-        _kernels.likelihood_losses(scores, self._starts, order, self.weights, out)
-        return out

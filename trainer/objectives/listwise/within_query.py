@@ -14,7 +14,7 @@ from rankmill.trainer.objectives.listwise.list_loss import ListLoss, mixed_lists
 from rankmill.trainer.objectives.pointwise.document_loss import TwoClasses, check_both_classes, classes_of
 from rankmill.trainer.objectives.protocol import Floats, Learns, NoOptions, PairHessians
 from rankmill.trainer.objectives.query_shares import QueryShares
-from rankmill.trainer.objectives.weights import document_weights
+from rankmill.trainer.objectives.weights import document_weights, sums_of_lists
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.workers import Team
 
@@ -41,25 +41,17 @@ class QueryRmse(ListLoss):
         self._starts, self._seed, self._targets = rows.starts, parameters.seed, rows.targets
         weights = document_weights(rows)
         self._of_rows = weights if len(weights) else np.ones(rows.n_rows)
-        shares, self.weights = np.empty(rows.n_rows), np.empty(rows.n_queries)
-        _kernels.shares_of_lists(self._of_rows, rows.starts, shares, self.weights)
+        self.weights = sums_of_lists(self._of_rows, rows.starts)
         self._inverse = np.where(self.weights > 0.0, 1.0 / np.where(self.weights > 0.0, self.weights, 1.0), 0.0)
         self._shares = QueryShares(np.diff(rows.starts), _LEAST_WORK)
 
     def gradients(self, step: int, scores: Floats, g: Floats, h: Floats, team: Team) -> None:
         """Write g and h, both (n_rows,)."""
-        self._shares.each(
-            team,
-            lambda first, last, _: _kernels.centred_gradients(
-                scores, self._starts, first, last, self._targets, self._of_rows, g, h
-            ),
-        )
+        self._each(team, _kernels.centred_gradients, scores, self._targets, self._of_rows, g, h)
 
     def losses(self, scores: Floats) -> Floats:
         """Return half the weighted sum of squares of every query, (n_queries,)."""
-        out = np.empty(len(self.weights))
-        _kernels.centred_losses(scores, self._starts, self._targets, self._of_rows, out)
-        return out
+        return self._of_lists(_kernels.centred_losses, scores, self._targets, self._of_rows)
 
     def deviance(self, scores: Floats) -> float:
         """Return the root of the weighted mean of (r - mean of r)^2, as CatBoost does."""
@@ -110,25 +102,20 @@ class QueryCrossEntropy(ListLoss):
         weights = document_weights(rows)
         check_both_classes(self.name, self._classes, weights, options.threshold)
         self._of_rows = weights if len(weights) else np.ones(rows.n_rows)
-        self.weights = np.empty(rows.n_queries)
-        _kernels.shares_of_lists(self._of_rows, rows.starts, np.empty(rows.n_rows), self.weights)
+        self.weights = sums_of_lists(self._of_rows, rows.starts)
         self._slopes, self._scales = np.zeros(rows.n_rows), np.zeros(rows.n_queries)
         self._shares = QueryShares(np.diff(rows.starts), _LEAST_SHIFT_WORK)
 
     def gradients(self, step: int, scores: Floats, g: Floats, h: Floats, team: Team) -> None:
         """Write g and h, both (n_rows,)."""
-        self._shares.each(
-            team,
-            lambda first, last, _: _query_logit_kernels.query_logit_gradients(
-                scores, self._starts, first, last, self._classes, self._of_rows, self._alpha, self._slopes, self._scales, g, h
-            ),
-        )  # fmt: skip
+        of_pairs = self._slopes, self._scales
+        kernel = _query_logit_kernels.query_logit_gradients
+        self._each(team, kernel, scores, self._classes, self._of_rows, self._alpha, *of_pairs, g, h)
 
     def losses(self, scores: Floats) -> Floats:
         """Return the loss of every query, (n_queries,)."""
-        out = np.empty(len(self.weights))
-        _query_logit_kernels.query_logit_losses(scores, self._starts, self._classes, self._of_rows, self._alpha, out)
-        return out
+        kernel = _query_logit_kernels.query_logit_losses
+        return self._of_lists(kernel, scores, self._classes, self._of_rows, self._alpha)
 
     def pair_hessians(self, step: int, scores: Floats, least: float, team: Team) -> PairHessians:
         """Return alpha d_i d_j / sum of d of the pairs of the last step."""

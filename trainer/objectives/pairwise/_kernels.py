@@ -684,17 +684,6 @@ def neighbours(
 
 
 @kernel
-def holds_two_grades(grades, starts, out):
-    """out[q] = whether query q has documents of different grades."""
-    for q in range(out.shape[0]):
-        out[q] = False
-        for row in range(starts[q] + 1, starts[q + 1]):
-            if grades[row] != grades[starts[q]]:
-                out[q] = True
-                break
-
-
-@kernel
 def misranked(
     scores, starts, first_query, last_query, grades, weights, query_weights,
     given, tau, cells, kept, targets, total, losses,

@@ -20,7 +20,15 @@ from rankmill.trainer.data.rows import RankedRows
 from rankmill.trainer.objectives.pairwise import _kernels
 from rankmill.trainer.objectives.pairwise._kernels import NONE, PairRules, PairTerms, PairWeights, SortedRows
 from rankmill.trainer.objectives.pairwise.preferences import merged_pairs
-from rankmill.trainer.objectives.protocol import ALL_CRITERIA, QUERIES, Learns, Objective, PairHessians, Splits
+from rankmill.trainer.objectives.protocol import (
+    ALL_CRITERIA,
+    ONE_GRADE,
+    QUERIES,
+    Learns,
+    Objective,
+    PairHessians,
+    Splits,
+)
 from rankmill.trainer.objectives.query_shares import QueryShares
 from rankmill.trainer.objectives.weights import relative_weights
 from rankmill.trainer.workers import Team
@@ -135,11 +143,7 @@ class PairObjective(Objective):
             n_pairs = sizes * (sizes - 1) // 2 if rules.ties else count_pairs(grade_levels(grades, starts), starts)
         if not n_pairs.any():
             raise TrainingDataRejected(
-                "no query has documents of two different grades, so there is nothing to learn; check"
-                " the grades (for real labels use objective l2 or query_rmse), and the query ids if"
-                " every query has one document"
-                if rows.pairs is None
-                else "there is no pair, so there is nothing to learn"
+                ONE_GRADE if rows.pairs is None else "there is no pair, so there is nothing to learn"
             )
         # a query without pairs of positive weight gets scale 0, so the kernel skips it without sorting
         scales = np.where((n_pairs > 0) & self._weighed(weighing), weighing.scales, 0.0)

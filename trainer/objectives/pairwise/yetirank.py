@@ -19,7 +19,7 @@ from rankmill.scorer.metrics.swaps import BY_RANK, SWAPPABLE, SwapDeltas, swap_d
 from rankmill.trainer.data.rows import RankedRows
 from rankmill.trainer.objectives.pairwise import _kernels
 from rankmill.trainer.objectives.pairwise.lambdamart import LambdaMartOptions, policy_of
-from rankmill.trainer.objectives.protocol import ALL_CRITERIA, QUERIES, Objective, PairHessians, Splits
+from rankmill.trainer.objectives.protocol import ALL_CRITERIA, ONE_GRADE, QUERIES, Objective, PairHessians, Splits
 from rankmill.trainer.objectives.query_shares import QueryShares
 from rankmill.trainer.objectives.weights import relative_weights
 from rankmill.trainer.parameters import TrainParameters
@@ -92,10 +92,7 @@ class YetiRank(Objective):
         self._query_weights = relative_weights(rows.query_weights, rows.n_queries)
         self._mixed = count_pairs(grade_levels(rows.grades, rows.starts), rows.starts) > 0
         if not self._mixed.any():
-            raise TrainingDataRejected(
-                "no query has documents of two different grades, so there is nothing to learn; check"
-                " the grades, or the query ids if every query has one document"
-            )
+            raise TrainingDataRejected(ONE_GRADE)
         self._rule = _kernels.DECAYS
         self._deltas: SwapDeltas | None = None
         if options.mode == _OF_METRIC:

@@ -48,15 +48,6 @@ def squared_error(scores, targets, weights, first, last, gradients, hessians):
 
 
 @kernel
-def squared_losses(scores, targets, weights, out):
-    """out[row] = w (y - s)^2 / 2."""
-    weighted = weights.shape[0] > 0
-    for row in range(out.shape[0]):
-        residual = targets[row] - scores[row]
-        out[row] = (weights[row] if weighted else 1.0) * 0.5 * residual * residual
-
-
-@kernel
 def check_function(scores, targets, weights, above, below, first, last, gradients, hessians):
     """Loss w (above max(y - s, 0) + below max(s - y, 0)):  g = -w above where y > s, w below where y < s, else 0.
 
@@ -76,16 +67,6 @@ def check_function(scores, targets, weights, above, below, first, last, gradient
 
 
 @kernel
-def check_losses(scores, targets, weights, above, below, out):
-    """out[row] = w (above max(y - s, 0) + below max(s - y, 0))."""
-    weighted = weights.shape[0] > 0
-    for row in range(out.shape[0]):
-        residual = targets[row] - scores[row]
-        slope = above if residual > 0.0 else -below
-        out[row] = (weights[row] if weighted else 1.0) * slope * residual
-
-
-@kernel
 def huber(scores, targets, weights, delta, first, last, gradients, hessians):
     """Loss w r^2 / 2 where |r| <= delta, w delta (|r| - delta / 2) beyond, r = y - s.  The hessian written is w."""
     weighted = weights.shape[0] > 0
@@ -93,16 +74,6 @@ def huber(scores, targets, weights, delta, first, last, gradients, hessians):
         w = weights[row] if weighted else 1.0
         gradients[row] = w * min(max(scores[row] - targets[row], -delta), delta)
         hessians[row] = w
-
-
-@kernel
-def huber_losses(scores, targets, weights, delta, out):
-    """out[row] = w r^2 / 2 where |r| <= delta, w delta (|r| - delta / 2) beyond, r = y - s."""
-    weighted = weights.shape[0] > 0
-    for row in range(out.shape[0]):
-        size = abs(targets[row] - scores[row])
-        inner = min(size, delta)
-        out[row] = (weights[row] if weighted else 1.0) * inner * (size - 0.5 * inner)
 
 
 # ---- weighted quantiles ------------------------------------------------------------------------------------------
@@ -442,33 +413,6 @@ def softmax_losses(scores, grades, weights, out):
 
 
 @kernel
-def highest_by_list(values, starts, out):
-    """out[q] = the highest of the values of its rows, 0 or more."""
-    for q in range(out.shape[0]):
-        out[q] = 0.0
-        for row in range(starts[q], starts[q + 1]):
-            out[q] = max(out[q], values[row])
-
-
-@kernel
-def over_ideal(gains, starts, discounts, spare, out):
-    """out[row] = its gain over the ideal DCG of its query; 0 if that is 0.
-
-    ``spare`` is scratch, (4, longest query).
-    """
-    for q in range(starts.shape[0] - 1):
-        first, n = starts[q], starts[q + 1] - starts[q]
-        for i in range(n):
-            spare[0, i], spare[1, i] = -gains[first + i], 1.0
-        sort_by_value(spare[0], spare[1], 0, n, spare[2], spare[3])
-        ideal = 0.0
-        for rank in range(n):
-            ideal -= spare[0, rank] * discounts[rank]
-        for row in range(first, first + n):
-            out[row] = gains[row] / ideal if ideal > 0.0 else 0.0
-
-
-@kernel
 def cosine(scores, targets, starts, weights, first_query, last_query, gradients, hessians):
     """Loss W (|t| - <a, t>) of a query, a = s / |s|:  g_i = -W (t_i - <a, t> a_i) / |s|, hessian written W |t| / |s|^2.
 
@@ -580,16 +524,6 @@ def event_entropy(events, weights):
         if events[row] != 0 and weights[row] > 0.0:
             total += weights[row] * log_positive(weights[row])
     return total
-
-
-@kernel
-def number_leaves(rows, starts, leaf_of):
-    """leaf_of[row] = its leaf; -1 for rows of none."""
-    for row in range(leaf_of.shape[0]):
-        leaf_of[row] = -1
-    for leaf in range(starts.shape[0] - 1):
-        for i in range(starts[leaf], starts[leaf + 1]):
-            leaf_of[rows[i]] = leaf
 
 
 @kernel

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from rankmill.foundation.errors import TrainingDataRejected
+from rankmill.scorer.metrics.arrangement import queries_of
 from rankmill.scorer.metrics.discount import discounts, gains
 from rankmill.trainer.data.rows import RankedRows
 from rankmill.trainer.objectives.pointwise import _kernels as kernels
@@ -15,7 +16,7 @@ from rankmill.trainer.objectives.pointwise.document_loss import Floats, Pointwis
 from rankmill.trainer.objectives.pointwise.regression import Poisson, SquaredError
 from rankmill.trainer.objectives.protocol import OF_GRADIENTS, QUERIES, Learns, NoOptions, Objective, Splits
 from rankmill.trainer.objectives.query_shares import QueryShares
-from rankmill.trainer.objectives.weights import list_weights
+from rankmill.trainer.objectives.weights import list_weights, sums_of_lists
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.workers import Team
 
@@ -43,10 +44,11 @@ def normalised_gains(rows: RankedRows, parameters: TrainParameters) -> Floats:
         if not (of_row >= 0.0).all():
             row = int(np.argmin(of_row >= 0.0))
             raise TrainingDataRejected(f"gains must be 0 or more, found the label {of_row[row]} in row {row}")
-    longest = int(np.diff(rows.starts).max(initial=0))
-    out = np.zeros(rows.n_rows, dtype=np.float64)
-    kernels.over_ideal(of_row, rows.starts, discounts(longest), np.empty((4, longest)), out)
-    return out
+    sizes, best_first = np.diff(rows.starts), np.lexsort((-of_row, queries_of(rows.starts)))
+    ranks = np.arange(rows.n_rows) - np.repeat(rows.starts[:-1], sizes)
+    discounted = of_row[best_first] * discounts(int(sizes.max(initial=0)))[ranks]
+    ideal = np.repeat(sums_of_lists(discounted, rows.starts), sizes)
+    return np.divide(of_row, ideal, out=np.zeros(rows.n_rows), where=ideal > 0.0)
 
 
 def _check_gains(gains: Floats) -> None:
@@ -120,9 +122,7 @@ class ConsistentCosine(Objective):
     def __init__(self, rows: RankedRows, parameters: TrainParameters, options: NoOptions) -> None:
         self._starts = rows.starts
         self._targets = normalised_gains(rows, parameters)
-        relevant = np.empty(rows.n_queries, dtype=np.float64)
-        kernels.highest_by_list(self._targets, rows.starts, relevant)
-        self._weights = np.where(relevant > 0.0, list_weights(rows), 0.0)
+        self._weights = np.where(sums_of_lists(self._targets, rows.starts) > 0.0, list_weights(rows), 0.0)
         self._shares = QueryShares(np.diff(rows.starts), _LEAST_LISTED)
 
     def start(self) -> float:

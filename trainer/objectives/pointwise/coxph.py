@@ -90,8 +90,8 @@ class CoxPH(Objective):
         self, output: int, scores: Floats, rows: npt.NDArray[np.int32], starts: npt.NDArray[np.int64], team: Team
     ) -> Floats:
         """Return the joint Newton step of all leaves."""
-        leaf_of = np.empty(len(scores), dtype=np.int32)
-        kernels.number_leaves(rows, starts, leaf_of)
+        leaf_of = np.full(len(scores), -1, dtype=np.int32)
+        leaf_of[rows[: starts[-1]]] = np.repeat(np.arange(len(starts) - 1, dtype=np.int32), np.diff(starts))
         order = np.ascontiguousarray(self._order[leaf_of[self._order] >= 0])
         hazards, _, slopes, bends, _ = self._risks(scores, order)
         n_leaves = len(starts) - 1

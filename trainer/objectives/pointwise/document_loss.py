@@ -48,6 +48,10 @@ class Pointwise(Objective):
         """Return the targets, (n_rows,)."""
         return np.ascontiguousarray(rows.targets, dtype=np.float64)
 
+    def _weighted(self, values: Floats | float) -> Floats | float:
+        """Return ``values`` times the weights, (n_rows,)."""
+        return self._weights * values if len(self._weights) else values
+
     @abstractmethod
     def _write_gradients(self, scores: Floats, first: int, last: int, g: Floats, h: Floats) -> None:
         """Write g and h of the rows first .. last."""

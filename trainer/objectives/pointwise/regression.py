@@ -35,7 +35,8 @@ class SquaredError(Pointwise):
         kernels.squared_error(scores, self._targets, self._weights, first, last, g, h)
 
     def _write_losses(self, scores: Floats, out: Floats) -> None:
-        kernels.squared_losses(scores, self._targets, self._weights, out)
+        residuals = self._targets - scores
+        out[:] = self._weighted(0.5) * residuals * residuals
 
 
 class Residuals:
@@ -138,7 +139,8 @@ class Quantile(Pointwise):
         kernels.check_function(scores, self._targets, self._weights, *self._slopes, first, last, g, h)
 
     def _write_losses(self, scores: Floats, out: Floats) -> None:
-        kernels.check_losses(scores, self._targets, self._weights, *self._slopes, out)
+        residuals, (above, below) = self._targets - scores, self._slopes
+        out[:] = self._weighted(np.where(residuals > 0.0, above, -below)) * residuals
 
 
 class Laplace(Quantile):
@@ -224,7 +226,9 @@ class Huber(Pointwise):
         kernels.huber(scores, self._targets, self._weights, self._delta_at(scores), first, last, g, h)
 
     def _write_losses(self, scores: Floats, out: Floats) -> None:
-        kernels.huber_losses(scores, self._targets, self._weights, self._delta_at(scores), out)
+        sizes = np.abs(self._targets - scores)
+        inner = np.minimum(sizes, self._delta_at(scores))
+        out[:] = self._weighted(inner) * (sizes - 0.5 * inner)
 
 
 LIMIT = 19.0  # scores beyond +-19 count as +-19, as in gbm and R's glm
