@@ -9,6 +9,7 @@ import numpy as np
 from rankmill.pipeline.pairs.stored_pairs import PreferencePairs
 from rankmill.scorer.metrics import Metric, Policy, parse_metric
 from rankmill.trainer.data.rows import RankedRows
+from rankmill.trainer.objectives.protocol import Leaves
 from rankmill.trainer.objectives.registry import objective_of
 from rankmill.trainer.workers import Team, with_team
 from tests import naive_pairs
@@ -114,7 +115,7 @@ def steps_of(objective, scores, leaves, output=0):
     rows = np.concatenate(leaves).astype(np.int32)
     starts = np.concatenate(([0], np.cumsum([len(leaf) for leaf in leaves]))).astype(np.int64)
     g, h = derivatives(objective, scores)
-    steps = with_team(1, lambda team: objective.leaf_steps(output, scores, rows, starts, team))
+    steps = with_team(1, lambda team: objective.leaf_steps(output, scores, Leaves(rows, starts, team)))
     if steps is None:
         g, h = np.atleast_2d(g)[output], np.atleast_2d(h)[output]
         steps = np.array([-g[leaf].sum() / h[leaf].sum() for leaf in leaves])

@@ -20,7 +20,7 @@ from rankmill.scorer.metrics import Policy, parse_metric
 from rankmill.scorer.metrics.per_query import PreparedQueries
 from rankmill.trainer.data.rows import RankedRows
 from rankmill.trainer.objectives.pairwise import pair_loss
-from rankmill.trainer.objectives.protocol import ROWS, Objective, Splits
+from rankmill.trainer.objectives.protocol import ROWS, Leaves, Objective, Splits
 from rankmill.trainer.objectives.registry import criterion_of, objective_class, objective_of
 from rankmill.trainer.objectives.spelling import OBJECTIVES, canonical, class_named
 from rankmill.trainer.objectives.weights import document_weights
@@ -117,7 +117,7 @@ def all_of(spelling, parameters, rows, scores, team=None, step=3):
         found |= {"losses": objective.losses(scores), "deviance": objective.deviance(scores)}
     order = np.random.default_rng(1).permutation(rows.n_rows).astype(np.int32)
     starts = np.array([0, rows.n_rows // 2, rows.n_rows // 2 + 1, rows.n_rows - 1])
-    found["steps"] = objective.leaf_steps(0, scores, order, starts, team)
+    found["steps"] = objective.leaf_steps(0, scores, Leaves(order, starts, team))
     if "ole" in objective.splits.criteria and not objective.splits.additive:
         pairs = objective.pair_hessians(step, scores, 0.05, team).copy()
         found |= {"first": pairs.first, "second": pairs.second, "hessian": pairs.hessian}

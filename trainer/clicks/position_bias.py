@@ -32,7 +32,7 @@ from rankmill.foundation.options import spelled
 from rankmill.foundation.records import JSON
 from rankmill.trainer.data.rows import RankedRows
 from rankmill.trainer.objectives.pairwise.pair_loss import PairObjective
-from rankmill.trainer.objectives.protocol import Floats, Limits, Objective, PairHessians
+from rankmill.trainer.objectives.protocol import Floats, Leaves, Limits, Objective, PairHessians
 from rankmill.trainer.objectives.weights import relative_weights
 from rankmill.trainer.parameters import ADDITIVE, TrainParameters
 from rankmill.trainer.workers import Team
@@ -109,11 +109,9 @@ class _Wrapper(Objective):
         """Return the loss as it is usually reported, with the numbers of the last step."""
         return self.loss.deviance(self._seen(scores))
 
-    def leaf_steps(
-        self, output: int, scores: Floats, rows: npt.NDArray[np.int32], starts: npt.NDArray[np.int64], team: Team
-    ) -> Floats | None:
+    def leaf_steps(self, output: int, scores: Floats, leaves: Leaves) -> Floats | None:
         """Return the steps of the loss."""
-        return self.loss.leaf_steps(output, self._seen(scores), rows, starts, team)
+        return self.loss.leaf_steps(output, self._seen(scores), leaves)
 
     def pair_hessians(self, step: int, scores: Floats, least: float, team: Team) -> PairHessians:
         """Return the pairs of the loss."""

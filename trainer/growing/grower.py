@@ -22,7 +22,7 @@ from rankmill.trainer.growing.controls import Controls
 from rankmill.trainer.growing.histogram import DEFAULT_POOL_BYTES, HistogramPool, PackingScale, scales_of, total_of
 from rankmill.trainer.growing.leaves import GrownNodes, LeafRules, shrunk, values_of
 from rankmill.trainer.growing.tree import Tree, add_tree
-from rankmill.trainer.objectives.protocol import PairHessians
+from rankmill.trainer.objectives.protocol import Leaves, PairHessians
 from rankmill.trainer.parameters import GROWTHS, NONE, TrainParameters
 from rankmill.trainer.workers import Team
 
@@ -431,7 +431,7 @@ class Grower:
         self._span.add_up(sums.reshape(-1))  # in the order of nodes, which all processes share
         row_kernels.add_children(left, sums)
         inside = None if rules.inside is None else rules.inside(self._leaf_of_row(order, starts), len(leaves))
-        own = None if rules.steps is None else rules.steps(order[: starts[-1]], starts, self._team)
+        own = None if rules.steps is None else rules.steps(Leaves(order[: starts[-1]], starts, self._team))
         low, high = self._nodes.ranges[: len(nodes), :2].T
         grown = GrownNodes(left, nodes["feature"], nodes["rows"], low, high)
         values = values_of(

@@ -11,14 +11,11 @@ import numpy.typing as npt
 
 from rankmill.trainer.data.layout import SCORE
 from rankmill.trainer.growing.histogram import PackingScale
+from rankmill.trainer.objectives.protocol import Leaves
 from rankmill.trainer.parameters import TrainParameters
-from rankmill.trainer.workers import Team
 
 Floats = npt.NDArray[np.float64]
-LeafSteps = Callable[
-    [npt.NDArray[np.int32], npt.NDArray[np.int64], Team], Floats | None
-]  # rows in the order of leaves, the start of each leaf in them, the team
-
+LeafSteps = Callable[[Leaves], Floats | None]
 InsideLeaves = Callable[[npt.NDArray[np.int32], int], Floats]  # leaf of every row, number of leaves
 
 
@@ -32,7 +29,7 @@ class LeafRules:
         For exact steps, -G / (H - 2 C + lambda): called with the leaf of every row (n_rows,) int32, -1 for none, and how
         many leaves there are; returns C of each, the hessian of all pairs inside it.
     steps
-        Called with rows, the starts of leaves in them, and the team; returns the step of each leaf, or None for Newton's.
+        Returns the step of each leaf, or None for Newton's.
     of_all
         (g, h), both (n_rows,), from which leaf values are computed, over all rows; None: those that the tree was grown
         from, over its rows.

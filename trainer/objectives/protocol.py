@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import fsum
 from types import MethodType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 Floats = npt.NDArray[np.float64]
 ROWS, QUERIES = "rows", "queries"
+LEAST_LEAF_ROWS = 16_384  # minimum rows of leaves per worker
 ONE_GRADE = (
     "no query has documents of two different grades, so there is nothing to learn; check the grades (for real labels use"
     " objective l2 or query_rmse), and the query ids if every query has one document"
@@ -50,6 +51,22 @@ class PairHessians:
     def copy(self) -> PairHessians:
         """Return a copy with its own arrays."""
         return PairHessians(self.first.copy(), self.second.copy(), self.hessian.copy())
+
+
+class Leaves(NamedTuple):
+    """The rows that a tree was grown from: leaf l has ``rows[starts[l]:starts[l + 1]]``."""
+
+    rows: npt.NDArray[np.int32]
+    starts: npt.NDArray[np.int64]  # (n_leaves + 1,)
+    team: Team  # that may share the work
+
+    def share(self, task: Callable[[int, int], object]) -> None:
+        """Run ``task(first_leaf, last_leaf)`` once for every leaf; workers get about the same number of rows."""
+        n_leaves, n_rows = len(self.starts) - 1, int(self.starts[-1])
+        busy = self.team.busy(n_rows, LEAST_LEAF_ROWS)
+        cuts = np.searchsorted(self.starts, n_rows * np.arange(busy + 1) // busy)
+        cuts[0], cuts[-1] = 0, n_leaves
+        self.team.each(lambda worker: task(int(cuts[worker]), int(cuts[worker + 1])), busy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,17 +195,11 @@ class Objective(ABC):
         return fsum(parts.tolist()) / max(1, len(parts))
 
     def leaf_steps(
-        self,
-        output: int,
-        scores: npt.NDArray[np.float64],
-        rows: npt.NDArray[np.int32],
-        starts: npt.NDArray[np.int64],
-        team: Team,
+        self, output: int, scores: npt.NDArray[np.float64], leaves: Leaves
     ) -> npt.NDArray[np.float64] | None:
         """Return the step (n_leaves,) of each leaf before shrinkage, or None for Newton's.
 
-        Leaf l holds ``rows[starts[l]:starts[l + 1]]``, those that the tree was grown from.  ``scores`` are those
-        of the gradients, but earlier outputs have already been updated.
+        ``scores`` are those of the gradients, but earlier outputs have already been updated.
         """
         return None
 

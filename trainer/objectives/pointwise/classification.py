@@ -6,7 +6,6 @@ from math import fsum
 from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
 from rankmill.foundation.options import option, options
 from rankmill.trainer.data.rows import RankedRows
@@ -17,10 +16,9 @@ from rankmill.trainer.objectives.pointwise.document_loss import (
     TwoClasses,
     check_both_classes,
     classes_of,
-    share_leaves,
 )
+from rankmill.trainer.objectives.protocol import Leaves
 from rankmill.trainer.parameters import TrainParameters
-from rankmill.trainer.workers import Team
 
 
 class Bernoulli(Pointwise):
@@ -165,20 +163,13 @@ class LogistRank(Pointwise):
         signs = 2.0 * self._classes - 1.0
         return float(kernels.weighted_mean(signs - self._offsets if len(self._offsets) else signs, self._weights))
 
-    def leaf_steps(
-        self, output: int, scores: Floats, rows: npt.NDArray[np.int32], starts: npt.NDArray[np.int64], team: Team
-    ) -> Floats | None:
+    def leaf_steps(self, output: int, scores: Floats, leaves: Leaves) -> Floats | None:
         """Return the printed step of each leaf, or None for Newton's."""
         if self._options.leaf == "newton":
             return None
-        out = np.empty(len(starts) - 1, dtype=np.float64)
-
-        def share(first: int, last: int) -> None:
-            kernels.paper_steps(
-                scores, self._classes, self._scales, self._weights, rows, starts, first, last, out
-            )  # fmt: skip
-
-        share_leaves(team, starts, share)
+        (rows, starts, _), out = leaves, np.empty(len(leaves.starts) - 1)
+        given = scores, self._classes, self._scales, self._weights, rows, starts
+        leaves.share(lambda first, last: kernels.paper_steps(*given, first, last, out))
         return out
 
     def _write_gradients(self, scores: Floats, first: int, last: int, g: Floats, h: Floats) -> None:

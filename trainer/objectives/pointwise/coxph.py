@@ -12,7 +12,16 @@ from rankmill.foundation.errors import TrainingDataRejected
 from rankmill.trainer.data.rows import RankedRows
 from rankmill.trainer.objectives.pointwise import _kernels as kernels
 from rankmill.trainer.objectives.pointwise.document_loss import Floats
-from rankmill.trainer.objectives.protocol import OF_GRADIENTS, ROWS, Learns, Limits, NoOptions, Objective, Splits
+from rankmill.trainer.objectives.protocol import (
+    OF_GRADIENTS,
+    ROWS,
+    Learns,
+    Leaves,
+    Limits,
+    NoOptions,
+    Objective,
+    Splits,
+)
 from rankmill.trainer.objectives.weights import document_weights
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.workers import Team
@@ -86,10 +95,9 @@ class CoxPH(Objective):
         entropy = float(kernels.event_entropy(self._events, self._weights))
         return 2.0 * (fsum(self.losses(scores).tolist()) - entropy) / max(1, len(self._times))
 
-    def leaf_steps(
-        self, output: int, scores: Floats, rows: npt.NDArray[np.int32], starts: npt.NDArray[np.int64], team: Team
-    ) -> Floats:
+    def leaf_steps(self, output: int, scores: Floats, leaves: Leaves) -> Floats:
         """Return the joint Newton step of all leaves."""
+        rows, starts, _ = leaves
         leaf_of = np.full(len(scores), -1, dtype=np.int32)
         leaf_of[rows[: starts[-1]]] = np.repeat(np.arange(len(starts) - 1, dtype=np.int32), np.diff(starts))
         order = np.ascontiguousarray(self._order[leaf_of[self._order] >= 0])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
 from dataclasses import replace
 from math import fsum, inf
 from typing import Any, ClassVar
@@ -20,7 +19,6 @@ from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.workers import Team
 
 LEAST_ROWS = 32_768  # minimum rows per worker, for passes of some nanoseconds per row
-LEAST_LEAF_ROWS = 16_384  # minimum rows of leaves per worker
 
 Floats = npt.NDArray[np.float64]
 
@@ -82,15 +80,6 @@ class Pointwise(Objective):
     def deviance(self, scores: Floats) -> float:
         """Return ``deviance_factor`` times the weighted mean of the terms; the mean weight is 1."""
         return self.deviance_factor * fsum(self.losses(scores).tolist()) / max(1, len(self._targets))
-
-
-def share_leaves(team: Team, starts: npt.NDArray[np.int64], task: Callable[[int, int], object]) -> None:
-    """Run ``task(first_leaf, last_leaf)`` once for every leaf; workers get about the same number of rows."""
-    n_leaves, n_rows = len(starts) - 1, int(starts[-1])
-    busy = team.busy(n_rows, LEAST_LEAF_ROWS)
-    cuts = np.searchsorted(starts, n_rows * np.arange(busy + 1) // busy)
-    cuts[0], cuts[-1] = 0, n_leaves
-    team.each(lambda worker: task(int(cuts[worker]), int(cuts[worker + 1])), busy)
 
 
 @options

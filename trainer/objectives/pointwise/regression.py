@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
 from rankmill.foundation.errors import TrainingDataRejected
 from rankmill.foundation.options import option, options
 from rankmill.trainer.data.rows import RankedRows
 from rankmill.trainer.objectives.pointwise import _kernels as kernels
-from rankmill.trainer.objectives.pointwise.document_loss import LEAST_ROWS, Floats, Pointwise, share_leaves
-from rankmill.trainer.objectives.protocol import Limits, NoOptions, Splits
+from rankmill.trainer.objectives.pointwise.document_loss import LEAST_ROWS, Floats, Pointwise
+from rankmill.trainer.objectives.protocol import Leaves, Limits, NoOptions, Splits
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.workers import Team
 
@@ -50,48 +49,31 @@ class Residuals:
 
     def of_start(self, alpha: float) -> float:
         """Return the quantile of y - o."""
-        rows = np.arange(len(self._targets), dtype=np.int32)
-        starts = np.array([0, len(rows)], dtype=np.int64)
-        return float(self.of_leaves(alpha, self._offsets, rows, starts, Team(1))[0])
+        n = len(self._targets)
+        whole = Leaves(np.arange(n, dtype=np.int32), np.array([0, n], dtype=np.int64), Team(1))
+        return float(self.of_leaves(alpha, self._offsets, whole)[0])
 
-    def of_leaves(
-        self, alpha: float, scores: Floats, rows: npt.NDArray[np.int32], starts: npt.NDArray[np.int64], team: Team
-    ) -> Floats:
-        """Return the quantile of each leaf's residuals, (n_leaves,)."""
-        return self._leaves(alpha, None, scores, rows, starts, team)
+    def of_leaves(self, alpha: float, scores: Floats, leaves: Leaves, delta: float | None = None) -> Floats:
+        """Return the quantile of each leaf's residuals, (n_leaves,).
 
-    def of_leaves_clipped(
-        self, delta: float, scores: Floats, rows: npt.NDArray[np.int32], starts: npt.NDArray[np.int64], team: Team
-    ) -> Floats:
-        """Return each leaf's median plus the mean of (residual - median), clipped to +-delta."""
-        return self._leaves(0.5, delta, scores, rows, starts, team)
+        With ``delta``, plus the mean of (residual - quantile), clipped to +-delta.
+        """
+        (rows, starts, _), (values, mass, *spare) = leaves, self._space
+        out = np.zeros(len(starts) - 1, dtype=np.float64)
+
+        def share(first: int, last: int) -> None:
+            kernels.leaf_quantiles(
+                scores, self._targets, self._weights, alpha, rows, starts, first, last, values, mass, *spare, out
+            )
+            if delta is not None:
+                kernels.leaf_clipped_means(starts, first, last, values, mass, delta, out)
+
+        leaves.share(share)
+        return out
 
     def of_sizes(self, alpha: float, scores: Floats) -> float:
         """Return the quantile of |y - s| over all rows."""
         return float(kernels.quantile_of_sizes(scores, self._targets, self._weights, alpha, *self._space))
-
-    def _leaves(
-        self,
-        alpha: float,
-        delta: float | None,
-        scores: Floats,
-        rows: npt.NDArray[np.int32],
-        starts: npt.NDArray[np.int64],
-        team: Team,
-    ) -> Floats:
-        out = np.zeros(len(starts) - 1, dtype=np.float64)
-        values, mass, spare_values, spare_mass = self._space
-
-        def share(first: int, last: int) -> None:
-            kernels.leaf_quantiles(
-                scores, self._targets, self._weights, alpha, rows, starts, first, last, values, mass,
-                spare_values, spare_mass, out,
-            )  # fmt: skip
-            if delta is not None:
-                kernels.leaf_clipped_means(starts, first, last, values, mass, delta, out)
-
-        share_leaves(team, starts, share)
-        return out
 
 
 @options
@@ -129,11 +111,9 @@ class Quantile(Pointwise):
         """Return the weighted quantile of y - o."""
         return self._residuals.of_start(self._alpha)
 
-    def leaf_steps(
-        self, output: int, scores: Floats, rows: npt.NDArray[np.int32], starts: npt.NDArray[np.int64], team: Team
-    ) -> Floats:
+    def leaf_steps(self, output: int, scores: Floats, leaves: Leaves) -> Floats:
         """Return the weighted quantile of each leaf's residuals."""
-        return self._residuals.of_leaves(self._alpha, scores, rows, starts, team)
+        return self._residuals.of_leaves(self._alpha, scores, leaves)
 
     def _write_gradients(self, scores: Floats, first: int, last: int, g: Floats, h: Floats) -> None:
         kernels.check_function(scores, self._targets, self._weights, *self._slopes, first, last, g, h)
@@ -213,11 +193,9 @@ class Huber(Pointwise):
         finally:
             self._delta = frozen
 
-    def leaf_steps(
-        self, output: int, scores: Floats, rows: npt.NDArray[np.int32], starts: npt.NDArray[np.int64], team: Team
-    ) -> Floats:
+    def leaf_steps(self, output: int, scores: Floats, leaves: Leaves) -> Floats:
         """Return Friedman's step of each leaf, with the delta of the last gradient."""
-        return self._residuals.of_leaves_clipped(self._delta_at(scores), scores, rows, starts, team)
+        return self._residuals.of_leaves(0.5, scores, leaves, self._delta_at(scores))
 
     def _delta_at(self, scores: Floats) -> float:
         return self._residuals.of_sizes(self._alpha, scores) if self._delta is None else self._delta
@@ -263,22 +241,14 @@ class Poisson(Pointwise):
             raise TrainingDataRejected(f"{self.name}: every label is 0, so there is nothing to learn; check the labels")
         n = len(self._targets)
         scores = self._offsets if len(self._offsets) else np.zeros(n)
-        steps = self._steps(scores, np.arange(n, dtype=np.int32), np.array([0, n], dtype=np.int64), Team(1))
-        return float(steps[0])
+        whole = Leaves(np.arange(n, dtype=np.int32), np.array([0, n], dtype=np.int64), Team(1))
+        return float(self.leaf_steps(0, scores, whole)[0])
 
-    def leaf_steps(
-        self, output: int, scores: Floats, rows: npt.NDArray[np.int32], starts: npt.NDArray[np.int64], team: Team
-    ) -> Floats:
+    def leaf_steps(self, output: int, scores: Floats, leaves: Leaves) -> Floats:
         """Return the exact step of each leaf."""
-        return self._steps(scores, rows, starts, team)
-
-    def _steps(self, scores: Floats, rows: npt.NDArray[np.int32], starts: npt.NDArray[np.int64], team: Team) -> Floats:
-        out = np.empty(len(starts) - 1, dtype=np.float64)
-
-        def share(first: int, last: int) -> None:
-            kernels.counts_steps(scores, self._targets, self._weights, LIMIT, rows, starts, first, last, out)
-
-        share_leaves(team, starts, share)
+        (rows, starts, _), out = leaves, np.empty(len(leaves.starts) - 1)
+        given = scores, self._targets, self._weights, LIMIT, rows, starts
+        leaves.share(lambda first, last: kernels.counts_steps(*given, first, last, out))
         return out
 
     def _write_gradients(self, scores: Floats, first: int, last: int, g: Floats, h: Floats) -> None:
