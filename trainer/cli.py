@@ -18,7 +18,7 @@ from rankmill.foundation.storage.location import Location
 from rankmill.registry.cli_options import DEFAULT_FOLDER, NewModel, RegistryFolder
 from rankmill.trainer.nets.options import FROM, NET, SHARED, ModelOptions
 from rankmill.trainer.options import CheckpointOptions, HowOptions, MachineOptions, SeedOptions
-from rankmill.trainer.parameters import TrainParameters
+from rankmill.trainer.parameters import BLENDING, TrainParameters
 
 app = typer.Typer()
 
@@ -69,6 +69,7 @@ def train(
     from rankmill.pipeline.dataset.dataset import Dataset
     from rankmill.registry import Registry
     from rankmill.registry.names import check_name
+    from rankmill.trainer.candidates.blend_on_dataset import BlendCandidate
     from rankmill.trainer.progress import note_few_queries, to_stderr
     from rankmill.trainer.rounds.checkpoints import FinishedTrainings
     from rankmill.trainer.training_options import TrainingOptions
@@ -88,7 +89,7 @@ def train(
         base_model=starting_model(start.base_model, registry),
     )
     opened = Dataset.open(dataset)
-    if parameters.rounds_by == "valid" and parameters.keeps_best:
+    if parameters.rounds_by == "valid" and parameters.keeps_best and parameters.preset != BLENDING:
         note_few_queries(opened, "the number of rounds")
     with ExitStack() as stack:
         if how.where.cluster is not None:
@@ -102,9 +103,14 @@ def train(
             several,
             log_every=log_every,
         )
+    candidate = trained.candidate
+    if isinstance(candidate, BlendCandidate):
+        candidate.clear()
+        typer.echo(json.dumps(trained.report.to_dict(), sort_keys=True) if as_json else trained.report.render())
+        return
     if how.machine.checkpoint is not None:
-        FinishedTrainings(how.machine.checkpoint).remove(trained.candidate.keys)
-    result = trained.candidate.result
+        FinishedTrainings(how.machine.checkpoint).remove(candidate.keys)
+    result = candidate.result
     if not as_json:
         typer.echo(trained.report.render())
         return

@@ -37,7 +37,11 @@ from rankmill.trainer.objectives.spelling import OBJECTIVES, canonical
 from rankmill.trainer.toml_files import read_toml
 
 AUTO = "auto-1"
-PRESETS = (DEFAULTS, AUTO)  # a new number whenever what it decides changes
+BLENDING = "auto-2"
+FAST, USUAL = BUDGETS = ("fast", "default")
+PRESETS = (DEFAULTS, AUTO, BLENDING)  # a new number whenever what it decides changes
+OF_EVERY_KIND = ("preset", "budget", "metric", "stop_metric", "gain", "seed", "refit", "early_stopping_rounds")
+"""Options that a blend of models of several kinds takes; with another one the preset ``auto-2`` trains trees alone."""
 
 CRITERIA = ("rwse", "se", "ole")
 CRITERION_ALIASES = {"wse": "rwse"}  # equal wherever h > 0 (Li 2010)
@@ -80,9 +84,14 @@ class TrainParameters:
 
     preset: str = option(
         default=AUTO,
-        help="What chooses the options that you leave out: auto-1 (by the number of queries) or defaults-1 (fixed values)."
-        " Options that you give always win.",
+        help="What chooses the options that you leave out: auto-1 (by the number of queries), auto-2 (the same, and blends two"
+        " kinds of trees and a net) or defaults-1 (fixed values). Options that you give always win.",
         choices=PRESETS,
+    )
+    budget: str = younger(
+        default=USUAL,
+        help="Time that the preset auto-2 may take: fast (the trees of auto-1 alone) or default (a blend).",
+        choices=BUDGETS,
     )
     objective: str = option(
         default="lambdamart",
@@ -589,6 +598,11 @@ def options_for(parameters: Mapping[str, Any]) -> dict[str, Any]:
     >>> options_for({"max_leaves": 15, "seed": 7, "preset": "defaults@1"})
     {'preset': 'defaults-1', 'max_leaves': 15}
     """
+    if parameters.get("preset") == BLENDING:
+        usual = TrainParameters()
+        return {
+            name: value for name, value in parameters.items() if name in OF_EVERY_KIND and value != getattr(usual, name)
+        }
     values = all_parameters(parameters)
     left_out = (OLDEST if values["preset"] == DEFAULTS else TrainParameters()).as_dict() | {"preset": AUTO}
     return {name: values[name] for name, usual in left_out.items() if values[name] != usual}

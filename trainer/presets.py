@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rankmill.foundation.options import DEFAULTS, declared_in, option_of
+from rankmill.foundation.options import DEFAULTS, declared_in, option_of, spelled
 from rankmill.pipeline.dataset.dataset import Dataset
-from rankmill.trainer.data.rows import TrainingData, has_two_grades
+from rankmill.trainer.data.rows import RankedRows, TrainingData, has_two_grades
 from rankmill.trainer.data.training_rows import given_pairs
 from rankmill.trainer.objectives.registry import objective_class
 from rankmill.trainer.objectives.spelling import parse_spelling
 from rankmill.trainer.parameters import (
     AUTO,
     BAYESIAN,
+    BLENDING,
+    FAST,
     GRADES,
     MOST_OBLIVIOUS_DEPTH,
+    OF_EVERY_KIND,
     RF,
     UNBIASED,
+    USUAL,
     TrainParameters,
     options_for,
 )
@@ -28,6 +32,9 @@ from rankmill.trainer.training_options import StartingModel
 FEW_QUERIES, FEWEST_QUERIES = 5_000, 300  # of the train split
 MOST_RATE, MANY_ROUNDS = 0.2, 1000
 MANY_CATEGORIES = 200  # of a feature: fewer have bins of their own, and gain nothing from it
+MOST_BLENDED = (
+    20_000  # queries of the train split: with more, a blend was not measured, and a net needs all values in memory
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,18 +70,41 @@ def shape_of_dataset(dataset: Dataset) -> DataShape:
 
 
 def with_preset(parameters: TrainParameters, shape: DataShape, resume: StartingModel | None = None) -> TrainParameters:
-    """Return ``parameters`` with a value for every option that was left out; those that were given stay.
+    """Return ``parameters`` of trees with a value for every option that was left out; those that were given stay.
 
-    A training that resumes keeps what the preset chose for the model, as more rounds could make it choose otherwise.
+    The trees of ``auto-2`` are those of ``auto-1``, and say so.  A training that resumes keeps what the preset chose for the
+    model, as more rounds could make it choose otherwise.
     """
     if parameters.preset == DEFAULTS:
         return parameters
-    values = dict(_PRESETS[parameters.preset](parameters, shape))
-    if resume is not None and resume.forest.parameters.get("preset") == parameters.preset:
+    parameters = replace(parameters, preset=AUTO, budget=USUAL)
+    values = dict(_auto_1(parameters, shape))
+    if resume is not None and resume.forest.parameters.get("preset") == AUTO:
         values |= {
             name: value for name, value in options_for(resume.forest.parameters).items() if name not in MAY_DIFFER
         }
     return parameters.completed(values)
+
+
+def why_trees_alone(given: TrainParameters, rows: RankedRows | None = None) -> str:
+    """Return why the preset ``auto-2`` trains trees alone, in words; empty: it blends models of several kinds.
+
+    ``rows`` are those to train on, if they are known; bins are not used.
+    """
+    usual = TrainParameters()
+    if given.budget == FAST:
+        return f"{spelled('budget')} is {FAST}"
+    for each in declared_in(TrainParameters):
+        if each.name not in OF_EVERY_KIND and getattr(given, each.name) != getattr(usual, each.name):
+            return f"{spelled(each.name)} is given"
+    if rows is None:
+        return ""
+    if rows.n_queries > MOST_BLENDED:
+        return f"there are more than {MOST_BLENDED:,} queries"
+    facts = {"labels": rows.labels, "offsets": rows.offsets, "preference pairs": rows.pairs}
+    found = [what for what, values in facts.items() if values is not None]
+    found += [] if has_two_grades(rows.grades, rows.starts) else ["no query with two grades"]
+    return f"the rows have {found[0]}" if found else ""
 
 
 def choices_line(given: TrainParameters, chosen: TrainParameters) -> str:
@@ -94,7 +124,8 @@ def choices_line(given: TrainParameters, chosen: TrainParameters) -> str:
         if getattr(given, each.name) is None and getattr(chosen, each.name) != option_of(each).by_preset
     }
     words = ", ".join(f"{name} {value}" for name, value in values.items())
-    return f"preset {given.preset}: {words or 'the values of ' + DEFAULTS}"
+    alone = ", trees alone" * (given.preset == BLENDING)
+    return f"preset {given.preset}{alone}: {words or 'the values of ' + DEFAULTS}"
 
 
 def _auto_1(given: TrainParameters, shape: DataShape) -> Mapping[str, Any]:
@@ -142,6 +173,3 @@ def _rounds_and_rate(given: TrainParameters, shape: DataShape) -> dict[str, Any]
     n_rounds = MANY_ROUNDS if chosen else round(product / rate)
     faster = round(product / (given.n_rounds or n_rounds), 3)
     return {"n_rounds": n_rounds, "learning_rate": min(MOST_RATE, max(rate, faster))}
-
-
-_PRESETS: Mapping[str, Callable[[TrainParameters, DataShape], Mapping[str, Any]]] = {AUTO: _auto_1}

@@ -165,6 +165,43 @@ class SeedsFacts:
     noise_floor: NoiseFloor = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KindFacts:
+    """One kind of model that was tried for a blend."""
+
+    kind: str
+    share: float  # of the scores divided by their spread; 0: left out
+    rounds: int  # or epochs
+    alone: float | None  # its metric on the queries that were judged
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlendFacts:
+    """The kinds of models that were tried for a blend, and how good they are together."""
+
+    kinds: tuple[KindFacts, ...]
+    measured: str  # the metric
+    together: float | None
+    judged: str  # "400 queries in 3 folds"
+
+    def line(self) -> str:
+        """Return what was tried and chosen, in one line.
+
+        >>> kinds = [KindFacts(kind="trees", share=0.75, rounds=1200, alone=0.5), KindFacts(kind="net", share=0.25, rounds=9, alone=0.4)]
+        >>> BlendFacts(kinds=tuple(kinds), measured="ndcg@10", together=0.625, judged="80 queries in 3 folds").line()
+        'blend of trees 75% (0.5000 alone, 1,200 rounds), net 25% (0.4000 alone, 9 epochs); ndcg@10 0.6250 of 80 queries in 3 folds'
+        """
+        words = ", ".join(
+            f"{each.kind} {each.share:.0%} ({_value(each.alone)} alone, {each.rounds:,} {'epochs' if each.kind == 'net' else 'rounds'})"
+            for each in self.kinds
+        )
+        return f"blend of {words}; {self.measured} {_value(self.together)} of {self.judged}"
+
+
+def _value(found: float | None) -> str:
+    return "no value" if found is None else f"{found:.4f}"
+
+
 CLICKS, JUDGMENTS = "clicks", "judgments"
 
 

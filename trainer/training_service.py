@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
 from rankmill.foundation.kernels.compiling import compilation_announced
+from rankmill.foundation.options import spelled
 from rankmill.foundation.records import JSON, as_json, left_out
 from rankmill.foundation.storage.location import Location
 from rankmill.pipeline.dataset.dataset import Dataset
@@ -15,19 +16,20 @@ from rankmill.registry.names import check_name
 from rankmill.scorer.models.loading import forest_of
 from rankmill.scorer.models.model import Model
 from rankmill.scorer.models.model_service import find_model, queries_trained_on
+from rankmill.trainer.candidates.blend_on_dataset import BlendCandidate, plan_line, train_blend_on, why_trees_alone_on
 from rankmill.trainer.candidates.multi_seed_training import Candidate, SeedRecord, plan_candidate, train_candidate
 from rankmill.trainer.cluster.cluster_plan import ClusterPlan
 from rankmill.trainer.nets.options import NetOptions
 from rankmill.trainer.nets.plan import plan_net
 from rankmill.trainer.nets.train_on_dataset import NetCandidate, train_net_on
 from rankmill.trainer.options import CheckpointOptions, SeedOptions
-from rankmill.trainer.parameters import TrainParameters
+from rankmill.trainer.parameters import BLENDING, FAST, TrainParameters
 from rankmill.trainer.progress import TrainingProgress, say_of_gains, to_stderr, training_progress
 from rankmill.trainer.rounds.training_result import Curves, note_without_splits
-from rankmill.trainer.training_facts import ClickFacts, NoiseFloor, RefitFacts, TrainingFacts
+from rankmill.trainer.training_facts import BlendFacts, ClickFacts, NoiseFloor, RefitFacts, TrainingFacts
 from rankmill.trainer.training_options import StartingModel, TrainingOptions
 
-CandidateT = TypeVar("CandidateT", Candidate, NetCandidate)
+CandidateT = TypeVar("CandidateT", bound=Candidate | NetCandidate | BlendCandidate)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +55,7 @@ class TrainingReport:
     choose: str | None = left_out()
     chosen: int | None = None
     weights: int | None = left_out()  # of a net
+    blend: BlendFacts | None = left_out()  # what was tried and chosen
     noise_floor: NoiseFloor | None = left_out()
     clicks: ClickFacts | None = left_out()
     curves: Curves | None = left_out()  # of one seed
@@ -109,6 +112,8 @@ class TrainingReport:
     def _kept_words(self) -> str:
         """Describe how many rounds the model keeps."""
         base, trained = self.rounds_of_base, self.rounds_trained
+        if self.blend is not None:
+            return self.blend.line()
         if self.weights is not None:
             return f"a net of {self.weights:,} weights, epoch {self.rounds} of {trained} trained"
         if base:
@@ -139,8 +144,8 @@ def train_and_register(
     log_every: int | None = None,
     reason: str = "",
     attached: Mapping[str, bytes] | None = None,
-) -> TrainedVersion[Candidate]:
-    """Train on ``dataset`` and register the model as the next version of ``name``.
+) -> TrainedVersion[Candidate | BlendCandidate]:
+    """Train on ``dataset`` and register the model as the next version of ``name``: trees, or a blend if the preset is ``auto-2``.
 
     Messages and, without a bar, progress go to ``options.on_message``, by default to stderr; ``log_every`` is that of
     :class:`rankmill.trainer.progress.TrainingProgress`, ``reason`` that of the registration, to which ``attached`` is added.  Invalid input is refused before
@@ -149,15 +154,33 @@ def train_and_register(
     check_name(name)
     say = options.on_message or to_stderr
     plan = plan_candidate(dataset, parameters, options, seeds)
+    blends = parameters.preset == BLENDING and parameters.budget != FAST
+    if blends and (alone := why_trees_alone_on(parameters, options, seeds, plan)):
+        say(f"{spelled('preset')} {BLENDING} trains trees alone: {alone}")
+        blends = False
+    elif blends:
+        plan = replace(plan, choices=plan.choices.replace(", trees alone", ", its first trees"))
     registry.prepare()
     say(plan.render())
+    if blends:
+        say(plan_line(plan))
     say_of_gains(dataset, plan.parameters.gain, say)
     if options.cluster is not None:
         say(ClusterPlan.of(plan, dataset, options.cluster.workers(), one_machine=options.cluster.is_here).render())
     bar = training_progress(plan.parameters, len(seeds.seeds), log_every=log_every, on_message=options.on_message)
     with compilation_announced(say), bar as progress:
         options = replace(options, on_round=progress.update, on_message=say)
-        candidate = train_candidate(dataset, parameters, options, seeds, plan)
+        if blends:
+            blend = train_blend_on(dataset, parameters, options, plan)
+        else:
+            candidate = train_candidate(dataset, parameters, options, seeds, plan)
+    if blends:
+        found = blend.found
+        return _version_of(
+            blend, found.model, registry, name, reason, attached, trees=found.model.n_trees, rounds=found.best_round,
+            rounds_trained=len(found.history), cv=(blend.facts.metrics or {}).get("cv"), refit=blend.facts.refit,
+            blend=found.facts, curves=Curves.of(found.history),
+        )  # fmt: skip
     forest, metrics, several = candidate.forest, candidate.facts.metrics or {}, candidate.noise_floor is not None
     of_base = 0 if options.base_model is None else options.base_model.forest.n_rounds
     return _version_of(

@@ -13,7 +13,7 @@ from rankmill.foundation.options import option, option_like, options
 from rankmill.pipeline.bins.spec import BinSpec
 from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.options import MAX_BIN, BinOptions
-from rankmill.python.arrays import name_of_column
+from rankmill.python.arrays import Matrix, name_of_column
 from rankmill.python.given_rows import Expected, GivenRows
 from rankmill.seen_queries import DigestedQueries
 from rankmill.trainer.candidates.combined_forests import BaseModel
@@ -87,6 +87,8 @@ class BinnedRows:
     """Their queries, if they are not those of a dataset."""
     source: tuple[Dataset, str] | None = None
     """The split of a dataset that they are, which has their values."""
+    values: Matrix | None = None
+    """(n, n_features) values, if they are kept."""
 
     @classmethod
     def of_given(
@@ -98,6 +100,7 @@ class BinnedRows:
         reference: BinSpec | None = None,
         base: BaseModel | None = None,
         where: str = "",
+        keep: bool = False,
     ) -> BinnedRows:
         """Check and bin the ``given`` rows, unless they have bins.
 
@@ -111,6 +114,8 @@ class BinnedRows:
             A model whose scores are added to the offsets.
         where
             Begins messages about their queries.
+        keep
+            Keep the values, too, unless they are not in memory.
         """
         if isinstance(given, BinnedRows):
             if reference is not None and given.binspec.digest != reference.digest:
@@ -133,6 +138,7 @@ class BinnedRows:
             given_names=given.given_names,
             categories={name: [*texts] for name, texts in given.table.texts.items()},
             queries=rows.queries,
+            values=rows.values if keep and isinstance(rows.values, np.ndarray) else None,
         )
 
     @classmethod

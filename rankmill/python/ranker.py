@@ -68,6 +68,7 @@ from rankmill.scorer.models.loading import forest_of, kind_of
 from rankmill.scorer.models.model import Model as TrainedModel
 from rankmill.scorer.nets.net import Net
 from rankmill.seen_queries import SeenQueries, learnt_in_the_end, seen_queries
+from rankmill.trainer.candidates.blend_of_kinds import blend_of_kinds, shares_of_trees
 from rankmill.trainer.candidates.combined_forests import BaseModel, after_base
 from rankmill.trainer.data.measured_queries import MeasuredQueries
 from rankmill.trainer.data.training_rows import given_pairs, resolved, what_is_learnt_from
@@ -75,8 +76,8 @@ from rankmill.trainer.nets.options import FROM, NET, SHARED, ModelOptions, NetOp
 from rankmill.trainer.nets.training import train_net
 from rankmill.trainer.objectives.registry import learns_labels
 from rankmill.trainer.objectives.user import spelled
-from rankmill.trainer.parameters import ALL, AUTO, GRADES, TrainParameters, all_parameters
-from rankmill.trainer.presets import choices_line, shape_of_rows, with_preset
+from rankmill.trainer.parameters import ALL, AUTO, BLENDING, FAST, GRADES, TrainParameters, all_parameters
+from rankmill.trainer.presets import choices_line, shape_of_rows, why_trees_alone, with_preset
 from rankmill.trainer.progress import TrainingProgress, to_stderr, verbosely
 from rankmill.trainer.rounds.early_stopping import GoalMean, parse_measure
 from rankmill.trainer.rounds.train_on_rows import fit
@@ -260,7 +261,9 @@ class Ranker(Routed):
         if isinstance(model, Forest):
             facts = {"rounds": rounds, "trees": f"{model.n_trees:,}"}
         else:
-            facts = {"model": kind_of(model)} | ({"epochs": rounds} if self.best_round_ else {})
+            facts = {"model": kind_of(model)} | (
+                {"epochs" if isinstance(model, Net) else "rounds": rounds} if self.best_round_ else {}
+            )
         facts |= {
             "objective": model.objective,
             "features": f"{len(model.used_features):,} of {model.n_features:,} used",
@@ -420,8 +423,9 @@ class Ranker(Routed):
         parameters = self.checked_parameters(names, more.get("early_stopping_rounds"))
         n_threads = workers_for(own.binning.n_threads)
         _check_labels(columns, parameters.objective)
+        blends = parameters.preset == BLENDING and not why_trees_alone(parameters)
         binned = partial(
-            BinnedRows.of_given, own=own.binning, regression=learns_labels(parameters.objective), base=base
+            BinnedRows.of_given, own=own.binning, regression=learns_labels(parameters.objective), base=base, keep=blends
         )
         train = binned(given, where="fit ")
         given_names = given.given_names
@@ -440,6 +444,11 @@ class Ranker(Routed):
         if asked.refit is None and own.verbose:
             for name in then:
                 to_stderr(f'fit: {learnt_in_the_end(name)}; score others, or give refit="none"')
+        alone = "it starts from another model" if start or base else why_trees_alone(asked, data.train)
+        values = [rows.values for rows in (train, *(rows for _, rows in watched[:1])) if rows.values is not None]
+        alone = alone or ("a BinnedDataset has bins alone" if len(values) < 1 + bool(watched) else "")
+        if asked.preset == BLENDING and asked.budget != FAST and alone and own.verbose:
+            to_stderr(f"fit: preset {BLENDING} trains trees alone: {alone}")
         with verbosely(own.verbose, parameters, choices_line(asked, parameters)) as progress:
             options = TrainingOptions(
                 eval_metrics=metrics,
@@ -447,11 +456,17 @@ class Ranker(Routed):
                 n_threads=n_threads,
                 on_round=_all_of(progress, listeners),
             )
-            result = fit(data, parameters, options)
-        trained = result.forest if base is None else base.joined(result.forest)
-        _warn_of(note_without_splits(trained), 3)
+            if blends and not alone:
+                blend = blend_of_kinds(data, values[0], values[1] if watched else None, asked, options)
+                self._keep(blend.model, blend.best_round, blend.history, given_names, blend.cross_validation)
+            else:
+                result = fit(data, parameters, options)
+                trained = result.forest if base is None else base.joined(result.forest)
+                _warn_of(note_without_splits(trained), 3)
+                self._keep(trained, result.best_round, result.history, given_names, result.cross_validation)
+        if blends and not alone and own.verbose:
+            to_stderr(f"fit: {blend.facts.line()}")
         warn_of_gains(data.train.grades, parameters.gain, 3)
-        self._keep(trained, result.best_round, result.history, given_names, result.cross_validation)
         self._seen = seen_queries(train.queries, {name: rows.queries for name, rows in then.items()})
         return self
 
@@ -681,9 +696,17 @@ class Ranker(Routed):
 
     @property
     def feature_importances_(self) -> npt.NDArray[np.float64]:
-        """Share of each feature (n_features,) in the gain of all splits, or in their number; all 0 if there are no splits."""
-        forest = self.fitted_forest("feature_importances_")
+        """Share of each feature (n_features,) in the gain of all splits, or in their number; all 0 if there are no splits.
+
+        Of a blend that a preset has made: the mean of its models of trees, by their shares; a net has no gains.
+        """
+        model = self.fitted("feature_importances_")
         check_choice("importance_type", self.importance_type, ("gain", "split"))
+        trees = shares_of_trees(model) or [(self.fitted_forest("feature_importances_"), 1.0)]
+        total: npt.NDArray[np.float64] = np.sum([share * self._importances(forest) for forest, share in trees], axis=0)
+        return total / sum(share for _, share in trees)
+
+    def _importances(self, forest: Forest) -> npt.NDArray[np.float64]:
         inner = forest.node_feature >= 0
         found = np.bincount(
             forest.node_feature[inner],

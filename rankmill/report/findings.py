@@ -272,7 +272,11 @@ def _influence(facts: Facts) -> str:
     found = facts["influence"]
     rows = found["features"]
     if not rows:
-        return "A model without trees has no gains to share" if found["n_used"] else "The model uses no features"
+        return (
+            "A model that is not of trees alone has no gains to share"
+            if found["n_used"]
+            else "The model uses no features"
+        )
     first = rows[0]
     text = f"{first['feature']} leads with {percent(first['influence'], 0)} of the gains"
     if len(rows) > 5:

@@ -24,6 +24,7 @@ from rankmill.run.stage_facts import Artefact, EvaluateFacts, NaiveFacts, TrainF
 from rankmill.run.work import version_artefact
 from rankmill.scorer.evaluate.evaluate import evaluate
 from rankmill.scorer.models.model_service import MODEL_SUFFIX
+from rankmill.trainer.candidates.blend_on_dataset import BlendCandidate
 from rankmill.trainer.derived_models_service import blend_and_register
 from rankmill.trainer.nets.options import NET
 from rankmill.trainer.nets.train_on_dataset import NetCandidate
@@ -128,7 +129,7 @@ class TrainStage(Stage):
         if trained.report.note is not None:
             say(f"note: {trained.report.note}")
         made = self._published(path, trained.version, trained.report, trained.candidate.record())
-        if isinstance(trained.candidate, NetCandidate):
+        if isinstance(trained.candidate, NetCandidate | BlendCandidate):
             trained.candidate.clear()
         else:
             FinishedTrainings(path.parent).remove_others(trained.candidate.keys)

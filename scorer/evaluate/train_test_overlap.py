@@ -22,7 +22,7 @@ from rankmill.scorer.nets.net import Net
 from rankmill.scorer.rerank.ranked_file import is_ranked_folder
 
 ALL = "all"  # queries of all splits; and, of a refit, rows of the train and valid splits
-TRAIN, VALID = "train", "valid"
+TRAIN, VALID, REFIT = "train", "valid", "refit"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,8 +130,9 @@ def splits_trained_on(model: Model) -> tuple[str, ...]:
     if isinstance(model, Blend):
         found = {split for part in model.parts for split in splits_trained_on(part)}
         found |= {str(model.parameters.get("split", VALID))} - {VALID}  # valid decides, as for rounds
+        found |= {VALID} if REFIT in model.info else set()
         return tuple(split for split in SPLITS if split in found)
-    return (TRAIN,) if model.parameters.get("refit", "none") == "none" else (TRAIN, VALID)
+    return (TRAIN, VALID) if REFIT in model.info or model.parameters.get(REFIT, "none") != "none" else (TRAIN,)
 
 
 def _datasets_of(model: Model) -> list[str]:

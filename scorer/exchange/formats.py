@@ -10,7 +10,7 @@ from rankmill.foundation.options import spelled
 from rankmill.scorer.exchange import lightgbm, onnx, solr, xgboost
 from rankmill.scorer.exchange.conversion import ConvertedModel, ForeignForest, missing_as_zero
 from rankmill.scorer.forest.forest import Forest
-from rankmill.scorer.models.loading import kind_of
+from rankmill.scorer.models.loading import kind_of, trees_instead
 from rankmill.scorer.models.model import Model
 
 WRITERS: Mapping[str, Callable[[Forest, str], ConvertedModel]] = {
@@ -62,7 +62,7 @@ def write_as(
     if not isinstance(model, Forest):
         raise ConversionRefused(
             f"{target} has only trees, and the model is {kind_of(model)}; convert a model of trees (of several, "
-            "rankmill models merge makes one)"
+            f"rankmill models merge makes one){trees_instead(model)}"
         )
     forest = model
     if features is not None:

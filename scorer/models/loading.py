@@ -101,8 +101,16 @@ def forest_of(model: Model, use: str) -> Forest:
         It is a model of another kind.
     """
     if not isinstance(model, Forest):
-        raise InputError(f"{use}: only models of trees have this, and the model is {kind_of(model)}")
+        raise InputError(
+            f"{use}: only models of trees have this, and the model is {kind_of(model)}{trees_instead(model)}"
+        )
     return model
+
+
+def trees_instead(model: Model) -> str:
+    """Return the end of a message that a model is not made of trees: how to train trees alone, if a preset has chosen a blend."""
+    chosen = isinstance(model, Blend) and "preset" in model.parameters
+    return f"; {spelled('budget')} fast trains trees alone" if chosen else ""
 
 
 def kind_of(model: Model) -> str:

@@ -25,7 +25,7 @@ from rankmill.scorer.inspect.combine import combine
 from rankmill.scorer.metrics import Metric, Policy, parse_metric
 from rankmill.scorer.metrics.conventions import OURS, named_convention
 from rankmill.scorer.metrics.per_query import PreparedQueries
-from rankmill.scorer.models.loading import Blend, predictor_of
+from rankmill.scorer.models.loading import Blend, predictor_of, trees_instead
 from rankmill.scorer.models.model import Model, check_kinds
 from rankmill.scorer.scaling import without_exponent
 from rankmill.trainer.candidates.combined_forests import check_read_alike, facts_alike
@@ -82,7 +82,9 @@ def blended(
     parts = [model for model, _ in models]
     for number, part in enumerate(parts, 1):
         if isinstance(part, Blend):
-            raise InvalidParameter(f"model {number} is a blend of {len(part.parts)} models itself; blend these instead")
+            raise InvalidParameter(
+                f"model {number} is a blend of {len(part.parts)} models itself; blend these instead{trees_instead(part)}"
+            )
     check_read_alike(parts)
     scope = scope_of(dataset, options.split, [known for _, known in models])
     if scope.seen_in_training:
@@ -123,7 +125,7 @@ def weights_of(
 
     The metric on these queries is at least that of the best model alone.  Errors are those of `rankmill.scorer.inspect.combine.combine`.
     """
-    spreads = [_spread(each, starts) for each in scores]
+    spreads = [spread_of(each, starts) for each in scores]
     scaled = [each / spread for each, spread in zip(scores, spreads, strict=True)]
     queries = PreparedQueries(grades, starts, policy)
 
@@ -209,7 +211,7 @@ def _mixed(scaled: Sequence[Scores], weights: npt.NDArray[np.float64]) -> Scores
     return total
 
 
-def _spread(scores: Scores, starts: npt.NDArray[np.int64]) -> float:
+def spread_of(scores: Scores, starts: npt.NDArray[np.int64]) -> float:
     """Return the standard deviation of scores around the mean of their query; 1 if they are all equal there."""
     sizes = np.diff(starts)
     filled = sizes > 0

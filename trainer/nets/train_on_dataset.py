@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from rankmill.trainer.nets.options import NetOptions
 from rankmill.trainer.nets.plan import plan_net
 from rankmill.trainer.nets.training import NetData, NetResult, NetRows, train_net
 from rankmill.trainer.options import CheckpointOptions, MachineOptions
-from rankmill.trainer.rounds.checkpoints import Checkpoints
+from rankmill.trainer.rounds.checkpoints import Checkpoint, Checkpoints
 from rankmill.trainer.rounds.early_stopping import measures_of
 from rankmill.trainer.rounds.training_result import Curves, RoundRecord
 from rankmill.trainer.training_facts import TrainingFacts
@@ -83,35 +83,15 @@ def train_net_on(
     Errors are those of :func:`rankmill.trainer.nets.training.train_net` and :func:`plan_net`.
     """
     plan_net(dataset, options, machine)
-    checkpoint, kept = None, None
+    checkpoint = None
     if machine.checkpoint is not None:
         checkpoint = Checkpoints(
             Path(machine.checkpoint), _key(dataset, options, machine), machine.checkpoint_every, on_message
         ).of("net")
-        kept = checkpoint.path.read_bytes() if checkpoint.path.exists() else None
-
-    def after(record: RoundRecord, state: Callable[[], bytes]) -> None:
-        if checkpoint is not None and checkpoint.is_due():
-            checkpoint.write(record.round_number, state)
-        if on_round is not None:
-            on_round(record)
-
-    def trained(resume: bytes | None) -> NetResult:
-        return train_net(
-            lambda: data_of_net(dataset, options, machine), options, eval_metrics=machine.eval_metrics,
-            n_threads=workers_for(machine.n_threads), on_epoch=after, resume=resume,
-        )  # fmt: skip
-
-    try:
-        result = trained(kept)
-    except RankmillError as error:
-        if kept is None or checkpoint is None:
-            raise
-        if on_message is not None:
-            on_message(f"the checkpoint {checkpoint.path} is not used: {error}")
-        result = trained(None)
-    if checkpoint is not None:
-        checkpoint.write(len(result.history), lambda: result.checkpoint)
+    result = train_and_keep(
+        lambda: data_of_net(dataset, options, machine), options, checkpoint, eval_metrics=machine.eval_metrics,
+        n_threads=workers_for(machine.n_threads), on_round=on_round, on_message=on_message,
+    )  # fmt: skip
     found = result.history[result.best_epoch - 1].metrics
     metrics = {split: without_nan(of_split) for split, of_split in found.items()}
     net = result.net
@@ -133,6 +113,44 @@ def train_net_on(
         net=net, facts=facts, attachments=attachments_of(dataset), result=result, stop_metric=result.stop_metric,
         checkpoint=None if checkpoint is None else checkpoint.path,
     )  # fmt: skip
+
+
+def train_and_keep(
+    data: NetData | Callable[[], NetData],
+    options: NetOptions,
+    checkpoint: Checkpoint | None,
+    *,
+    eval_metrics: Sequence[str] = (),
+    n_threads: int = 1,
+    on_round: OnRound | None = None,
+    on_message: Callable[[str], object] | None = None,
+) -> NetResult:
+    """Train a net with a ``checkpoint``, from which a killed training resumes.
+
+    Other arguments and errors are those of :func:`rankmill.trainer.nets.training.train_net`.
+    """
+    kept = checkpoint.path.read_bytes() if checkpoint is not None and checkpoint.path.exists() else None
+
+    def after(record: RoundRecord, state: Callable[[], bytes]) -> None:
+        if checkpoint is not None and checkpoint.is_due():
+            checkpoint.write(record.round_number, state)
+        if on_round is not None:
+            on_round(record)
+
+    def trained(resume: bytes | None) -> NetResult:
+        return train_net(data, options, eval_metrics=eval_metrics, n_threads=n_threads, on_epoch=after, resume=resume)
+
+    try:
+        result = trained(kept)
+    except RankmillError as error:
+        if kept is None or checkpoint is None:
+            raise
+        if on_message is not None:
+            on_message(f"the checkpoint {checkpoint.path} is not used: {error}")
+        result = trained(None)
+    if checkpoint is not None:
+        checkpoint.write(len(result.history), lambda: result.checkpoint)
+    return result
 
 
 def data_of_net(dataset: Dataset, options: NetOptions, machine: MachineOptions, *, with_valid: bool = True) -> NetData:

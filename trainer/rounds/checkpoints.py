@@ -13,7 +13,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rankmill.foundation.code_digest import OF_TRAINING, code_digest
@@ -57,6 +57,10 @@ class Checkpoints:
     def of(self, part: str) -> Checkpoint:
         """Return the checkpoint of a part of the training."""
         return Checkpoint(self.folder / f"{self.key}.{part}{SUFFIX}", self.every, self.on_message)
+
+    def within(self, name: str) -> Checkpoints:
+        """Return those of one of several trainings, which are removed with these."""
+        return replace(self, key=f"{self.key}.{name}")
 
     def clear(self) -> None:
         """Remove all checkpoints, partial ones included: the result is stored elsewhere."""

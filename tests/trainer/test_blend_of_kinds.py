@@ -1,0 +1,141 @@
+"""The preset auto-2: two kinds of trees and a net, weighted by queries that none of them learnt from, in one model."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import polars as pl
+import pytest
+from sklearn.base import clone
+
+from rankmill import Ranker, cross_validate, load_model
+from rankmill.foundation.errors import InputError
+from rankmill.scorer.models.loading import Blend, parts_of
+from rankmill.scorer.nets.net import Net
+from tests.refusals import refused
+
+QUERIES, DOCUMENTS = 40, 8
+
+
+def rows(seed, queries=QUERIES, curve=1.0):
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(queries * DOCUMENTS, 4)).astype(np.float32)
+    signal = curve * np.tanh(x @ [1.0, -1.0, 0.5, 0.0]) + (x[:, 3] > 0.5) + 0.4 * rng.normal(size=len(x))
+    return x, np.digitize(signal, [0.3, 1.0, 1.6]), np.repeat(np.arange(queries), DOCUMENTS)
+
+
+def fitted(valid=True, **given):
+    x, y, qid = rows(1)
+    other = {"eval_set": rows(2, 20)} if valid else {}
+    return Ranker(**{"preset": "auto-2", "verbose": 0, "early_stopping_rounds": 5, **given}).fit(x, y, qid=qid, **other)
+
+
+@pytest.fixture(scope="module")
+def ranker():
+    return fitted()
+
+
+def test_one_file_holds_all_kinds_and_its_scores_are_their_weighted_sum(ranker, tmp_path):
+    model, (x, _, _) = ranker.model_, rows(3)
+    assert isinstance(model, Blend)
+    total = np.zeros(len(x))
+    for weight, part in zip(model.weights.tolist(), model.parts, strict=True):
+        total += weight * Ranker.from_model(part).predict(x)
+    assert ranker.predict(x) == pytest.approx(total, abs=1e-12)
+    ranker.save(tmp_path / "blend.rankmill")
+    assert np.array_equal(load_model(tmp_path / "blend.rankmill").predict(x), ranker.predict(x))
+    assert np.array_equal(pickle.loads(pickle.dumps(ranker)).predict(x), ranker.predict(x))
+
+
+@pytest.mark.slow
+def test_threads_and_the_order_of_the_rows_change_no_byte(ranker):
+    assert fitted(n_threads=2).model_.sha256 == fitted(n_threads=1).model_.sha256 == ranker.model_.sha256
+    (x, y, qid), order = rows(1), np.random.default_rng(1).permutation(QUERIES * DOCUMENTS)
+    other = Ranker(**ranker.get_params()).fit(x[order], y[order], qid=qid[order], eval_set=rows(2, 20))
+    assert other.model_.sha256 == ranker.model_.sha256
+
+
+def test_a_loaded_blend_is_trained_again_with_its_preset(ranker):
+    assert Ranker.from_model(ranker.model_).preset == "auto-2"
+
+
+def test_the_fast_budget_is_the_trees_of_auto_1():
+    x = rows(3)[0]
+    fast, trees = fitted(budget="fast"), fitted(preset="auto-1")
+    assert np.array_equal(fast.predict(x), trees.predict(x))
+    assert fast.forest_.n_rounds == trees.forest_.n_rounds
+
+
+@pytest.mark.parametrize("given", [{"objective": "l2"}, {"grow": "oblivious"}, {"monotone": {0: 1}}, {"max_depth": 3}])
+def test_with_options_that_only_one_kind_has_the_trees_are_alone_and_it_is_said_why(given, capsys):
+    found = fitted(**given, verbose=1)
+    assert found.forest_.n_trees
+    assert f"preset auto-2 trains trees alone: {next(iter(given))} is given" in capsys.readouterr().err
+
+
+def test_without_an_eval_set_folds_of_the_train_rows_judge():
+    found = fitted(valid=False)
+    assert isinstance(found.model_, Blend)
+    assert "refit" not in found.model_.info
+
+
+def test_the_final_parts_have_learnt_from_the_eval_set_and_say_so(ranker):
+    assert ranker.model_.info["refit"]["queries"] == QUERIES + 20
+    kept = fitted(refit="none")  # judged on the eval set, from which nothing is learnt
+    assert all("refit" not in part.info for part in parts_of(kept.model_))
+
+
+def test_what_trains_trees_alone_refuses_the_blend_and_names_the_fast_budget():
+    x, y, qid = rows(1)
+    given = {"preset": "auto-2", "n_rounds": 3, "verbose": 0}
+    assert (
+        cross_validate(Ranker(**given), x, y, qid=qid).histories
+        == cross_validate(Ranker(**given, budget="fast"), x, y, qid=qid).histories
+    )
+
+
+@pytest.mark.slow
+def test_a_smooth_signal_is_given_to_the_net():
+    x, y, qid = rows(1, 200, curve=4.0)
+    found = Ranker(preset="auto-2", early_stopping_rounds=5, verbose=0).fit(
+        x, y, qid=qid, eval_set=rows(2, 60, curve=4.0)
+    )
+    shares = {kind["kind"]: kind["share"] for kind in found.model_.parameters["kinds"]}
+    assert sum(shares.values()) == pytest.approx(1.0)
+    assert any(isinstance(part, Net) for part in found.model_.parts)
+    assert shares["net"] > 0.3
+
+
+def test_importances_are_the_shares_of_its_trees_and_what_needs_one_forest_names_the_fast_budget(ranker):
+    found = ranker.feature_importances_
+    assert found.sum() == pytest.approx(1.0)
+    forests = [Ranker.from_model(part).feature_importances_ for part in parts_of(ranker.model_) if part.n_trees]
+    assert (np.min(forests, axis=0) <= found).all()
+    assert (found <= np.max(forests, axis=0)).all()
+    for name in ("contributions", "apply"):
+        with refused(InputError, name, "only models of trees", "budget"):
+            getattr(ranker, name)(rows(3)[0])
+
+
+def test_the_history_of_folds_is_the_mean_of_the_held_out_queries(ranker):
+    assert ranker.cross_validation_.best_round == ranker.best_round_
+    assert len(ranker.cross_validation_.histories) == 3
+    assert ranker.evals_result_["holdout"]["ndcg@10"][ranker.best_round_ - 1] == pytest.approx(
+        ranker.cross_validation_.mean("ndcg@10")
+    )
+    assert "epochs" not in ranker._repr_html_()
+
+
+@pytest.mark.slow
+def test_categories_and_weights_are_learnt_by_all_kinds_and_searches_clone_it():
+    x, y, qid = rows(4)
+    frame = pl.DataFrame({"a": x[:, 0], "b": x[:, 1], "c": np.where(x[:, 3] > 0.5, "x", "y")})
+    weights = np.random.default_rng(4).random(len(x))
+    given = {"preset": "auto-2", "early_stopping_rounds": 5, "verbose": 0}
+    weighted = Ranker(**given).fit(frame, y, qid=qid, sample_weight=weights)
+    plain = clone(weighted).fit(frame, y, qid=qid)
+    assert all("c" in part.categories for part in (*parts_of(weighted.model_), *parts_of(plain.model_)))
+    assert weighted.model_.sha256 != plain.model_.sha256
+    other = frame.with_columns(pl.when(pl.col("c") == "x").then(pl.lit("y")).otherwise(pl.lit("x")).alias("c"))
+    assert not np.allclose(plain.predict(frame), plain.predict(other))

@@ -1,0 +1,159 @@
+"""The blend of auto-2 on a dataset: one version with its facts, the same bytes after a kill, and clear words where only trees will do."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from rankmill.cli import execute
+from rankmill.pipeline.bins.binning import bin_dataset
+from rankmill.pipeline.dataset.dataset import Dataset
+from rankmill.pipeline.ingest import ingest
+from rankmill.pipeline.options import IngestOptions
+from rankmill.registry import Registry
+from rankmill.scorer.evaluate.train_test_overlap import splits_trained_on
+from rankmill.scorer.models.loading import Blend, load_model_file
+from rankmill.trainer.candidates.blend_on_dataset import train_blend_on
+from rankmill.trainer.candidates.multi_seed_training import plan_candidate
+from rankmill.trainer.parameters import TrainParameters, options_for
+from rankmill.trainer.training_options import TrainingOptions
+from tests.trainer.small_dataset import SHARES, small_dataset
+
+GIVEN = TrainParameters(preset="auto-2", early_stopping_rounds=4)
+AS_OPTIONS = ["--preset", "auto-2", "--early-stopping-rounds", "4"]
+
+
+class Killed(BaseException):
+    pass
+
+
+def trained(dataset, given=GIVEN, **options):
+    own = TrainingOptions(n_threads=options.pop("n_threads", 1), **options)
+    return train_blend_on(dataset, given, own, plan_candidate(dataset, given, own))
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory):
+    return small_dataset(tmp_path_factory.mktemp("blend"), queries=50)
+
+
+@pytest.fixture(scope="module")
+def registered(dataset, tmp_path_factory):
+    """Return the folder with a registry that has the version web@1."""
+    folder = tmp_path_factory.mktemp("registered")
+    assert execute(["train", str(dataset.path), "--name", "web", "--registry", str(folder / "r"), *AS_OPTIONS]) == 0
+    return folder
+
+
+def test_a_version_is_a_blend_and_says_what_was_tried_and_chosen(registered, dataset):
+    version = Registry(registered / "r").resolve("web@1", bare="latest")
+    model, facts = load_model_file(version.model_path), version.manifest
+    assert isinstance(model, Blend)
+    kinds = facts["parameters"]["kinds"]
+    assert [kind["kind"] for kind in kinds] == ["trees", "leaf-wise trees", "net"]
+    assert sum(kind["share"] for kind in kinds) == pytest.approx(1.0)
+    assert len(facts["merged"]) == len(model.parts) == sum(kind["share"] > 0 for kind in kinds)
+    assert facts["metrics"]["cv"]["ndcg@10"] == facts["parameters"]["together"]
+    assert facts["refit"]["queries"] == len(dataset.queries("train")) + len(dataset.queries("valid"))
+    assert options_for(facts["parameters"]) == {"preset": "auto-2", "early_stopping_rounds": 4}
+    assert splits_trained_on(model) == ("train", "valid")
+    assert options_for({**facts["parameters"], "metric": "map"})["metric"] == "map"
+
+
+@pytest.mark.slow
+def test_the_same_training_is_registered_once(registered, dataset, capsys):
+    version = Registry(registered / "r").resolve("web@1", bare="latest")
+    again = ["train", str(dataset.path), "--name", "web", "--registry", str(registered / "r"), *AS_OPTIONS]
+    capsys.readouterr()
+    assert execute([*again, "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["model"], report["new"], report["sha256"]) == ("web@1", False, version.sha256)
+    assert report["blend"]["kinds"] == version.manifest["parameters"]["kinds"]
+
+
+def test_the_budget_fast_trains_the_bytes_of_auto_1(dataset, tmp_path, capsys):
+    digests = []
+    for given in (["--budget", "fast", *AS_OPTIONS], [*AS_OPTIONS[2:], "--preset", "auto-1"]):
+        capsys.readouterr()
+        assert (
+            execute(["train", str(dataset.path), "--name", "web", "--registry", str(tmp_path), "--json", *given]) == 0
+        )
+        digests.append(json.loads(capsys.readouterr().out)["sha256"])
+    assert digests[0] == digests[1]
+
+
+@pytest.mark.parametrize("more", [["--n-rounds", "3"], ["--monotone", "f1:1", "--n-rounds", "3"], ["--seeds", "1,2"]])
+def test_where_trees_are_alone_a_line_says_why(dataset, tmp_path, capsys, more):
+    assert execute(["train", str(dataset.path), "--name", "web", "--registry", str(tmp_path), *AS_OPTIONS, *more]) == 0
+    assert "--preset auto-2 trains trees alone: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["train", "DATASET", "--name", "web", "--resume", "web@1"],
+        ["train", "DATASET", "--name", "web", "--base-model", "web@1"],
+        ["convert", "web@1", "--to", "lightgbm", "-o", "OUT"],
+        ["inspect", "shap", "web@1", "--on", "DATASET"],
+        ["models", "blend", "web@1", "web@1", "--name", "two", "--on", "DATASET"],
+    ],
+    ids=lambda command: " ".join(command[:2]),
+)
+def test_what_needs_trees_refuses_the_blend_and_names_the_budget_fast(registered, dataset, tmp_path, capsys, command):
+    given = {"DATASET": str(dataset.path), "OUT": str(tmp_path / "x.txt")}
+    capsys.readouterr()
+    assert execute([*(given.get(word, word) for word in command), "--registry", str(registered / "r")]) != 0
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert "a blend of" in error
+    assert "--budget fast" in error
+
+
+def test_cross_validation_says_that_it_is_of_trees_alone(dataset, capsys):
+    assert execute(["cv", str(dataset.path), "--folds", "2", "--n-rounds", "3", *AS_OPTIONS]) == 0
+    assert "preset auto-2, trees alone: " in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_with_many_queries_the_valid_split_judges(dataset, monkeypatch):
+    monkeypatch.setattr("rankmill.trainer.candidates.blend_of_kinds.MOST_FOLDED", 10)
+    found = trained(dataset)
+    assert "valid" in found.facts.metrics
+    assert found.found.history[0].metrics.keys() == {"train", "valid"}
+    assert found.facts.refit is not None
+    kept = trained(dataset, replace(GIVEN, refit="none"))
+    assert kept.facts.refit is None
+    assert splits_trained_on(kept.blend) == ("train",)
+    assert found.facts.metrics == kept.facts.metrics
+
+
+@pytest.mark.slow  # nine trainings of a blend
+@pytest.mark.parametrize("most_folded", [300, 10], ids=["folds", "valid"])
+def test_kills_threads_and_order_change_no_byte(dataset, tmp_path, monkeypatch, most_folded):
+    monkeypatch.setattr("rankmill.trainer.candidates.blend_of_kinds.MOST_FOLDED", most_folded)
+    whole = trained(dataset)
+    assert trained(dataset, n_threads=2).blend.sha256 == whole.blend.sha256
+    lines = (dataset.path.parent / "judgments.txt").read_text().splitlines()
+    shuffled = tmp_path / "shuffled.txt"
+    shuffled.write_text("\n".join(np.random.default_rng(1).permutation(lines)) + "\n")
+    ingest([shuffled], tmp_path / "d", options=IngestOptions(buckets=3, split=SHARES))
+    bin_dataset(Dataset.open(tmp_path / "d"), 31)
+    assert trained(Dataset.open(tmp_path / "d")).blend.sha256 == whole.blend.sha256
+    kept = tmp_path / "kept"
+    for rounds in (30, 400):
+
+        def kill(_, left=[rounds]):  # noqa: B006 - counted down
+            left[0] -= 1
+            if not left[0]:
+                raise Killed
+
+        with suppress(Killed):
+            trained(dataset, checkpoint=kept, checkpoint_every=0.1, on_round=kill)
+    resumed = trained(dataset, checkpoint=kept, checkpoint_every=0.1)
+    assert resumed.blend.to_bytes() == whole.blend.to_bytes()
+    assert trained(dataset, checkpoint=kept).blend.to_bytes() == whole.blend.to_bytes()  # from finished parts
+    resumed.clear()
+    assert not list(kept.iterdir())

@@ -1,0 +1,355 @@
+"""Train models of several kinds on the same rows, and blend them: two kinds of trees and a small net (docs/presets.md has the evidence).
+
+Each kind is judged on queries that it did not learn from; `rankmill.trainer.candidates.steady_weights` finds the weights from the
+scores there; then each is trained on all rows.  No kind is best everywhere: trees of ``query_rmse`` are on few queries and noisy
+grades, leaf-wise ones of ``lambdamart`` where few documents are relevant, a net where the signal is smooth.
+
+few queries    Three folds of train and valid rows together.  They choose the rounds, and every query is judged
+many           Stopped early by the valid rows, which are what is judged; trained again on both where the preset does that
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import isfinite
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rankmill.foundation.records import JSON, as_json
+from rankmill.scorer.forest.forest import Forest
+from rankmill.scorer.forest.predict import predict
+from rankmill.scorer.metrics import parse_metric
+from rankmill.scorer.models.loading import Blend, parts_of
+from rankmill.scorer.models.model import Model
+from rankmill.trainer.candidates.blending import spread_of
+from rankmill.trainer.candidates.combined_forests import facts_alike
+from rankmill.trainer.candidates.steady_weights import steady_shares, sum_of
+from rankmill.trainer.data.measured_queries import MeasuredQueries
+from rankmill.trainer.data.rows import RankedRows, TrainingData
+from rankmill.trainer.nets.cross_validating import cross_validate_net
+from rankmill.trainer.nets.options import NetOptions
+from rankmill.trainer.nets.train_on_dataset import train_and_keep
+from rankmill.trainer.nets.training import NetData, NetResult, NetRows
+from rankmill.trainer.parameters import ALL, BLENDING, NONE, OF_EVERY_KIND, TrainParameters
+from rankmill.trainer.presets import shape_of_rows, with_preset
+from rankmill.trainer.rounds.boosting import boost
+from rankmill.trainer.rounds.checkpoints import Checkpoints
+from rankmill.trainer.rounds.cross_validation import Fold, cross_validated, folds_of
+from rankmill.trainer.rounds.early_stopping import DEVIANCE, EarlyStopping, Measure, measures_of, stop_measure
+from rankmill.trainer.rounds.train_on_rows import fit, train_fold, with_first_eval_set
+from rankmill.trainer.rounds.training_result import (
+    HOLDOUT,
+    REFIT,
+    CrossValidation,
+    QueryValues,
+    RoundRecord,
+    TrainingResult,
+)
+from rankmill.trainer.training_facts import BlendFacts, KindFacts
+from rankmill.trainer.training_options import DEFAULT_OPTIONS, TrainingOptions
+
+FOLDS, MOST_FOLDED = 3, 300  # queries of the train split that are judged by folds
+TREES, LEAFWISE, NET = "trees", "leaf-wise trees", "net"
+OF_LEAFWISE: Mapping[str, Any] = {
+    "objective": "lambdamart", "grow": "best_first", "max_leaves": 16, "learning_rate": 0.05,
+}  # fmt: skip
+LAYERS = (64, 32)
+_USUAL = TrainParameters()
+
+Floats = npt.NDArray[np.float64]
+Values = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlendOfKinds:
+    """The blend, what it is made of, and the training of the first kind of trees before the last one on all rows."""
+
+    model: Blend
+    facts: BlendFacts
+    best_round: int
+    history: tuple[RoundRecord, ...]  # in folds, means over them of the held-out queries
+    cross_validation: CrossValidation | None
+    by_query: Mapping[str, QueryValues] = field(repr=False)  # metrics of the blend on the queries that were judged
+
+
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """A kind of model after it was judged."""
+
+    kind: str
+    rounds: int
+    scores: Floats  # of the judged rows
+    train: Callable[[], Model]  # on all rows
+    history: tuple[RoundRecord, ...] = ()
+    cross_validation: CrossValidation | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Task:
+    """Rows with their values, and how kinds are judged."""
+
+    data: TrainingData
+    values: Values  # of the train rows
+    valid: Values | None
+    pooled: TrainingData  # what the parts are trained on in the end
+    pooled_values: Values
+    folds: list[Fold]  # none: judged on the first eval set
+    measure: Measure
+    options: TrainingOptions
+    checkpoints: Checkpoints | None
+
+    @property
+    def judged(self) -> RankedRows:
+        return self.pooled.train if self.folds else self.data.eval_sets[0][1]
+
+    def checkpoints_of(self, kind: str) -> Checkpoints | None:
+        return None if self.checkpoints is None else self.checkpoints.within(kind.replace(" ", "-"))
+
+
+def blend_of_kinds(
+    data: TrainingData,
+    values: Values,
+    valid: Values | None,
+    given: TrainParameters,
+    options: TrainingOptions = DEFAULT_OPTIONS,
+    checkpoints: Checkpoints | None = None,
+) -> BlendOfKinds:
+    """Train all kinds and return their blend: the same bytes for any number of threads.
+
+    Parameters
+    ----------
+    data
+        As :func:`rankmill.trainer.rounds.train_on_rows.fit` takes it; only the first eval set is used.
+    values, valid
+        (n_rows, n_features) values of the train rows and of the first eval set, None without one; codes of categories.
+    given
+        Options that all kinds have; the preset chooses the others (:func:`rankmill.trainer.presets.why_trees_alone`).
+    checkpoints
+        Where each part is kept, so that a killed training resumes; the caller clears them.
+
+    Raises
+    ------
+    rankmill.foundation.errors.TrainingDataRejected, rankmill.foundation.errors.InvalidParameter
+        As training of trees and of nets.
+    """
+    task, trees = _task_of(data, values, valid, given, options, checkpoints)
+    leafwise = _resolved(replace(given, **OF_LEAFWISE), task.data, bool(task.folds))
+    found = [_judged_trees(TREES, task, trees), _judged_trees(LEAFWISE, task, leafwise), _judged_net(task, trees)]
+    rows = task.judged
+    queries = MeasuredQueries(rows, [task.measure], trees, data.scale)
+
+    def measured(scores: Floats) -> Floats:
+        return queries.by_query(queries.evaluate(scores))[str(task.measure)].values
+
+    def mean(scores: Floats) -> float | None:
+        found = queries.means(queries.evaluate(scores))[str(task.measure)]
+        return found if isfinite(found) else None
+
+    spreads = [spread_of(each.scores, rows.starts) for each in found]
+    scaled = [each.scores / spread for each, spread in zip(found, spreads, strict=True)]
+    shares = steady_shares(scaled, measured, higher_is_better=task.measure.higher_is_better)
+    together = sum_of(scaled, shares)
+    where = f"in {len(task.folds)} folds" if task.folds else f"of {data.eval_sets[0][0]}"
+    facts = BlendFacts(
+        kinds=tuple(
+            KindFacts(kind=each.kind, share=share, rounds=each.rounds, alone=mean(scores))
+            for each, share, scores in zip(found, shares, scaled, strict=True)
+        ),
+        measured=str(task.measure), together=mean(together), judged=f"{rows.n_queries:,} queries {where}",
+    )  # fmt: skip
+    every = MeasuredQueries(
+        rows, measures_of(trees, options.eval_metrics, graded=rows.graded) or [task.measure], trees, data.scale
+    )
+    weights = [
+        (each.train(), share / spread) for each, share, spread in zip(found, shares, spreads, strict=True) if share
+    ]
+    return BlendOfKinds(
+        model=_blended(weights, facts, given, _refit_facts(task, found[0].rounds)),
+        facts=facts,
+        best_round=found[0].rounds,
+        history=found[0].history,
+        cross_validation=found[0].cross_validation,
+        by_query=every.by_query(every.evaluate(together)),
+    )
+
+
+def shares_of_trees(model: Model) -> list[tuple[Forest, float]]:
+    """Return the models of trees in a blend of kinds, with their shares; empty for other models."""
+    kinds = model.parameters.get("kinds") if isinstance(model, Blend) else None
+    if not isinstance(kinds, list):
+        return []
+    shares = [float(kind["share"]) for kind in kinds if kind["share"]]
+    return [(part, share) for part, share in zip(parts_of(model), shares, strict=True) if isinstance(part, Forest)]
+
+
+def _blended(
+    found: Sequence[tuple[Model, float]], facts: BlendFacts, given: TrainParameters, refit: Mapping[str, JSON]
+) -> Blend:
+    models = [model for model, _ in found]
+    own = {name: getattr(given, name) for name in OF_EVERY_KIND if getattr(given, name) != getattr(_USUAL, name)}
+    found_by: dict[str, JSON] = as_json(facts)
+    return Blend(
+        parts=tuple(models),
+        weights=np.array([weight for _, weight in found]),
+        parameters={**found_by, "metric": given.metric, **own, "preset": BLENDING},
+        info={**facts_alike(models), **refit},
+    )
+
+
+def _resolved(given: TrainParameters, data: TrainingData, folded: bool) -> TrainParameters:  # noqa: FBT001 - a private helper
+    shape = shape_of_rows(data)
+    return with_preset(given, shape.in_folds() if folded else shape)
+
+
+def _task_of(
+    data: TrainingData,
+    values: Values,
+    valid: Values | None,
+    given: TrainParameters,
+    options: TrainingOptions,
+    checkpoints: Checkpoints | None,
+) -> tuple[_Task, TrainParameters]:
+    """Return what all kinds have in common, and the parameters of the first."""
+    data = data.blocked()
+    if data.eval_sets:
+        name, rows = data.eval_sets[0]
+        rows = replace(rows, bins=[rows.row_major(data.n_bins)])  # read several times
+        data = replace(data, eval_sets=[(name, rows)])
+    trees = _resolved(given, data, folded=False)
+    folded = not data.eval_sets or (trees.refit == ALL and data.train.n_queries <= MOST_FOLDED)
+    if folded:
+        trees = _resolved(given, data, folded=True)
+    pooled, pooled_values = data, values
+    if data.eval_sets and trees.refit == ALL:
+        assert valid is not None  # noqa: S101 - there is an eval set
+        pooled, pooled_values = with_first_eval_set(data), np.concatenate([values, valid])
+    measure = stop_measure(trees, graded=data.train.graded)
+    return _Task(
+        data=data,
+        values=values,
+        valid=valid,
+        pooled=pooled,
+        pooled_values=pooled_values,
+        folds=folds_of(pooled.train.query_names, FOLDS, trees.seed) if folded else [],
+        measure=parse_metric(trees.metric) if measure == DEVIANCE else measure,
+        options=replace(options, resume=None, profile=False),
+        checkpoints=checkpoints,
+    ), trees
+
+
+def _judged_trees(kind: str, task: _Task, parameters: TrainParameters) -> _Judged:
+    alone, checkpoints = replace(parameters, refit=NONE), task.checkpoints_of(kind)
+    first: Forest | None = None
+    if task.folds:
+        folded, scores = _folded_trees(task, replace(alone, members=1), checkpoints)
+        rounds, history = folded.best_round, _means_of(folded)
+    else:
+        assert task.valid is not None  # noqa: S101 - it is what is judged
+        result, folded = fit(task.data, alone, task.options, checkpoints), None
+        rounds, history, first = result.best_round, result.history, result.forest
+        scores = predict(first, task.valid, n_threads=task.options.n_threads)
+
+    def train() -> Model:
+        if first is not None and task.pooled is task.data:
+            return first
+        kept = None if checkpoints is None else checkpoints.of("final")
+        options = replace(task.options, on_round=None)
+        return boost(task.pooled, alone, options, checkpoint=kept, rounds=rounds).forest
+
+    return _Judged(kind, rounds, scores, train, history, folded)
+
+
+def _folded_trees(
+    task: _Task, parameters: TrainParameters, checkpoints: Checkpoints | None
+) -> tuple[CrossValidation, Floats]:
+    """Return the cross-validation, and the scores of each query by the fold that it was held out from."""
+    forests: dict[int, Forest] = {}
+
+    def train(fold: Fold, rounds: int | None, before: TrainingResult | None) -> TrainingResult:
+        start = None if before is None else before.forest
+        result = train_fold(task.pooled, parameters, task.options, fold, rounds, start, checkpoints)
+        forests[fold.number] = result.forest
+        return result
+
+    measure = stop_measure(parameters, graded=task.pooled.train.graded)
+    stopping = EarlyStopping.of(parameters, higher_is_better=measure.higher_is_better, patience=0)
+    found = cross_validated(task.folds, measure, stopping, train)
+    scores = np.empty(task.pooled.train.n_rows)
+    for fold in task.folds:
+        rows = _rows_of(fold, task)
+        scores[rows] = predict(forests[fold.number], task.pooled_values[rows], n_rounds=found.best_round,
+                               n_threads=task.options.n_threads)  # fmt: skip
+    return found, scores
+
+
+def _means_of(found: CrossValidation) -> tuple[RoundRecord, ...]:
+    """Return the history of a cross-validation: means over the folds."""
+    rounds = range(1, len(found.histories[0]) + 1)
+    return tuple(
+        RoundRecord(n, {HOLDOUT: {measure: found.mean(measure, n) for measure in found.measures}}) for n in rounds
+    )
+
+
+def _judged_net(task: _Task, trees: TrainParameters) -> _Judged:
+    options = NetOptions(
+        layers=LAYERS,
+        metric=trees.metric,
+        stop_metric=trees.stop_metric,
+        gain=trees.gain,
+        sigma=trees.sigma,
+        seed=trees.seed,
+    )
+    n_threads, checkpoints = task.options.n_threads, task.checkpoints_of(NET)
+    pooled = _net_data(task.pooled, task.pooled_values)
+
+    def trained(data: NetData, stage: str, epochs: int | None = None) -> NetResult:
+        own = options if epochs is None else replace(options, epochs=epochs, early_stopping_epochs=0)
+        kept = None if checkpoints is None else checkpoints.of(stage)
+        return train_and_keep(data, own, kept, n_threads=n_threads)
+
+    if not task.folds:
+        assert task.valid is not None  # noqa: S101 - it is what is judged
+        data = replace(_net_data(task.data, task.values), valid=_net_rows(task.judged, task.valid))
+        result = trained(data, "whole")
+        same = task.pooled is task.data
+        return _Judged(
+            NET, result.best_epoch, result.net.predict(task.valid),
+            lambda: result.net if same else trained(pooled, "final", result.best_epoch).net,
+        )  # fmt: skip
+    epochs = cross_validate_net(pooled, options, FOLDS, n_threads=n_threads).best_round
+    scores = np.empty(task.pooled.train.n_rows)
+    for fold in task.folds:
+        rows = _rows_of(fold, task)
+        net = trained(pooled.without_queries(fold.apart), f"fold-{fold.number}", epochs).net
+        scores[rows] = net.predict(task.pooled_values[rows])
+    return _Judged(NET, epochs, scores, lambda: trained(pooled, "final", epochs).net)
+
+
+def _rows_of(fold: Fold, task: _Task) -> npt.NDArray[np.bool_]:
+    return np.repeat(fold.apart, np.diff(task.pooled.train.starts))
+
+
+def _refit_facts(task: _Task, rounds: int) -> dict[str, JSON]:
+    """Return what says, in the model, that it was trained on the first eval set, too."""
+    if len(task.pooled_values) == len(task.values):
+        return {}
+    rows = task.pooled.train
+    return {REFIT: {"rows": rows.n_rows, "queries": rows.n_queries, "rounds": rounds}}
+
+
+def _net_rows(rows: RankedRows, values: Values) -> NetRows:
+    return NetRows(values, replace(rows, bins=()))
+
+
+def _net_data(data: TrainingData, values: Values) -> NetData:
+    return NetData(
+        train=_net_rows(data.train, values),
+        feature_names=data.feature_names,
+        max_grade=data.max_grade,
+        categories=data.categories,
+        goals={name: highest for name, highest in data.scale.items() if name},
+        info=data.info,
+    )
