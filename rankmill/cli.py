@@ -26,15 +26,13 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command_from_info
 
 import rankmill
-import rankmill.cli_convert
-import rankmill.cli_doctor
 import rankmill.cli_models
+import rankmill.cli_tools
 import rankmill.clicks.cli
 import rankmill.pipeline.cli
 import rankmill.registry.cli
 import rankmill.report.cli
 import rankmill.run.cli
-import rankmill.run.cli_schedule
 import rankmill.scorer.cli
 import rankmill.scorer.cli_inspect
 import rankmill.trainer.cli
@@ -387,14 +385,12 @@ def demo(
 
 
 app.registered_commands += rankmill.run.cli.app.registered_commands
-app.registered_commands += rankmill.run.cli_schedule.app.registered_commands
 app.registered_commands += (
     rankmill.trainer.cli.app.registered_commands + rankmill.trainer.cli_tune.app.registered_commands
 )
 app.registered_commands += rankmill.scorer.cli.app.registered_commands
-app.registered_commands += rankmill.cli_convert.app.registered_commands
 app.registered_commands += rankmill.report.cli.app.registered_commands
-app.registered_commands += rankmill.cli_doctor.app.registered_commands
+app.registered_commands += rankmill.cli_tools.app.registered_commands
 rankmill.pipeline.cli.app.command()(synth)
 app.add_typer(rankmill.pipeline.cli.app, name="data")
 models = typer.Typer(

@@ -13,6 +13,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,15 +22,17 @@ from rankmill.foundation.errors import ConflictError, InputError
 from rankmill.foundation.process_memory import hold_beside
 from rankmill.foundation.storage.bucket import PART, ObjectFacts, StoreError, open_bucket
 from rankmill.foundation.storage.fetching import PatientClient, fetch, file_in
-from rankmill.foundation.storage.found_objects import LAST, find, is_unfinished, one
+from rankmill.foundation.storage.found_objects import LAST, UNFINISHED, find, is_unfinished, one
 from rankmill.foundation.storage.location import ObjectUrl
 from rankmill.foundation.storage.locks import LOCK_NAME, try_lock
 from rankmill.foundation.storage.publish import STAGED, new_staged_path
 from rankmill.foundation.storage.staging import scratch_folder
-from rankmill.foundation.storage.uploads import Upload, objects_at
 
 MEMORY = 16_000_000 + 4 * PART
 """Bytes of the client, and of parts of what is put while a command works."""
+PUT_AT_A_TIME = 4
+_LARGE = 64 << 20  # bytes above which a new object is put in parts
+_BY_DIGEST = re.compile(r"[0-9a-f]{64}\.\w+")
 _behind: dict[Path, ObjectFacts] = {}
 
 
@@ -39,16 +42,87 @@ def object_behind(path: Path) -> ObjectFacts | None:
 
 
 @dataclass(slots=True)
-class _Output:
-    upload: Upload
-    folder: Path
-    """Holds all that is written for it."""
-    lock: int
+class Upload:
+    """The file or folder ``place`` that is put as ``url``.
+
+    Attributes
+    ----------
+    before
+        The objects that were there before.
+    replaces
+        Whether those among them that do not belong to the new folder are removed.
+    folder, lock, kept
+        What holds all that is written for it, the open file of its lock, and whether it stays in the cache.
+    """
+
+    url: ObjectUrl
+    place: Path
+    client: PatientClient
+    before: dict[ObjectUrl, ObjectFacts]
+    replaces: bool
+    folder: Path = Path()
+    lock: int = -1
     kept: bool = False
 
-    @property
-    def place(self) -> Path:
-        return self.upload.place
+    def put(self) -> None:
+        """Put all, and remove what does not belong to it.
+
+        Raises
+        ------
+        ConflictError
+            Another process has written the same meanwhile.
+        StoreError
+            A request failed; `UNFINISHED` is in the folder unless it is complete.
+        """
+        tree = self.place.is_dir()
+        self.put_files(sorted(self.place.rglob("*")) if tree else [self.place])
+        for url in self.before if self.replaces and tree else ():
+            if not os.path.lexists(self.place.joinpath(*url.relative_to(self.url).parts)):
+                self.client.delete(url)
+
+    def put_files(self, files: Iterable[Path]) -> None:
+        """Put ``files``, in ``place`` or beside it."""
+        client, before = self.client, self.before
+        urls = {self._url_of(path): path for path in files if path.is_file()}
+        urls = {url: path for url, path in urls.items() if not _is_there(path, before.get(url))}
+        last = sorted((url for url in urls if url.name in LAST or url == self.url), key=lambda url: -len(url.key))
+        others = [url for url in urls if url not in last]
+        whole = last[-1] if last else self.url
+        marked = whole != self.url and (whole not in before or any(url in before for url in others))
+        if marked:
+            client.put(self.url / UNFINISHED, b"")
+            if whole in before:
+                client.delete(whole)  # it is not complete while parts of it are replaced
+        with ThreadPoolExecutor(PUT_AT_A_TIME) as pool:
+            for _ in pool.map(lambda url: client.put_file(url, urls[url]), others):
+                pass
+        for url in last:
+            path = urls[url]
+            if url in before or path.stat().st_size > _LARGE:
+                client.put_file(url, path)
+            elif not client.put_new(url, data := path.read_bytes()) and client.get(url) != data:
+                raise ConflictError(f"{url}: another command has written it meanwhile; choose another name")
+        if marked:
+            client.delete(self.url / UNFINISHED)
+
+    def _url_of(self, path: Path) -> ObjectUrl:
+        if path == self.place:
+            return self.url
+        if path.is_relative_to(self.place):
+            return self.url / path.relative_to(self.place).as_posix()
+        return self.url.parent / path.name
+
+
+def objects_at(url: ObjectUrl, client: PatientClient) -> dict[ObjectUrl, ObjectFacts]:
+    """Return the object ``url``, and those below it."""
+    return {each.url: each for each in (*one(url, client), *client.below(url))}
+
+
+def _is_there(path: Path, facts: ObjectFacts | None) -> bool:
+    """Whether an object has the bytes of ``path``: it was not touched, or is named by the same digest."""
+    if facts is None:
+        return False
+    return path.is_symlink() or (bool(_BY_DIGEST.fullmatch(path.name)) and facts.size == path.stat().st_size)
 
 
 class LocalCopies:
@@ -67,7 +141,7 @@ class LocalCopies:
         roots = "|".join(re.escape(str(root)) for root in (self._scratch, self._kept))
         self._local = re.compile(rf"(?:{roots})/(?:in|out/[0-9a-f]{{16}})/(s3|gs|az)/")
         self._clients: dict[tuple[str, str], PatientClient] = {}
-        self._outputs: list[_Output] = []
+        self._outputs: list[Upload] = []
         self._names: set[Path] = set()
         self._release = hold_beside(MEMORY)
 
@@ -170,8 +244,8 @@ class LocalCopies:
         if not try_lock(lock):
             os.close(lock)
             raise ConflictError(f"{url}: another command is writing it; wait for it, or choose another name")
-        upload = Upload(url, place, client, before, replaces=update or bool(overwrite) or unfinished)
-        self._outputs.append(_Output(upload, folder, lock))
+        replaces = update or bool(overwrite) or unfinished
+        self._outputs.append(Upload(url, place, client, before, replaces, folder, lock))
         _clear(place.parent)
         if update:
             self.fetch(before.values())
@@ -207,11 +281,11 @@ class LocalCopies:
         """
         for output in self._outputs:
             beside = [path for path in output.place.parent.iterdir() if path.is_file() and path != output.place]
-            output.upload.put_files([path for path in beside if not path.name.endswith(STAGED)])
+            output.put_files([path for path in beside if not path.name.endswith(STAGED)])
             if failed or not output.place.exists():
                 continue
             try:
-                output.upload.put()
+                output.put()
             except (StoreError, ConflictError) as error:
                 if self._kept != self._scratch:
                     output.kept = True

@@ -1,14 +1,17 @@
-"""``rankmill run``: the whole pipeline from a configuration file."""
+"""``rankmill run``: the pipeline from a configuration file; ``schedule`` starts runs, ``health`` checks that they succeed."""
 
 from __future__ import annotations
 
-from datetime import datetime
+import json
+import os
+import sys
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from rankmill.foundation.command_line import AsJson, CacheFolder, takes_options
+from rankmill.foundation.command_line import WITHOUT_NUMBER, AsJson, CacheFolder, takes_options
 from rankmill.registry.cli_options import DEFAULT_FOLDER, RegistryFolder
 from rankmill.run.stage_choice import StageChoice
 
@@ -50,8 +53,6 @@ def run(
     What would be done: rankmill run rankmill.toml --plan
     For a day: rankmill run rankmill.toml --date 2026-11-21
     """
-    import json
-
     from rankmill.run.runner import plan_of
     from rankmill.run.runner import run as run_chain
     from rankmill.run.work import Work
@@ -67,3 +68,105 @@ def run(
     report = run_chain(work)
     typer.echo(report.render(json=as_json))
     report.require()
+
+
+@app.command(
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+    options_metavar="--cron LINE [OPTIONS] [CONFIG] [OPTIONS OF rankmill run]",
+)
+def schedule(
+    context: typer.Context,
+    cron: Annotated[
+        str, typer.Option(metavar="LINE", help="Cron line: minute, hour, day of the month, month, day of the week.")
+    ],
+    timezone: Annotated[str, typer.Option(help="Time zone of LINE, such as UTC or Europe/Berlin.")] = "UTC",
+    run_at_start: Annotated[
+        bool,
+        typer.Option(
+            "--run-at-start",
+            help="Start at once with the run of the most recent scheduled time; if that run is complete, nothing is done.",
+        ),
+    ] = False,
+    jitter: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            metavar="SECONDS",
+            help="Delay each run by up to SECONDS, always the same delay for one configuration on one host, so that many hosts "
+            "do not start at once.",
+        ),
+    ] = 0,
+    grace: Annotated[
+        int, typer.Option(min=1, metavar="SECONDS", help="Time for a run to end after SIGTERM or SIGINT.")
+    ] = 60,
+    show: Annotated[
+        int | None,
+        typer.Option(
+            "--list",
+            min=1,
+            metavar=WITHOUT_NUMBER,
+            help="Print the next N start times, 5 without a number, and exit.",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Start rankmill run on a cron schedule, in the foreground, never two runs at once.
+
+    All other arguments are passed to each run: the configuration, and any option of rankmill run except --date.  The date is
+    the day of the scheduled time in the time zone.  A scheduled time during a run is skipped.  After a failed run the schedule
+    continues.  SIGTERM and SIGINT are passed to the run, which has --grace seconds to end; the next run resumes it.
+
+    Example: rankmill schedule rankmill.toml --cron "0 2 * * *" --timezone Europe/Berlin --run-at-start
+    Show start times: rankmill schedule rankmill.toml --cron "0 2 * * *" --list 5 (also as --json)
+    """
+    from itertools import islice
+
+    from rankmill.run.scheduler import Machine, Scheduler, Ticks, check_config, keyed_delay, run_command
+
+    ticks = Ticks(cron, timezone)
+    config, command = run_command(context)
+    delay = keyed_delay(jitter, os.path.realpath(config))
+    if show is not None:
+        times = [
+            {"at": (tick + delay).astimezone(ticks.zone).isoformat(), "date": ticks.date(tick).isoformat()}
+            for tick in islice(ticks.after(datetime.now(UTC)), show)
+        ]
+        if as_json:
+            typer.echo(json.dumps({"cron": ticks.line, "timezone": ticks.zone.key, "times": times}))
+        else:
+            typer.echo("\n".join(f"{time['at'].replace('T', ' ')}  run of {time['date']}" for time in times))
+        return
+
+    def say(line: str) -> None:
+        typer.echo(f"schedule: {line}", err=True)
+
+    check_config(config)
+    machine = Machine()
+    say(f"{config}: {ticks}")
+    scheduler = Scheduler(ticks, command, machine, say, delay=delay, grace=timedelta(seconds=grace))
+    sys.exit(scheduler.keep(at_start=run_at_start))
+
+
+@app.command()
+def health(
+    work: Annotated[Path, typer.Argument(metavar="[WORK]", help="Work folder of the runs.")] = Path("work"),
+    max_age: Annotated[
+        str, typer.Option(metavar="AGE", help="Maximum age of the last successful run, such as 26h, 90m or 2d.")
+    ] = "26h",
+    as_json: AsJson = False,
+) -> None:
+    """Check that runs succeed: exit with 0 if the last success is recent, else with 75 and one line that says why.
+
+    A run succeeds if it exits with 0, even if there was nothing to do, or with 11 or 12: the gate or the drift check did its job.
+
+    Example: rankmill health work --max-age 26h
+    In a health check of Docker: rankmill health work --max-age 26h || exit 1
+    """
+    from rankmill.foundation.units import parse_span
+    from rankmill.run.health import Health
+
+    found = Health.of(work, parse_span(max_age, "--max-age"), datetime.now(UTC))
+    if as_json or found.healthy:
+        typer.echo(found.render(json=as_json))
+    found.require()

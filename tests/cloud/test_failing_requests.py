@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 
 from rankmill.cli import execute
-from rankmill.foundation.storage import bucket, fetching, uploads
+from rankmill.foundation.storage import bucket, fetching, local_copies
 from rankmill.foundation.storage.bucket import open_bucket
 from rankmill.foundation.storage.found_objects import UNFINISHED
 from rankmill.foundation.storage.location import ObjectUrl
@@ -61,7 +61,7 @@ def small_parts(*, patient: bool, timeout: str = "20s") -> Iterator[tuple[object
     """What tests change: small objects have several parts; and nobody waits long."""
     yield fetching, "PART", FETCHED
     yield bucket, "PART", PUT
-    yield uploads, "_LARGE", PUT
+    yield local_copies, "_LARGE", PUT
     yield bucket, "TIMEOUT", timeout
     yield bucket, "RETRIES", 2 if patient else 0
     yield fetching, "PAUSES", (0.05, 0.1) if patient else ()
