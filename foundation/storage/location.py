@@ -106,12 +106,3 @@ def meant_as_url(path: Path) -> str:
     parts = _URL.fullmatch(str(path))
     known = parts is not None and (parts[1].lower() in SCHEMES or parts[1].lower() in _OTHERS)
     return f"{parts[1]}://{parts[3]}" if parts and known and not path.exists() else ""
-
-
-def relative(below: Location, above: Location) -> PurePosixPath:
-    """Return the part of ``below`` that follows ``above``; ValueError if it is elsewhere."""
-    if isinstance(below, ObjectUrl):
-        if isinstance(above, ObjectUrl):
-            return below.relative_to(above)
-        raise ValueError(f"{below} is not below {above}")
-    return PurePosixPath(below.relative_to(str(above)))

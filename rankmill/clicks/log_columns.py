@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from rankmill.foundation.cures import NAME, spelled_with
 from rankmill.foundation.errors import ColumnProblem, DataRejected, InputError, UnusableColumns, name_hint
@@ -38,20 +38,8 @@ _HABITS = {
 """Usual names of these columns beside their own, in lower case without blanks and underscores."""
 
 
-class ListRule(NamedTuple):
-    """What tells the result lists of a log apart."""
-
-    columns: tuple[str, ...]
-    """The roles in which all rows of a list are alike."""
-
-    def render(self) -> str:
-        """Return the rule as a clause."""
-        session = "" if "session" in self.columns else "; there is no session, so that each list counts as one"
-        return f"a result list is what has the same {', '.join(self.columns[:-1])} and {self.columns[-1]}{session}"
-
-
-def list_rule(path: Path, columns: TableColumns) -> ListRule:
-    """Return what tells lists apart: the list's id if there is one, else the session, the query and, if there is one, the time.
+def list_columns(path: Path, columns: TableColumns) -> tuple[str, ...]:
+    """Return the roles in which all rows of a list are alike: the list's id, else the session, the query and, if there is one, the time.
 
     Raises
     ------
@@ -60,11 +48,11 @@ def list_rule(path: Path, columns: TableColumns) -> ListRule:
     """
     given = columns.column_of
     if "list" in given:
-        return ListRule(("session", "qid", "list") if "session" in given else ("qid", "list"))
+        return ("session", "qid", "list") if "session" in given else ("qid", "list")
     if "session" in given:
-        return ListRule(("session", "qid", "time") if "time" in given else ("session", "qid"))
+        return ("session", "qid", "time") if "time" in given else ("session", "qid")
     if "time" in given:
-        return ListRule(("qid", "time"))
+        return ("qid", "time")
     raise DataRejected(
         f"{path}: no column tells result lists apart: expected one with the session (visit), the id of the list or the time at"
         f" which it was shown; if there is one, name it with {spelled_with('columns', {'session': NAME})}, list=NAME or time=NAME"

@@ -151,20 +151,15 @@ class OffPolicyDifference:
 
     Attributes
     ----------
-    supported
-        Whether the log says so; if not, ``reason`` tells why, and the rest is left out.
-    estimator
-        By which the two were compared.
+    reason
+        Why the log does not say so; the rest is left out then.
     difference
-        Candidate minus production; above 0 the candidate is better.
+        Candidate minus production by ``dr``; above 0 the candidate is better.
     """
 
-    supported: bool
-    estimator: Estimator
     reason: str | None = left_out()
     difference: Estimated | None = left_out()
     candidate: RankingValue | None = left_out()
-    production: RankingValue | None = left_out()
 
 
 def off_policy_difference(
@@ -173,9 +168,6 @@ def off_policy_difference(
     production: pa.Table,
     propensities: Propensities | None,
     options: OffPolicyOptions | None = None,
-    *,
-    estimator: Estimator = "dr",
-    relevance: pa.Table | None = None,
 ) -> OffPolicyDifference:
     """Compare two rankings on ``log``; parameters as :func:`evaluate_off_policy`.
 
@@ -183,16 +175,10 @@ def off_policy_difference(
     """
     rankings = {"production": production, "candidate": candidate}
     try:
-        found = evaluate_off_policy(log, rankings, propensities, options, relevance=relevance)
+        found = evaluate_off_policy(log, rankings, propensities, options)
     except NotSupported as error:
-        return OffPolicyDifference(supported=False, estimator=estimator, reason=str(error))
-    return OffPolicyDifference(
-        supported=True,
-        estimator=estimator,
-        difference=found.differences["candidate"][estimator],
-        candidate=found.rankings["candidate"],
-        production=found.rankings["production"],
-    )
+        return OffPolicyDifference(reason=str(error))
+    return OffPolicyDifference(difference=found.differences["candidate"]["dr"], candidate=found.rankings["candidate"])
 
 
 def evaluate_off_policy(

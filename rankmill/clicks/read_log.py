@@ -21,7 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rankmill.clicks.log_columns import FURTHER, ListRule, list_rule, log_columns
+from rankmill.clicks.log_columns import FURTHER, list_columns, log_columns
 from rankmill.clicks.options import ClickLogOptions
 from rankmill.clicks.read_ubi import is_ubi, ubi_rows
 from rankmill.clicks.sorted_log import LogTotals, SortedLog, assemble, log_rows, sort_rows
@@ -105,7 +105,7 @@ def open_click_log(
         ordered = _sorted(files[0], reader.rows(), reader.numbers, folder)
         left = options.max_rejects - len(quarantine.rejects)
         log = assemble(ordered, folder, reader.policies, reader.numbers, left, options.memory, bytes_used)
-        _check_times(files[0], reader.rule, log.totals)
+        _check_times(files[0], reader.list_columns, log.totals)
         yield log
 
 
@@ -116,9 +116,9 @@ def _sorted(path: Path, rows: Iterator[pa.RecordBatch], numbers: Sequence[str], 
     return ordered
 
 
-def _check_times(path: Path, rule: ListRule, totals: LogTotals) -> None:
+def _check_times(path: Path, of_list: Sequence[str], totals: LogTotals) -> None:
     """Raise DataRejected if times seem to be those of clicks, so that they divide lists."""
-    if "time" in rule.columns and 2 * totals.divided > totals.several:
+    if "time" in of_list and 2 * totals.divided > totals.several:
         raise DataRejected(
             f"{path}: times differ within what looks like one result list ({totals.divided:,} of {totals.several:,} times that a"
             f" session saw several documents of a query); a list needs the time at which it was shown: to read the rows of a session"
@@ -134,7 +134,7 @@ class _LogReader:
         self._sources = [self._open(path) for path in files]
         self._check_alike()
         first = self._sources[0].roles
-        self.rule = list_rule(files[0], first)
+        self.list_columns = list_columns(files[0], first)
         self.numbers = tuple(name for name in FURTHER if name in first.column_of)
         self.guesses = guesses_of(source.roles for source in self._sources)
         self._policies: dict[str, int] = {}

@@ -205,7 +205,7 @@ def clicks_of_log(other: str, found: OffPolicyDifference) -> Guardrail:
         return Guardrail(name, "noted", None, None, f"the log does not say: {found.reason or 'too few sessions'}")
     (low, high), effective = difference.interval, found.candidate.effective_clicks
     words = (
-        f"{difference.value:+.4f} expected clicks a list (95 % interval {low:+.4f} to {high:+.4f}; {found.estimator},"
+        f"{difference.value:+.4f} expected clicks a list (95 % interval {low:+.4f} to {high:+.4f}; dr,"
         f" {effective:,.0f} effective clicks)"
     )
     value = {"difference": difference.value, "interval": [low, high], "effective_clicks": effective}

@@ -141,15 +141,15 @@ def widest(words: Sequence[str], size: float = SMALL) -> float:
     return max((sum(map(_letter, each)) for each in words), default=0.0) * size
 
 
-def clipped(words: str, width: float, size: float = SMALL) -> str:
+def clipped(words: str, width: float) -> str:
     """Shorten ``words`` to a width in pixels.
 
     >>> clipped("a_rather_long_name", 70)
     'a_rather…'
     """
-    if widest([words], size) <= width:
+    if widest([words]) <= width:
         return words
-    room, kept = width / size - LETTER, ""
+    room, kept = width / SMALL - LETTER, ""
     for letter in words:
         room -= _letter(letter)
         if room < 0.0 and len(kept) > 1:
