@@ -21,7 +21,7 @@ from rankmill.foundation.exit_codes import (
     TRY_AGAIN,
     USAGE,
 )
-from rankmill.foundation.shown import shown
+from rankmill.foundation.shown import few, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -70,7 +70,7 @@ class InputError(RankmillError):
         """Build the error for a ``name`` that is not ``known``, with the nearest spelling, all names, or the cure."""
         choices = list(known)
         near = [choice for choice in choices if choice.lower() == name.lower()] or get_close_matches(name, choices, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"known: {_some(choices)}" if choices else cure
+        hint = f"did you mean {near[0]!r}?" if near else f"known: {few(choices, _NAMED)}" if choices else cure
         return cls(f"unknown {what} {name!r}; {hint}")
 
 
@@ -329,9 +329,3 @@ def lines_of(error: BaseException) -> list[str]:
     if not isinstance(error, UnusableColumns) or len(error.problems) == 1:
         return [one_line(error)]
     return [" ".join(shown(line).split("\n")) for line in (*error.lines, *getattr(error, "__notes__", ()))]
-
-
-def _some(choices: list[str]) -> str:
-    """Name all choices, or the first of very many."""
-    more = len(choices) - _NAMED
-    return ", ".join(choices) if more <= 0 else f"{', '.join(choices[:_NAMED])} and {more:,} more"

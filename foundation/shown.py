@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, TextIO, cast
 
 _HIDDEN = re.compile(
@@ -33,6 +33,15 @@ def shown_in_line(text: str) -> str:
     a\nb
     """
     return shown(text).replace("\n", "\\n").replace("\t", "\\t")
+
+
+def few(names: Sequence[str], most: int = 5) -> str:
+    """List some names and count the others.
+
+    >>> few(["a", "b", "c"], 2)
+    'a, b and 1 more'
+    """
+    return ", ".join(names[:most]) + (f" and {len(names) - most:,} more" if len(names) > most else "")
 
 
 def _escape(sign: str) -> str:

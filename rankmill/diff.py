@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rankmill.foundation.options import with_option_names
+from rankmill.foundation.shown import few
 from rankmill.foundation.storage.location import Location
 from rankmill.registry import Registry
 from rankmill.registry.names import MODEL_SUFFIX
@@ -72,8 +73,7 @@ class ModelDifference:
             yield [name, *_cells(sides), ""]
         for name, names in self.features.items():
             if names:
-                more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-                yield ["features", "", "", f"{name} {', '.join(names[:_MOST_NAMES])}{more}"]
+                yield ["features", "", "", f"{name} {few(names, _MOST_NAMES)}"]
         for name, values in self.data.items():
             yield [name.replace("_", " "), *_cells(values), ""]
 

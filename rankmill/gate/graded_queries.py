@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rankmill.foundation.errors import CandidatesRejected, InputError
+from rankmill.foundation.shown import few
 from rankmill.pipeline.bins.write import columns_of
 from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.dataset.manifest import SPLITS
@@ -182,9 +183,8 @@ def check_features(dataset: Dataset, predictor: Predictor, name: str) -> None:
 
 
 def _missing_features_message(dataset: Dataset, name: str, lacking: Sequence[str]) -> str:
-    few = ", ".join(lacking[:5]) + (f" and {len(lacking) - 5} more" if len(lacking) > 5 else "")
     return (
-        f"{dataset.path}: {name} uses features that are missing from this dataset: {few}; evaluate both models on a dataset "
+        f"{dataset.path}: {name} uses features that are missing from this dataset: {few(lacking)}; evaluate both models on a dataset "
         "that has the features of both"
     )
 

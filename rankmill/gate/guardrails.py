@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from rankmill.foundation.shown import few
 from rankmill.gate.gate_rules import NO_OPTION, option_words
 from rankmill.scorer.models.model import Predictor
 
@@ -25,7 +26,6 @@ Verdict = Literal["passed", "failed", "noted"]
 TOP = 10
 LATENCY_DOCUMENTS = 1000
 _LATENCY_REPEATS = 5
-_MOST_NAMED = 5
 FEW_CLICKS = 100  # effective ones
 
 Scores = npt.NDArray[np.float64]
@@ -103,7 +103,7 @@ def features(candidate: Sequence[str], baseline: Sequence[str] | None, *, allowe
     went = [name for name in baseline if name not in now]
     moved = [name for name in candidate if name in before] != [name for name in baseline if name in now]
     value = {"added": came, "removed": went, "reordered": moved}
-    parts = [f"{len(names):,} {what} ({_few(names)})" for names, what in ((came, "added"), (went, "removed")) if names]
+    parts = [f"{len(names):,} {what} ({few(names)})" for names, what in ((came, "added"), (went, "removed")) if names]
     parts += ["the common ones reordered"] * moved
     if not parts:
         return Guardrail("features", "passed", value, None, f"the same {len(candidate):,} features")
@@ -158,7 +158,7 @@ def drift(comparison: DriftComparison | None) -> Guardrail:
     }
     of = "all rows" if comparison.split is None else f"the {comparison.split} split"
     words = f"of {of}, {len(comparison.features):,} features and the grades: "
-    words += f"{len(alarms):,} drifted, appeared or disappeared ({_few(alarms)})" if alarms else "none drifted"
+    words += f"{len(alarms):,} drifted, appeared or disappeared ({few(alarms)})" if alarms else "none drifted"
     return Guardrail("drift", _verdict(not alarms), value, 0, words, "against")
 
 
@@ -240,12 +240,6 @@ def _in_top(scores: Scores, starts: Offsets) -> npt.NDArray[np.bool_]:
     top = np.zeros(len(scores), dtype=np.bool_)
     top[order[rank < TOP]] = True
     return top
-
-
-def _few(names: Sequence[str]) -> str:
-    return ", ".join(names[:_MOST_NAMED]) + (
-        f" and {len(names) - _MOST_NAMED:,} more" if len(names) > _MOST_NAMED else ""
-    )
 
 
 def _verdict(good: bool) -> Verdict:  # noqa: FBT001

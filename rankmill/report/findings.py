@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import itertools
 
+from rankmill.foundation.shown import few
 from rankmill.report import Facts
 from rankmill.report.click_section import click_finding
 from rankmill.report.formatting import (
     count,
     counted,
     decimals,
-    few,
     interval,
     metric_name,
     number,

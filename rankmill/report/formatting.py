@@ -115,15 +115,6 @@ def interval(limits: list[float] | None, digits: int = 4, *, sign: bool = False)
     return " to ".join((signed if sign else number)(limit, digits) for limit in limits)
 
 
-def few(names: list[str], most: int = 5) -> str:
-    """List some names and count the others.
-
-    >>> few(["a", "b", "c"], 2)
-    'a, b and 1 more'
-    """
-    return ", ".join(names[:most]) + (f" and {len(names) - most:,} more" if len(names) > most else "")
-
-
 def option_name(preset: str) -> str:
     """Return a stored value of the option ``preset`` as the option spells it; other values as they are.
 

@@ -13,7 +13,7 @@ from functools import cache, partial
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-from rankmill.foundation.shown import shown
+from rankmill.foundation.shown import few, shown
 from rankmill.registry.rendering import size_text
 from rankmill.report import Facts, formatting, model_charts, query_charts
 from rankmill.report.findings import called, margin_of, metric_of, primary_difference
@@ -265,7 +265,7 @@ def _environment() -> Environment:
     )
     tools = (
         formatting.metric_name, formatting.number, formatting.signed, formatting.count, formatting.counted, formatting.percent, formatting.short,
-        formatting.interval, formatting.few, formatting.option_name, formatting.untested, formatting.slice_name, formatting.slice_title, plain, code, fenced, named,
+        formatting.interval, few, formatting.option_name, formatting.untested, formatting.slice_name, formatting.slice_title, plain, code, fenced, named,
     )  # fmt: skip
     environment.filters |= {tool.__name__: tool for tool in tools} | {"size": size_text}
     return environment

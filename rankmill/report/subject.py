@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from rankmill.foundation.errors import InputError, IntegrityError, RankmillError
 from rankmill.foundation.records import from_json
+from rankmill.foundation.shown import few
 from rankmill.gate.gate_report import GateReport
 from rankmill.registry.names import PRODUCTION
 from rankmill.report import Facts
@@ -320,8 +321,10 @@ def _model_of(present: Version, dataset: Dataset | None) -> tuple[Model | None, 
     has = set(model.feature_names if dataset is None else dataset.feature_names)
     lacking = [model.feature_names[f] for f in model.used_features if model.feature_names[f] not in has]
     if lacking:
-        few = ", ".join(lacking[:5]) + (f" and {len(lacking) - 5:,} more" if len(lacking) > 5 else "")
-        return None, f"{present} cannot be compared with: it uses features that the dataset does not have: {few}"
+        return (
+            None,
+            f"{present} cannot be compared with: it uses features that the dataset does not have: {few(lacking)}",
+        )
     return model, None
 
 

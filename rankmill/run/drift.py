@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from rankmill.config import PREVIOUS
 from rankmill.foundation.errors import ConfigError, DriftAlarm
+from rankmill.foundation.shown import few
 from rankmill.foundation.storage.publish import write_atomically
 from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.statistics.dataset_drift import DriftComparison, compare, compare_and_keep
@@ -75,13 +76,15 @@ class DriftFound:
         if self.against is None:
             return "drift: there is no previous dataset to compare with yet; this dataset is kept for the next run"
         text = f"drift: of {len(self.report['features']):,} features and the grades "
-        return text + (f"{_named(self.alarms)} drifted, appeared or disappeared" if self.alarms else "none drifted")
+        return text + (
+            f"{few(self.alarms, _MOST_NAMED)} drifted, appeared or disappeared" if self.alarms else "none drifted"
+        )
 
     def require(self) -> None:
         """Raise DriftAlarm if anything drifted, appeared or disappeared."""
         if self.alarms:
             raise DriftAlarm(
-                f"the data drifted from the former dataset in {_named(self.alarms)}; see {self.path} for the numbers;"
+                f"the data drifted from the former dataset in {few(self.alarms, _MOST_NAMED)}; see {self.path} for the numbers;"
                 " check the sources, and train with [drift] stop = false if the data are correct"
             )
 
@@ -195,8 +198,3 @@ def _written(path: Path, digest: str, comparison: DriftComparison | None) -> Dri
     text = json.dumps(report, sort_keys=True, ensure_ascii=False, allow_nan=False)
     write_atomically(path, f"{text}\n".encode())
     return DriftFound(report, path, new=True)
-
-
-def _named(names: tuple[str, ...]) -> str:
-    more = len(names) - _MOST_NAMED
-    return ", ".join(names[:_MOST_NAMED]) + (f" and {more:,} more" if more > 0 else "")

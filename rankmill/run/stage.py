@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from rankmill.foundation.code_digest import code_digest
 from rankmill.foundation.errors import IntegrityError
 from rankmill.foundation.records import as_json, from_json
+from rankmill.foundation.shown import few
 from rankmill.foundation.storage.publish import write_atomically
 from rankmill.run.work import Work, version_artefact
 
@@ -183,8 +184,7 @@ def differences(before: Mapping[str, str], now: Mapping[str, str]) -> str:
             changes.append(f"{what} was {was} and is {is_}")
         else:
             changes.append(f"{what} has changed")
-    more = len(changes) - SHOWN
-    return ", ".join(changes[:SHOWN]) + (f" and {more} more" if more > 0 else "")
+    return few(changes, SHOWN)
 
 
 def as_options(**options: object) -> Inputs:

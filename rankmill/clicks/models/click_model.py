@@ -39,6 +39,7 @@ from rankmill.clicks.models.counts import ClickCounts, summed
 from rankmill.clicks.options import ClickFitOptions, ClickModelName
 from rankmill.foundation.errors import DataRejected
 from rankmill.foundation.options import spelled
+from rankmill.foundation.shown import few
 
 Floats = npt.NDArray[np.float64]
 Rows = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], Floats, Floats]  # document, cell, shown, clicked
@@ -307,7 +308,7 @@ def _check_ranks(name: ClickModelName, rows: Rows, ranks: int) -> None:
 
 
 def _not_connected(name: ClickModelName, ranks: npt.NDArray[np.int64]) -> NotIdentified:
-    named = ", ".join(map(str, ranks[:10].tolist())) + (f" and {len(ranks) - 10} more" if len(ranks) > 10 else "")
+    named = few([*map(str, ranks.tolist())], 10)
     first = int(ranks[0])
     cure = "show some lists with swapped neighbours" if first == 2 else f"fit {spelled('ranks')} {first - 1}"
     noun = "rank" if len(ranks) == 1 else "ranks"
