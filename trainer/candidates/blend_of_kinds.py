@@ -235,7 +235,7 @@ def _task_of(
         pooled_values=pooled_values,
         folds=folds_of(pooled.train.query_names, FOLDS, trees.seed) if folded else [],
         measure=parse_metric(trees.metric) if measure == DEVIANCE else measure,
-        options=replace(options, resume=None, profile=False),
+        options=replace(options, resume=None),
         checkpoints=checkpoints,
     ), trees
 
