@@ -68,6 +68,8 @@ REMOVED = (
     Removed(
         "profile", ("train", "[train]"), "sample it with a profiler of native code, such as py-spy record --native"
     ),
+    Removed("map-normalisation=hits", ("evaluate", "compare", "explain-metric", "models gate"), "use min(R,k)"),
+    Removed("map_normalisation=hits", ("[evaluate]",), "use min(R,k)"),
     Removed("keep", ("[tell]",), "rotate WORK/log.jsonl with a tool such as logrotate (copytruncate)"),
 )
 

@@ -87,7 +87,7 @@ rerank {folder}/judgments.parquet --model warm --registry {folder}/registry -o {
 rerank {folder}/judgments.csv --model warm --registry {folder}/registry -o {folder}/ranked.parquet
 evaluate {folder}/ranked
 evaluate {folder}/ranked METRICS
-evaluate {folder}/ranked --metric map --metric precision@5 --map-normalisation hits --ties random --short-lists zero
+evaluate {folder}/ranked --metric map --metric precision@5 --map-normalisation min(R,k) --ties random --short-lists zero
 explain-metric {folder}/ranked --qid 1 --metric ndcg@10 --ties expected
 evaluate {folder}/dataset --split test --model mcrank@1 --registry {folder}/registry
 evaluate {folder}/dataset --split test --model ordinal@1 --registry {folder}/registry

@@ -75,7 +75,7 @@ def of_order(metric, grades, policy, pool=None):
     if name == "map":
         summed = sum(sum(relevant[:rank]) / rank for rank, hit in enumerate(top, 1) if hit)
         reachable = n_relevant if k is None else min(n_relevant, k)
-        divisor = {"R": n_relevant, "min(R,k)": reachable, "hits": sum(top)}[policy.map_normalisation]
+        divisor = {"R": n_relevant, "min(R,k)": reachable}[policy.map_normalisation]
         return summed / divisor if divisor else 0.0
     if name == "rbp":
         p = metric.parameter

@@ -10,7 +10,7 @@ from rankmill.foundation.kernels.arrays import copy_to
 from rankmill.foundation.kernels.compiling import kernel
 from rankmill.foundation.kernels.inner import inner_kernel
 
-SHARE, SUM, ERR, HITS, PRECISIONS, FIRST, PRECISIONS_OVER_HITS, PAIRS, ERRORS = range(9)  # kinds of metrics
+SHARE, SUM, ERR, HITS, PRECISIONS, FIRST, PAIRS, ERRORS = range(8)  # kinds of metrics
 FEW = 4  # lists longer than this many times the deepest cutoff are not sorted completely
 DEEPEST_SELECTED = 64  # the deepest cutoff for which this is so: selection costs the cutoff for every document
 COUNTED = 500  # lists up to this length are sorted by counting; for this length merge sort takes as long
@@ -201,67 +201,6 @@ def expected_precision_sum(slots, base, relevant, bounds, groups, cut):
 
 
 @inner_kernel
-def expected_precision_over_hits(slots, base, relevant, bounds, groups, cut):
-    """Return the mean of the precisions at the relevant documents above the cut, in expectation; 0 if there are none.
-
-    Only a group that the cutoff divides makes their number random: t of its r relevant documents are on its c positions
-    above the cutoff with hypergeometric probability, then on any t of the c equally likely.  Weights are computed from the
-    likeliest t up and down by their ratios, so that none overflows.
-    """
-    total = 0.0
-    before = 0
-    for g in range(groups):
-        lo = bounds[g]
-        hi = bounds[g + 1]
-        if lo >= cut:
-            break
-        m = hi - lo
-        c = min(hi, cut) - lo
-        r = 0
-        for rank in range(lo, hi):
-            r += relevant[base + slots[rank]]
-        if r == 0:
-            continue
-        inverse = 0.0  # sum over the c places of 1/rank, and of (documents of the group before it)/rank
-        weighted = 0.0
-        for i in range(c):
-            inverse += 1.0 / (lo + i + 1)
-            weighted += i / (lo + i + 1)
-        if c == m:
-            slope = (r - 1) / (m - 1) if m > 1 else 0.0
-            total += ((before + 1) * inverse + slope * weighted) * r / m
-            before += r
-            continue
-        least = max(0, c - (m - r))
-        most = min(r, c)
-        likeliest = min(most, max(least, (c + 1) * (r + 1) // (m + 2)))
-        mass = 0.0
-        mean = 0.0
-        for direction in (1, -1):
-            t = likeliest if direction == 1 else likeliest - 1
-            weight = 1.0
-            if direction == -1 and t >= least:
-                weight = (t + 1) * (m - r - c + t + 1) / ((r - t) * (c - t))
-            while least <= t <= most:
-                mass += weight
-                if before + t > 0:
-                    part = total
-                    if t > 0:
-                        slope = (t - 1) / (c - 1) if c > 1 else 0.0
-                        part += ((before + 1) * inverse + slope * weighted) * t / c
-                    mean += weight * part / (before + t)
-                if direction == 1:
-                    weight *= (r - t) * (c - t) / ((t + 1) * (m - r - c + t + 1))
-                    t += 1
-                else:
-                    t -= 1
-                    if t >= least:
-                        weight *= (t + 1) * (m - r - c + t + 1) / ((r - t) * (c - t))
-        return mean / mass
-    return total / before if before > 0 else 0.0
-
-
-@inner_kernel
 def expected_reciprocal_first(slots, base, relevant, bounds, groups, cut):
     """Return the expected 1/rank of the first relevant document, 0 below the cut.
 
@@ -431,8 +370,6 @@ def evaluate(
                     value = expected_precision_sum(slots, base, relevant, bounds, groups, cut)
                 elif kind == FIRST:
                     value = expected_reciprocal_first(slots, base, relevant, bounds, groups, cut)
-                elif kind == PRECISIONS_OVER_HITS:
-                    value = expected_precision_over_hits(slots, base, relevant, bounds, groups, cut)
                 elif kind == ERRORS:
                     value = balanced_errors(scores, rows, base, n, relevant, parameters[m])
             if stop is not None:

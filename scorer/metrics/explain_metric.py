@@ -240,7 +240,7 @@ def _division(metric: Metric, query: _Query, total: float, divisor: float, value
     by = {
         "ndcg": "the sum of the ideal order",
         "recall": "R, the relevant documents known",
-        "map": {"R": "R, the relevant documents known", "min(R,k)": "min(R,k)"}.get(query.policy.map_normalisation, ""),
+        "map": {"R": "R, the relevant documents known"}.get(query.policy.map_normalisation, "min(R,k)"),
         "precision": query.policy.precision_normalisation,
         "concordance": "the pairs of different grade",
         "concordance_micro": "the mean number of pairs of the queries that have any",

@@ -15,7 +15,7 @@ Discount = str  # log2, one_plus_log2, letor, or table(d1,d2,..)
 Ties = Literal["expected", "doc_id", "doc_id_descending", "pessimistic", "optimistic", "row_order", "random"]
 NothingRelevant = Literal["skip", "zero", "one"]
 ShortLists = Literal["normal", "zero"]
-MapNormalisation = Literal["R", "min(R,k)", "hits"]
+MapNormalisation = Literal["R", "min(R,k)"]
 PrecisionNormalisation = Literal["k", "min(k,n)"]
 
 TIES: tuple[str, ...] = get_args(Ties)
@@ -58,7 +58,7 @@ class Policy:
         reader with probability ``(2^y - 1) / 2^max_grade``, whatever the gain is.
     map_normalisation
         What the sum of precisions in ``map`` is divided by: ``R``, the number of relevant documents; ``min(R,k)``, how
-        many of them fit above the cutoff; ``hits``, how many of them are above it.
+        many of them fit above the cutoff.
     precision_normalisation
         What the hits in ``precision@k`` are divided by: ``k``, or ``min(k,n)`` in a list of n documents.
 
@@ -109,7 +109,7 @@ class Policy:
     )
     map_normalisation: MapNormalisation = option(
         default="R",
-        help="Divisor of the sum of precisions in map: R (relevant documents), min(R,k) or hits (relevant documents in the top k).",
+        help="Divisor of the sum of precisions in map: R (relevant documents) or min(R,k).",
         choices=get_args(MapNormalisation),
     )
     precision_normalisation: PrecisionNormalisation = option(

@@ -26,9 +26,7 @@ from rankmill.scorer.metrics.discount import discounts, gains, persistence, stop
 from rankmill.scorer.metrics.metric import Metric
 from rankmill.scorer.metrics.metric_options import Policy
 
-_OF_RELEVANT = {
-    _kernels.HITS, _kernels.PRECISIONS, _kernels.FIRST, _kernels.PRECISIONS_OVER_HITS, _kernels.ERRORS,
-}  # fmt: skip
+_OF_RELEVANT = {_kernels.HITS, _kernels.PRECISIONS, _kernels.FIRST, _kernels.ERRORS}
 _WHOLE_LIST = 2**62
 TIED = 1e-9  # differences up to this are rounding
 
@@ -310,7 +308,6 @@ class _Plan:
 
     def __init__(self, metrics: tuple[Metric, ...], queries: PreparedQueries) -> None:
         fill = {"skip": math.nan, "zero": 0.0, "one": 1.0}[queries.policy.nothing_relevant]
-        over_hits = queries.policy.map_normalisation == "hits"
         value_rows: list[str] = ["gain"]
         persistences: list[float | None] = [None]
         self.metrics = metrics
@@ -322,9 +319,7 @@ class _Plan:
         self.sources = np.zeros((len(metrics), 2), np.int64)
         for i, metric in enumerate(metrics):
             self.divisors[i] = queries.divisor(metric)
-            if metric.measure.divisor == "map" and over_hits:
-                self.kinds[i] = _kernels.PRECISIONS_OVER_HITS
-            elif metric.measure.values != "gain":
+            if metric.measure.values != "gain":
                 discount = _place(metric.parameter or 0.0, persistences)
                 self.sources[i] = _place(metric.measure.values, value_rows), discount
             elif metric.measure.counts == "both":

@@ -122,10 +122,11 @@ def swap_deltas(
     Raises
     ------
     InputError
-        The metric has no swap deltas, or none under this policy; ``err`` without a usable ``max_grade``; grades too high
+        The metric has no swap deltas; ``err`` without a usable ``max_grade``; grades too high
         for the gain.
     """
-    _check_swappable(metric, policy)
+    if metric.name not in SWAPPABLE:
+        raise InputError(f"metric {metric}: no swap deltas are known; expected one of {', '.join(SWAPPABLE)}")
     grades = np.maximum(grades, 0)
     divisor = PreparedQueries(grades, starts, policy).divisor(metric)
     scales = np.where(divisor > 0.0, 1.0 / np.where(divisor > 0.0, divisor, 1.0), 0.0)
@@ -175,10 +176,3 @@ def _product_of(
         if int(levels.max(initial=0)) <= 1:  # |r_i - r_j| for two grades
             return levels.astype(np.float64), np.arange(longest, 0.0, -1.0), _ALL
     return None
-
-
-def _check_swappable(metric: Metric, policy: Policy) -> None:
-    if metric.name not in SWAPPABLE:
-        raise InputError(f"metric {metric}: no swap deltas are known; expected one of {', '.join(SWAPPABLE)}")
-    if metric.name == "map" and policy.map_normalisation == "hits":
-        raise InputError("metric map divided by its hits has no swap deltas: they change the divisor; divide by R")

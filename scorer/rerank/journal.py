@@ -15,41 +15,20 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from rankmill.foundation.records import canonical_json
 from rankmill.foundation.storage.local_copies import object_behind
-from rankmill.foundation.storage.publish import file_digest, write_atomically
-from rankmill.scorer.rerank.ranked_file import RankedPart
+from rankmill.foundation.storage.publish import write_atomically
 from rankmill.scorer.rerank.score import InputPosition
 from rankmill.scorer.rerank.spill import Spilled
 
 NAME = "journal.json"
 
 
-class RankedShard(BaseModel):
-    """A finished shard, and the position in the sorted rows where the next one begins."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    written: RankedPart
-    sha256: str
-    part: int
-    row: int
-
-
 class OfModel(BaseModel):
-    """Progress of one model: its spill, the number of parts that it was partitioned into (None: not yet), finished shards."""
+    """Progress of one model: its spill, and the number of parts that it was partitioned into (None: not yet)."""
 
     model_config = ConfigDict(extra="forbid")
 
     spilled: Spilled = Spilled()
     dealt: int | None = None
-    shards: list[RankedShard] = []
-
-    def keep_whole_shards(self, folder: Path) -> None:
-        """Drop the first shard that is missing or changed in ``folder``, and all shards after it."""
-        for number, shard in enumerate(self.shards):
-            path = folder / shard.written.name
-            if not path.is_file() or file_digest(path) != shard.sha256:
-                del self.shards[number:]
-                return
 
 
 class Journal(BaseModel):

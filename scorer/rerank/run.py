@@ -10,7 +10,7 @@ from pathlib import Path
 from rankmill.foundation.records import canonical_json
 from rankmill.foundation.storage.publish import file_digest
 from rankmill.foundation.storage.staging import staging_folder
-from rankmill.scorer.rerank.journal import Journal, OfModel, RankedShard
+from rankmill.scorer.rerank.journal import Journal, OfModel
 from rankmill.scorer.rerank.kept_columns import KeptReader, appended
 from rankmill.scorer.rerank.plan import RerankPlan
 from rankmill.scorer.rerank.publish import replace_folder
@@ -88,28 +88,21 @@ def score(plan: RerankPlan, staging: Path, journal: Journal, scoring: Scoring = 
 
 
 def write(plan: RerankPlan, staging: Path, journal: Journal) -> list[RankedFiles]:
-    """Sort and write the lists of each model, after the shards that exist."""
+    """Sort and write the lists of each model."""
     written = []
     for number, (label, model) in enumerate(plan.models.items()):
-        spill, out, of_model = spill_folder(staging, number), output_folder(plan, staging, label), journal.models[label]
+        spill, out, of_model = spill_folder(staging, number), output_folder(staging, label), journal.models[label]
         if of_model.dealt is None:
             of_model.dealt = partition(spill, of_model.spilled, plan.memory.sort_bytes, plan.kept_schema)
             journal.write(staging)
-        of_model.keep_whole_shards(out)
-
-        def finished(shard: RankedShard, of_model: OfModel = of_model) -> None:
-            of_model.shards.append(shard)
-            journal.write(staging)
-
         with sorted_parts(
             spill, of_model.spilled, of_model.dealt, sort_bytes=plan.memory.sort_bytes, n_threads=plan.options.threads,
             kept=plan.kept_schema,
         ) as rows:  # fmt: skip
-            files = write_lists(
-                rows, out, plan.target, plan.facts_of(model), rows=journal.place.ranked, counted=plan.counted,
-                done=list(of_model.shards), finished=finished,
-            )  # fmt: skip
-        written.append(files)
+            lists = write_lists(
+                rows, out, plan.target, plan.facts_of(model), rows=journal.place.ranked, counted=plan.counted
+            )
+        written.append(lists)
     return written
 
 
@@ -131,10 +124,9 @@ def spill_folder(staging: Path, number: int) -> Path:
     return staging / f"spill-{number}"
 
 
-def output_folder(plan: RerankPlan, staging: Path, label: str) -> Path:
-    """Make the folder of the lists of a model; one file is written anew."""
-    out = staging / "out"
-    if plan.single:
-        shutil.rmtree(out, ignore_errors=True)
-    (out / label).mkdir(parents=True, exist_ok=True)
-    return out / label
+def output_folder(staging: Path, label: str) -> Path:
+    """Make the folder of the lists of a model anew."""
+    out = staging / "out" / label
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir(parents=True)
+    return out

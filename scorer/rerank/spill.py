@@ -47,16 +47,11 @@ SPILLED = {"scored": SCORED_ROW, "dropped": GRADE_COUNTS}
 
 @dataclass(frozen=True, slots=True)
 class RankedBatch:
-    """Ranked rows, and which of them begin a query; ``part`` and ``row`` are their position in the sorted rows.
-
-    ``repeated``: which (n,) have a document that is above them in their query.
-    """
+    """Ranked rows, which (n,) of them begin a query, and which have a document that is above them in their query."""
 
     rows: pa.Table
     first_of_query: npt.NDArray[np.bool_]
     repeated: npt.NDArray[np.bool_]
-    part: int = 0
-    row: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,18 +195,17 @@ class SortedParts:
     kept: pa.Schema
     database: Any
 
-    def ranked(self, top_k: int | None, part: int = 0, row: int = 0) -> Generator[RankedBatch, None, None]:
+    def ranked(self, top_k: int | None) -> Generator[RankedBatch, None, None]:
         """Yield the rows by qid, score (highest first), doc_id, input row, with their ranks; ``top_k`` a query at most.
 
-        Ids are compared byte by byte.  Batch boundaries have no meaning.  Rows begin at ``row`` of ``part``, which must be the
-        first of a query.
+        Ids are compared byte by byte.  Batch boundaries have no meaning.
         """
-        for number in range(part, len(self.parts)):
-            yield from self._ranked_part(number, top_k, row if number == part else 0)
+        for part in range(len(self.parts)):
+            yield from self._ranked_part(part, top_k)
 
-    def _ranked_part(self, part: int, top_k: int | None, begin_at: int) -> Generator[RankedBatch, None, None]:
+    def _ranked_part(self, part: int, top_k: int | None) -> Generator[RankedBatch, None, None]:
         last_qid: str | None = None
-        last_rank = done = 0
+        last_rank = 0
         documents = _Documents()
         copied = "".join(', "{}"'.format(name.replace('"', '""')) for name in self.kept.names)
         ordered = f"SELECT qid, doc_id, score, grade{copied} FROM part ORDER BY qid, score DESC, doc_id, row"  # noqa: S608  quoted
@@ -232,10 +226,7 @@ class SortedParts:
             if top_k is not None:
                 kept = rank <= top_k
                 table, first = table.filter(pa.array(kept)), first[kept]
-            repeated = documents.repeated(table["doc_id"], first)
-            skipped = min(max(begin_at - done, 0), table.num_rows)
-            yield RankedBatch(table.slice(skipped), first[skipped:], repeated[skipped:], part, done + skipped)
-            done += table.num_rows
+            yield RankedBatch(table, first, documents.repeated(table["doc_id"], first))
 
     def grade_counts(self) -> Generator[pa.Table, None, None]:
         """Yield (qid, grade, count) of the known grades, by qid and grade, including those of dropped rows."""

@@ -7,7 +7,7 @@ the bytes do not depend on the batches in which rows arrive.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +24,6 @@ from rankmill.foundation.storage.publish import file_digest, fsync_file, fsync_f
 from rankmill.foundation.threads import ahead
 from rankmill.pipeline.read.made_ids import are_made
 from rankmill.scorer.models.identity import ModelIdentity
-from rankmill.scorer.rerank.journal import RankedShard
 from rankmill.scorer.rerank.ranked_file import (
     BELONGS,
     FACTS,
@@ -83,8 +82,6 @@ def write_lists(
     *,
     rows: int,
     counted: bool = True,
-    done: Sequence[RankedShard] = (),
-    finished: Callable[[RankedShard], None] = lambda _: None,
 ) -> RankedFiles:
     """Write the rows of ``rows_of`` to ``folder`` in the format of the suffix of ``target``.
 
@@ -96,25 +93,12 @@ def write_lists(
         Number of candidates, for the manifest.
     counted
         Write the counts of the grades of lists cut to the top k.
-    done
-        Shards that an earlier run finished in ``folder``.
-    finished
-        Called with each further shard but the last once it is durable.
     """
     top_k, metadata = facts.top_k, {FACTS: canonical_json(as_json(facts)).decode()}
-    digests = {shard.written.name: shard.sha256 for shard in done}
-
-    def shard_written(written: RankedPart, part: int, row: int) -> None:
-        fsync_file(folder / written.name)
-        fsync_folder(folder)
-        digests[written.name] = file_digest(folder / written.name)
-        finished(RankedShard(written=written, sha256=digests[written.name], part=part, row=row))
-
     graded = False
-    writer = open_writer(target, folder, metadata, [shard.written for shard in done], shard_written, rows_of.kept)
+    writer = open_writer(target, folder, metadata, rows_of.kept)
     try:
-        begin = (done[-1].part, done[-1].row) if done else (0, 0)
-        with closing(rows_of.ranked(top_k, *begin)) as ranked, closing(ahead(ranked)) as batches:
+        with closing(rows_of.ranked(top_k)) as ranked, closing(ahead(ranked)) as batches:
             for batch in batches:
                 if checked_suffix(target) == ".run":
                     _refuse_repeated(batch)
@@ -125,10 +109,9 @@ def write_lists(
         writer.abandon()
         raise
     single = bool(checked_suffix(target))
-    sha256 = {file.name: digests.get(file.name) or file_digest(folder / file.name) for file in files}
     side = None
     if top_k is not None and counted:
-        belongs = {BELONGS: sha256[files[0].name]} if single else {}
+        belongs = {BELONGS: file_digest(folder / files[0].name)} if single else {}
         side = write_grade_counts(folder / grades_path(target).name, rows_of.grade_counts(), metadata | belongs)
     written = RankedFiles(folder, files, side, lacks_counts=top_k is not None and graded and not counted)
     if not single:
@@ -139,8 +122,13 @@ def write_lists(
             "rows": rows,
             "rows_written": written.total("rows"),
             "shards": [
-                {"name": file.name, "rows": file.rows, "queries": file.queries, "sha256": sha256[file.name]}
-                for file in files
+                {
+                    "name": each.name,
+                    "rows": each.rows,
+                    "queries": each.queries,
+                    "sha256": file_digest(folder / each.name),
+                }
+                for each in files
             ],
         }
         (folder / MANIFEST).write_bytes(canonical_json(manifest) + b"\n")
@@ -258,23 +246,14 @@ class _LinesFile:
         self._file.close()
 
 
-Finished = Callable[[RankedPart, int, int], None]
-"""Called with each written shard but the last, and the part and row of the sorted rows at which the next one begins."""
-
-
 class ListWriter:
-    """Write ranked rows to the files ``open_file(number)``: one, or shards of whole queries of about ``shard_rows`` rows, after ``done``."""
+    """Write ranked rows to the files ``open_file(number)``: one, or shards of whole queries of about ``shard_rows`` rows."""
 
     def __init__(
-        self,
-        open_file: Callable[[int], tuple[str, _ParquetFile | _LinesFile]],
-        *,
-        shard_rows: int | None = None,
-        done: Iterable[RankedPart] = (),
-        finished: Finished = lambda *_: None,
+        self, open_file: Callable[[int], tuple[str, _ParquetFile | _LinesFile]], shard_rows: int | None = None
     ) -> None:
-        self._open_file, self._shard_rows, self._finished = open_file, shard_rows, finished
-        self._done = list(done)
+        self._open_file, self._shard_rows = open_file, shard_rows
+        self._done: list[RankedPart] = []
         self._begin()
 
     def _begin(self) -> None:
@@ -291,7 +270,6 @@ class ListWriter:
             end = int(ends[0])
             self._add(batch, begin, end)
             self._end()
-            self._finished(self._done[-1], batch.part, batch.row + end)
             self._begin()
             begin = end
         self._add(batch, begin, len(batch.rows))
@@ -317,17 +295,8 @@ class ListWriter:
             self._file.abandon()
 
 
-def open_writer(
-    path: Path,
-    folder: Path,
-    metadata: Mapping[str, str],
-    done: Iterable[RankedPart] = (),
-    finished: Finished = lambda *_: None,
-    kept: pa.Schema = NOTHING_KEPT,
-) -> ListWriter:
+def open_writer(path: Path, folder: Path, metadata: Mapping[str, str], kept: pa.Schema = NOTHING_KEPT) -> ListWriter:
     """Open the writer for the suffix of ``path``, with its files in ``folder``; no suffix means shards.
-
-    Shards continue after ``done``; ``finished`` is called with each complete one.
 
     Raises
     ------
@@ -345,7 +314,7 @@ def open_writer(
         header = "" if suffix == ".run" else f"{lines_of(names)[0].as_py()}\n"
         return name, _LinesFile(folder / name, header, lines_of)
 
-    return ListWriter(open_file, shard_rows=None if suffix else SHARD_ROWS, done=done, finished=finished)
+    return ListWriter(open_file, None if suffix else SHARD_ROWS)
 
 
 def _refuse_repeated(batch: RankedBatch) -> None:

@@ -68,7 +68,7 @@ def test_judgments_may_come_in_files_of_their_own(tmp_path: Path) -> None:
 def test_every_convention_is_a_key(tmp_path: Path) -> None:
     policy = Policy(
         gain="table(0,1,5)", discount="letor", ties="random", ties_seed=3, nothing_relevant="one", relevant_from=2,
-        max_grade=2, short_lists="zero", map_normalisation="hits", precision_normalisation="min(k,n)",
+        max_grade=2, short_lists="zero", map_normalisation="min(R,k)", precision_normalisation="min(k,n)",
     )  # fmt: skip
     lines = [
         f"{name} = {value if isinstance(value, int) else repr(value)}" for name, value in values_of(policy).items()

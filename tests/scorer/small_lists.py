@@ -21,8 +21,8 @@ METRICS = [
 
 CONVENTIONS = (
     {"gain": "table(0,1,2.5,2.5)", "discount": "letor", "short_lists": "zero"},
-    {"gain": "linear", "discount": "one_plus_log2", "map_normalisation": "hits", "relevant_from": 2},
-    {"gain": "table(0,0,2,3)", "discount": "table(1,0.5,0.5)", "map_normalisation": "hits"},
+    {"gain": "linear", "discount": "one_plus_log2", "map_normalisation": "min(R,k)", "relevant_from": 2},
+    {"gain": "table(0,0,2,3)", "discount": "table(1,0.5,0.5)"},
     {"discount": "table(0.75)", "map_normalisation": "min(R,k)", "precision_normalisation": "min(k,n)"},
 )
 

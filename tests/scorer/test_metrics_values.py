@@ -97,9 +97,14 @@ def test_a_policy_says_all_of_itself():
         assert word in words
     assert Policy(**values_of(policy)) == policy
     rare = Policy(
-        ties="random", ties_seed=3, short_lists="zero", map_normalisation="hits", precision_normalisation="min(k,n)"
+        ties="random", ties_seed=3, short_lists="zero", map_normalisation="min(R,k)", precision_normalisation="min(k,n)"
     )
-    for word in ("random (seed 3)", "cutoff of ndcg count 0", "map divided by hits", "precision divided by min(k,n)"):
+    for word in (
+        "random (seed 3)",
+        "cutoff of ndcg count 0",
+        "map divided by min(R,k)",
+        "precision divided by min(k,n)",
+    ):
         assert word in rare.describe()
     assert Policy(**values_of(rare)) == rare
     assert Policy(gain="table(0, 1.50,3.0)") == Policy(gain="table(0,1.5,3)")

@@ -286,7 +286,7 @@ def test_what_exists_is_replaced_only_when_asked_and_only_our_own(tmp_path, fore
             rerank(source, forest, tmp_path / name)
         assert tree_of(tmp_path / name) == before
         with monkeypatch.context() as patch:
-            patch.setattr("rankmill.scorer.rerank.write.file_digest", lambda _path: 1 / 0)
+            patch.setattr(ranked_writer.ListWriter, "close", lambda _writer: 1 / 0)
             with pytest.raises(ZeroDivisionError):
                 rerank(source, forest, tmp_path / name, overwrite=True)
         assert tree_of(tmp_path / name) == before
