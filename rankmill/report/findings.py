@@ -157,7 +157,7 @@ def _metrics(facts: Facts) -> str:
     metrics = facts["metrics"]
     if metrics is None:
         return ""
-    rival = next(each for each in metrics["rankings"] if each["name"] == metrics["rival"])
+    rival = rival_in(metrics)
     found = {name: each for name, each in rival["candidate_less_this"].items() if each is not None}
     better = [name for name, each in found.items() if each["interval"][0] > 0.0]
     worse = [name for name, each in found.items() if each["interval"][1] < 0.0]
@@ -193,10 +193,15 @@ def _queries(facts: Facts) -> str:
     return f"{won} of the queries improve, {lost} get worse, {tied} are unchanged"
 
 
+def rival_in(metrics: Facts) -> Facts:
+    """Return the ranking that the version is compared with."""
+    found: Facts = next(each for each in metrics["rankings"] if each["name"] == metrics["rival"])
+    return found
+
+
 def _rival(facts: Facts) -> str:
     """Return the name of the rival of a first version, in a sentence."""
-    metrics = facts["metrics"]
-    rival = next(each for each in metrics["rankings"] if each["name"] == metrics["rival"])
+    rival = rival_in(facts["metrics"])
     return called(facts, rival["kind"], rival["name"])
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from rankmill.foundation.shown import few, shown
 from rankmill.registry.rendering import size_text
 from rankmill.report import Facts, formatting, model_charts, query_charts
-from rankmill.report.findings import called, margin_of, metric_of, primary_difference
+from rankmill.report.findings import called, margin_of, metric_of, primary_difference, rival_in
 from rankmill.report.model_charts import Bar
 from rankmill.report.query_charts import DifferenceRow
 
@@ -160,7 +160,7 @@ def _rival(facts: Facts) -> str:
     metrics, found = facts["metrics"], primary_difference(facts)
     if metrics is None:
         return "" if found is None else str(found["name"])
-    each = next(each for each in metrics["rankings"] if each["name"] == metrics["rival"])
+    each = rival_in(metrics)
     return str(each["name"]) if each["kind"] == "present" else called(facts, each["kind"], each["name"])
 
 
@@ -170,7 +170,7 @@ def _charts(facts: Facts) -> Facts:
     metrics = facts["metrics"]
     if metrics is not None:
         drawn["levels"] = _both(partial(query_charts.levels, metrics))
-        against = next(each for each in metrics["rankings"] if each["name"] == metrics["rival"])["candidate_less_this"]
+        against = rival_in(metrics)["candidate_less_this"]
         rows = [
             DifferenceRow(formatting.metric_name(name), "", None, None)
             if found is None

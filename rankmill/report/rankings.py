@@ -28,6 +28,7 @@ from rankmill.scorer.metrics.significance import compare_paired, paired_differen
 from rankmill.scorer.models.model_service import train_queries
 
 if TYPE_CHECKING:
+    from rankmill.pipeline.dataset.dataset import Queries
     from rankmill.report.subject import Subject
 
 CANDIDATE, PRESENT, ROW_ORDER, SINGLE_FEATURE = "candidate", "present", "row order", "best single feature"
@@ -238,7 +239,8 @@ def query_facts(rankings: Rankings, subject: Subject) -> Facts | None:
     lost = [int(q) for q in ascending[:LISTS_LOST] if gaps[q] < 0.0]
     descending = place[np.argsort(-found, kind="stable")]
     gained = [int(q) for q in descending[:LISTS_GAINED] if gaps[q] > 0.0]
-    lists = _Lists(rankings, subject, metric)
+    assert subject.dataset is not None  # noqa: S101 (there are rankings)
+    lists = partial(_list_facts, rankings, subject.dataset.queries(subject.split), metric)
     return {
         "metric": str(metric),
         "candidate": now.name,
@@ -248,8 +250,8 @@ def query_facts(rankings: Rankings, subject: Subject) -> Facts | None:
         "ties": int(np.count_nonzero(found == 0.0)),
         "losses": int(np.count_nonzero(found < 0.0)),
         "histogram": histogram(found),
-        "lost": [lists.facts(q, float(gaps[q])) for q in lost],
-        "gained": [lists.facts(q, float(gaps[q])) for q in gained],
+        "lost": [lists(q, float(gaps[q])) for q in lost],
+        "gained": [lists(q, float(gaps[q])) for q in gained],
         "list_convention": "documents with equal scores are in order of ascending document id",
     }
 
@@ -284,43 +286,34 @@ def round_up(x: float) -> float:
     return 10.0 * base
 
 
-class _Lists:
-    """Finds the documents of single queries without scanning the others."""
-
-    def __init__(self, rankings: Rankings, subject: Subject, metric: Metric) -> None:
-        self._rankings, self._metric = rankings, metric
-        assert subject.dataset is not None  # noqa: S101 (there are rankings)
-        queries = subject.dataset.queries(subject.split)
-        self._qids, self._starts = queries.qid, queries.starts
-
-    def facts(self, q: int, gap: float) -> Facts:
-        """Return the list of query number ``q`` of the evaluation in both rankings."""
-        now, then = self._rankings.candidate, self._rankings.rival
-        qid = now.evaluation.qids[q]
-        at = pc.index(self._qids, pa.scalar(qid, pa.string())).as_py()
-        start, stop = int(self._starts[at]), int(self._starts[at + 1])
-        rows = self._rankings.rows.slice(start, stop - start)
-        ids, grades = rows.column("doc_id").to_pylist(), rows.column("grade").to_numpy().tolist()
-        new, old = (_ranks(each, start, stop) for each in (now, then))
-        shown = sorted((i for i in range(len(ids)) if min(new[i], old[i]) <= TOP), key=lambda i: new[i])
-        best = sorted(grades, reverse=True)[:TOP]
-        return {
-            "qid": qid,
-            "n_documents": len(ids),
-            "candidate": float(now.evaluation.values[self._metric][q]),
-            "rival": float(then.evaluation.values[self._metric][q]),
-            "difference": gap,
-            "ideal_grades": best,
-            "documents": [
-                {
-                    "doc_id": ids[i] if ids[i] is not None else f"row {i + 1}",
-                    "grade": grades[i],
-                    "rank": int(new[i]),
-                    "rank_before": int(old[i]),
-                }
-                for i in shown
-            ],
-        }
+def _list_facts(rankings: Rankings, queries: Queries, metric: Metric, q: int, gap: float) -> Facts:
+    """Return the list of query number ``q`` of the evaluation in both rankings; ``queries`` are those of the dataset."""
+    now, then = rankings.candidate, rankings.rival
+    qid = now.evaluation.qids[q]
+    at = pc.index(queries.qid, pa.scalar(qid, pa.string())).as_py()
+    start, stop = int(queries.starts[at]), int(queries.starts[at + 1])
+    rows = rankings.rows.slice(start, stop - start)
+    ids, grades = rows.column("doc_id").to_pylist(), rows.column("grade").to_numpy().tolist()
+    new, old = (_ranks(each, start, stop) for each in (now, then))
+    shown = sorted((i for i in range(len(ids)) if min(new[i], old[i]) <= TOP), key=lambda i: new[i])
+    best = sorted(grades, reverse=True)[:TOP]
+    return {
+        "qid": qid,
+        "n_documents": len(ids),
+        "candidate": float(now.evaluation.values[metric][q]),
+        "rival": float(then.evaluation.values[metric][q]),
+        "difference": gap,
+        "ideal_grades": best,
+        "documents": [
+            {
+                "doc_id": ids[i] if ids[i] is not None else f"row {i + 1}",
+                "grade": grades[i],
+                "rank": int(new[i]),
+                "rank_before": int(old[i]),
+            }
+            for i in shown
+        ],
+    }
 
 
 def _ranks(ranked: Ranked, start: int, stop: int) -> npt.NDArray[np.int64]:
