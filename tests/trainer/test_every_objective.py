@@ -20,7 +20,7 @@ from rankmill.scorer.metrics import Policy, parse_metric
 from rankmill.scorer.metrics.per_query import PreparedQueries
 from rankmill.trainer.data.rows import RankedRows
 from rankmill.trainer.objectives.pairwise import pair_loss
-from rankmill.trainer.objectives.protocol import ROWS, Leaves, Objective, Splits
+from rankmill.trainer.objectives.protocol import ROWS, Learns, Leaves, Objective, Splits
 from rankmill.trainer.objectives.registry import criterion_of, objective_class, objective_of
 from rankmill.trainer.objectives.spelling import OBJECTIVES, canonical, class_named
 from rankmill.trainer.objectives.weights import document_weights
@@ -342,12 +342,15 @@ def test_the_objective_of_the_guide_works(monkeypatch):
     code, line = re.search(r"```python\n(.*?)```.*?`(\"log_squared\": .*?),`", guide, flags=re.DOTALL).groups()
     name, where = (part.strip().strip('"') for part in line.split(": ", 1))
     module = ModuleType(where.partition(":")[0])
-    module.__dict__.update(np=np, Objective=Objective, Splits=Splits, ROWS=ROWS, document_weights=document_weights)
+    module.__dict__.update(
+        np=np, Objective=Objective, Splits=Splits, Learns=Learns, ROWS=ROWS, document_weights=document_weights
+    )
     exec(code, module.__dict__)
     monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.setitem(OBJECTIVES, name, where)
     forest = fit(small_data(), objective=name, n_rounds=10).forest
     assert forest.objective == "log_squared"
+    test_what_learns_labels_says_so(name)
     assert forest.n_trees > 3
     rows, objective = made(name)
     scores = shaped(objective, rows)
