@@ -68,6 +68,17 @@ class PairRules(NamedTuple):
     seed: int = 0
 
 
+class Shuffles(NamedTuple):
+    """The orders by sigma s + noise of :func:`neighbours`, and what a pair of neighbours weighs."""
+
+    permutations: int
+    sigma: float
+    gumbel: bool  # the noise; else logistic
+    rule: int  # DECAYS, or the metric: OF_RANKS, OF_ERR, OF_MAP or OF_MRR
+    decay: float
+    cut: int  # of the metric
+
+
 class GivenPairs(NamedTuple):
     """Given pairs, every two documents at most once; ``above`` is the lower row, whichever is preferred."""
 
@@ -323,18 +334,16 @@ def lambdas(scores, starts, first_query, last_query, w, rules, ranking, gradient
 
 
 @kernel
-def lambda_hessians(
-    scores, starts, first_query, last_query, w, rules, ranking, factors, least, first_rows, second_rows, pair_hessian,
-    begin,
-):  # fmt: skip
+def lambda_hessians(out, scores, starts, first_query, last_query, w, rules, ranking, factors, begin):
     """List the pairs of :func:`lambdas` from cell ``begin`` on: both rows and -d2L / ds_i ds_j; return the end of the list.
 
-    ``factors`` are those that :func:`lambdas` wrote.  Pairs below ``least`` are kept with probability hessian / least and then
+    ``factors`` are those that :func:`lambdas` wrote.  Pairs below ``out.least`` are kept with probability hessian / least and then
     have the hessian ``least``, by systematic sampling: of their hessians, laid end to end from a random start, those that contain
     a multiple of ``least``.  It takes one pass of sums, and has less noise than single draws.  The lists need one cell more than
     there are pairs.
     """
-    order, c = ranking.order, ranking.work[5]
+    order, c, least = ranking.order, ranking.work[5], out.least
+    first_rows, second_rows, pair_hessian = out.first_rows, out.second_rows, out.pair_hessian
     drawing = random_bits(ranking.key, _DRAW)
     end = begin
     for q in range(first_query, last_query):
@@ -604,19 +613,17 @@ def user_swaps(function, order, starts, first_query, last_query, grades, depth, 
 
 
 @kernel
-def neighbours(
-    what, scores, starts, first_query, last_query, values, weights, query_weights, counts, sigma, permutations, decay,
-    gumbel, rule, scales, cut, upper, lower, lift, key, noisy, order, spare, gradients, hessians, losses, room, pairs,
-    pair_hessian,
-):  # fmt: skip
-    """YetiRank: logistic losses of neighbours in ``permutations`` orders by sigma s + noise; ``what`` selects the output.
+def neighbours(out, scores, starts, first_query, last_query, w, shuffles, ranking, noisy, room):
+    """YetiRank: logistic losses of neighbours in ``permutations`` orders by sigma s + noise, ``noisy`` (n_rows,).
 
-    A pair at the ranks r, r + 1 (from 0) has the weight decay^r |x_i - x_j| / permutations times all weights.  If ``rule`` is
-    not ``DECAYS``, dZ of the metric replaces decay^r |x_i - x_j|; ``values``, ``scales``, ``upper``, ``lower`` and ``lift`` are
-    those of `SwapDeltas`, by rank for ``OF_RANKS`` and else by place, which the passes of the metric write.  ``HESSIANS``
-    writes from cell ``room[q]`` on (lower row << 32 | higher row) and the hessian of every pair of every permutation.
-    ``counts`` (n_queries,): false for queries to skip.
+    A pair at the ranks r, r + 1 (from 0) has the weight decay^r |x_i - x_j| / permutations times all weights.  If the rule is
+    not ``DECAYS``, dZ of the metric replaces decay^r |x_i - x_j|; the arrays of ``w`` are those of `SwapDeltas`, by rank for
+    ``OF_RANKS`` and else by place, which the passes of the metric write.  Of ``out.what``, ``HESSIANS`` writes every pair of every
+    permutation, from cell ``room[q]`` on.
     """
+    what, gradients, hessians = out.what, out.gradients, out.hessians
+    values, weights, scales, upper, lower, lift = w.values, w.documents, w.scales, w.upper, w.lower, w.lift
+    rule, sigma, cut, order = shuffles.rule, shuffles.sigma, shuffles.cut, ranking.order
     weighted = weights.shape[0] > 0
     for q in range(first_query, last_query):
         first, last = starts[q], starts[q + 1]
@@ -624,24 +631,24 @@ def neighbours(
             for row in range(first, last):
                 gradients[row] = 0.0
                 hessians[row] = 0.0
-        if not counts[q]:
+        if scales[q] == 0.0:
             continue
-        scale = 1.0 / permutations
-        if query_weights.shape[0] > 0:
-            scale *= query_weights[q]
+        scale = 1.0 / shuffles.permutations
+        if w.queries.shape[0] > 0:
+            scale *= w.queries[q]
         summed = 0.0
         cell = room[q]
-        for t in range(permutations):
-            shuffle = random_bits(key, t + 1)
+        for t in range(shuffles.permutations):
+            shuffle = random_bits(ranking.key, t + 1)
             for row in range(first, last):
                 u = uniform(random_bits(shuffle, row))
                 noise = log2_positive(u)
-                if gumbel:
+                if shuffles.gumbel:
                     noise = -log2_positive(-noise / LOG2_E)
                 else:
                     noise -= log2_positive(1.0 - u)
                 noisy[row] = sigma * scores[row] + noise / LOG2_E
-            order_by_score(noisy, shuffle, first, last, order, spare)
+            order_by_score(noisy, shuffle, first, last, order, ranking.spare)
             if rule == OF_ERR:
                 err_swaps(order, starts, q, q + 1, scales, values, cut, upper, lower, lift)
             elif rule == OF_MAP:
@@ -653,34 +660,35 @@ def neighbours(
                 high, low = order[place], order[place + 1]
                 if values[high] < values[low]:
                     high, low = low, high
-                w = weight * (values[high] - values[low])
+                size = weight * (values[high] - values[low])
                 if rule == DECAYS:
-                    weight *= decay
+                    weight *= shuffles.decay
                 elif rule == OF_RANKS:
-                    w *= scales[q] * (upper[place - first] - lower[place - first + 1])
+                    size *= scales[q] * (upper[place - first] - lower[place - first + 1])
                 else:
-                    w *= scales[q] * lift[place] * (upper[place] - lower[place + 1])
+                    size *= scales[q] * lift[place] * (upper[place] - lower[place + 1])
                 if weighted:
-                    w *= weights[high] * weights[low]
-                if w == 0.0:
+                    size *= weights[high] * weights[low]
+                if size == 0.0:
                     continue
                 d = sigma * (scores[high] - scores[low])
                 z = exp_negative(-abs(d))
                 rho = (z if d > 0.0 else 1.0) / (1.0 + z)
-                bend = sigma * sigma * w * z / ((1.0 + z) * (1.0 + z))
+                bend = sigma * sigma * size * z / ((1.0 + z) * (1.0 + z))
                 if what == GRADIENTS:
-                    gradients[high] -= sigma * w * rho
-                    gradients[low] += sigma * w * rho
+                    gradients[high] -= sigma * size * rho
+                    gradients[low] += sigma * size * rho
                     hessians[high] += bend
                     hessians[low] += bend
                 elif what == LOSSES:
-                    summed += w * (max(-d, 0.0) + _log_one_plus(z))
+                    summed += size * (max(-d, 0.0) + _log_one_plus(z))
                 else:
-                    pairs[cell] = (np.int64(min(high, low)) << np.int64(32)) | np.int64(max(high, low))
-                    pair_hessian[cell] = bend
+                    out.first_rows[cell] = min(high, low)
+                    out.second_rows[cell] = max(high, low)
+                    out.pair_hessian[cell] = bend
                     cell += 1
         if what == LOSSES:
-            losses[q] = summed
+            out.losses[q] = summed
 
 
 @kernel

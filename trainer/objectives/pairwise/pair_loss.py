@@ -241,22 +241,21 @@ class PairObjective(Objective):
         if self._found is None or len(self._found[0]) < room:
             self._found = np.empty(room, np.int32), np.empty(room, np.int32), np.empty(room)
         key, out = self._key(step), self._found
+        terms = PairTerms(_kernels.HESSIANS, NONE, NONE, NONE, least, *out)
         ends: dict[int, tuple[int, int]] = {}
 
-        def quick(first: int, last: int, worker: int) -> None:
+        def listed(first: int, last: int, worker: int) -> None:
             begin = int(self._room[first]) + worker
-            ranking = self._ranked(key, scores, first, last, worker)
-            end = _kernels.lambda_hessians(
-                scores, self._starts, first, last, self._weights, self._rules, ranking, self._factors, least, *out, begin
-            )  # fmt: skip
+            if self._quick:
+                ranking = self._ranked(key, scores, first, last, worker)
+                end = _kernels.lambda_hessians(
+                    terms, scores, self._starts, first, last, self._weights, self._rules, ranking, self._factors, begin
+                )
+            else:
+                end = self._terms(terms, key, scores, first, last, worker, begin)
             ends[worker] = (begin, end)
 
-        def one_by_one(first: int, last: int, worker: int) -> None:
-            begin = int(self._room[first]) + worker
-            terms = PairTerms(_kernels.HESSIANS, NONE, NONE, NONE, least, *out)
-            ends[worker] = (begin, self._terms(terms, key, scores, first, last, worker, begin))
-
-        self._shares.each(team, quick if self._quick else one_by_one)
+        self._shares.each(team, listed)
         filled = 0
         for begin, end in sorted(ends.values()):
             if begin != filled:

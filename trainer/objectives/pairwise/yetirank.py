@@ -18,6 +18,7 @@ from rankmill.scorer.metrics.metric import parse_metric
 from rankmill.scorer.metrics.swaps import BY_RANK, SWAPPABLE, SwapDeltas, swap_deltas
 from rankmill.trainer.data.rows import RankedRows
 from rankmill.trainer.objectives.pairwise import _kernels
+from rankmill.trainer.objectives.pairwise._kernels import NONE, PairTerms, PairWeights, Shuffles, SortedRows
 from rankmill.trainer.objectives.pairwise.lambdamart import LambdaMartOptions, policy_of
 from rankmill.trainer.objectives.protocol import ALL_CRITERIA, ONE_GRADE, QUERIES, Objective, PairHessians, Splits
 from rankmill.trainer.objectives.query_shares import QueryShares
@@ -85,18 +86,22 @@ class YetiRank(Objective):
     Options: ClassVar[type[YetiRankOptions]] = YetiRankOptions
 
     def __init__(self, rows: RankedRows, parameters: TrainParameters, options: YetiRankOptions) -> None:
-        self._starts, self._options = rows.starts, options
-        self._sigma, self._seed = parameters.sigma, parameters.seed
-        self._values = gains(rows.grades, parameters.gain)
-        self._weights = relative_weights(rows.weights, rows.n_rows)
-        self._query_weights = relative_weights(rows.query_weights, rows.n_queries)
+        self._starts, self._seed = rows.starts, parameters.seed
         self._mixed = count_pairs(grade_levels(rows.grades, rows.starts), rows.starts) > 0
         if not self._mixed.any():
             raise TrainingDataRejected(ONE_GRADE)
-        self._rule = _kernels.DECAYS
-        self._deltas: SwapDeltas | None = None
+        rule, cut = _kernels.DECAYS, 0
+        values, scales = gains(rows.grades, parameters.gain), self._mixed.astype(np.float64)
+        upper, lower, lift = NONE, NONE, NONE
         if options.mode == _OF_METRIC:
-            self._weigh_by_metric(rows, parameters, options.max_grade)
+            rule, deltas = self._weigh_by_metric(rows, parameters, options.max_grade)
+            cut, values, scales = deltas.depth, deltas.values, np.where(self._mixed, deltas.scales, 0.0)
+            upper, lower, lift = deltas.upper, deltas.lower, deltas.lift
+        documents = relative_weights(rows.weights, rows.n_rows)
+        queries = relative_weights(rows.query_weights, rows.n_queries)
+        self._weights = PairWeights(_kernels.BY_RANK, values, scales, upper, lower, lift, documents, queries)
+        gumbel = options.noise == "gumbel"
+        self._shuffles = Shuffles(options.permutations, parameters.sigma, gumbel, rule, options.decay, cut)
         sizes = np.diff(rows.starts)
         self._shares = QueryShares(sizes * options.permutations, _LEAST_WORK)
         # a query of n documents has n - 1 pairs of neighbours in every permutation
@@ -105,7 +110,7 @@ class YetiRank(Objective):
         self._noisy = np.empty(rows.n_rows)
         self._longest = int(sizes.max(initial=0))
 
-    def _weigh_by_metric(self, rows: RankedRows, parameters: TrainParameters, max_grade: int) -> None:
+    def _weigh_by_metric(self, rows: RankedRows, parameters: TrainParameters, max_grade: int) -> tuple[int, SwapDeltas]:
         metric = parse_metric(parameters.metric)
         if metric.name not in _METRICS:
             raise InvalidParameter(
@@ -113,8 +118,6 @@ class YetiRank(Objective):
                 f" {', '.join(_METRICS)} (any metric can be the stop metric)"
             )
         deltas = swap_deltas(metric, rows.grades, rows.starts, policy_of(metric, rows, parameters, max_grade))
-        self._rule = _kernels.OF_RANKS if deltas.shape == BY_RANK else _RULES[metric.name]
-        self._deltas, self._values = deltas, deltas.values
         numbers = np.unique(deltas.values, return_inverse=True)[1].astype(np.int32)  # of the values, from the least
         self._mixed &= (count_pairs(grade_levels(numbers, rows.starts), rows.starts) > 0) & (deltas.scales > 0.0)
         if not self._mixed.any():
@@ -122,6 +125,7 @@ class YetiRank(Objective):
                 f"no swap of documents changes the metric {parameters.metric}, so there is nothing to learn; check"
                 " the grades, or choose another metric"
             )
+        return _kernels.OF_RANKS if deltas.shape == BY_RANK else _RULES[metric.name], deltas
 
     def start(self) -> float:
         """Return 0: only differences of scores matter to this loss."""
@@ -129,34 +133,29 @@ class YetiRank(Objective):
 
     def gradients(self, step: int, scores: Floats, g: Floats, h: Floats, team: Team) -> None:
         """Write g and h, both (n_rows,)."""
-        self._shares.each(
-            team, lambda first, last, _: self._run(_kernels.GRADIENTS, step, scores, first, last, g=g, h=h)
-        )
+        out = PairTerms(_kernels.GRADIENTS, g, h)
+        self._shares.each(team, lambda first, last, _: self._run(out, step, scores, first, last))
 
     def losses(self, scores: Floats) -> Floats:
         """Return the loss of each query, (n_queries,), in the permutations of step 0 of these scores."""
         losses = np.zeros(len(self._mixed))
-        self._run(_kernels.LOSSES, 0, scores, 0, len(losses), losses=losses)
+        self._run(PairTerms(_kernels.LOSSES, losses=losses), 0, scores, 0, len(losses))
         return losses
 
     def deviance(self, scores: Floats) -> float:
         """Return the weighted mean loss of the queries that hold two grades."""
-        weights = self._query_weights if len(self._query_weights) else np.ones(len(self._mixed))
+        weights = self._weights.queries if len(self._weights.queries) else np.ones(len(self._mixed))
         total = fsum(weights[self._mixed].tolist())
         return fsum(self.losses(scores).tolist()) / total if total > 0.0 else 0.0
 
     def pair_hessians(self, step: int, scores: Floats, least: float, team: Team) -> PairHessians:
         """Return the pairs of the gradients of this step, sorted by row; see :class:`Objective`."""
         room = int(self._room[-1])
-        pairs, hessian = np.empty(room, np.int64), np.zeros(room)
-        self._shares.each(
-            team,
-            lambda first, last, _: self._run(
-                _kernels.HESSIANS, step, scores, first, last, pairs=pairs, hessian=hessian
-            ),
-        )
+        above, below, hessian = np.empty(room, np.int32), np.empty(room, np.int32), np.zeros(room)
+        out = PairTerms(_kernels.HESSIANS, first_rows=above, second_rows=below, pair_hessian=hessian)
+        self._shares.each(team, lambda first, last, _: self._run(out, step, scores, first, last))
         kept = hessian > 0.0
-        keys, number = np.unique(pairs[kept], return_inverse=True)
+        keys, number = np.unique(above[kept].astype(np.int64) << 32 | below[kept], return_inverse=True)
         # one by one in the order of the permutations: the same bits on every machine
         summed = np.bincount(number, weights=hessian[kept], minlength=len(keys)).astype(np.float64)
         if least > 0.0:
@@ -174,33 +173,14 @@ class YetiRank(Objective):
     def _key(self, step: int) -> np.uint64:
         return np.uint64(random_bits(np.uint64(self._seed), step))
 
-    def _run(
-        self,
-        what: int,
-        step: int,
-        scores: Floats,
-        first: int,
-        last: int,
-        *,
-        g: Floats | None = None,
-        h: Floats | None = None,
-        losses: Floats | None = None,
-        pairs: npt.NDArray[np.int64] | None = None,
-        hessian: Floats | None = None,
-    ) -> None:
-        options, none, deltas = self._options, np.empty(0), self._deltas
-        of_metric = (none, 0, none, none, none)
-        if deltas is not None:
-            of_metric = (deltas.scales, deltas.depth, deltas.upper, deltas.lower, deltas.lift)
-        noisy = self._noisy if what != _kernels.LOSSES else np.empty(len(scores))
-        order = self._order if what != _kernels.LOSSES else np.arange(len(scores), dtype=np.uint32)
+    def _run(self, out: PairTerms, step: int, scores: Floats, first: int, last: int) -> None:
+        order, noisy = self._order, self._noisy
+        if out.what == _kernels.LOSSES:
+            order, noisy = np.arange(len(scores), dtype=np.uint32), np.empty(len(scores))
+        ranking = SortedRows(self._key(step), order, np.empty(self._longest, dtype=np.uint32), np.empty((8, 0)))
         _kernels.neighbours(
-            what, scores, self._starts, first, last, self._values, self._weights, self._query_weights, self._mixed,
-            self._sigma, options.permutations, options.decay, options.noise == "gumbel", self._rule, *of_metric,
-            self._key(step), noisy, order, np.empty(self._longest, dtype=np.uint32), none if g is None else g,
-            none if h is None else h, none if losses is None else losses, self._room,
-            np.empty(0, np.int64) if pairs is None else pairs, none if hessian is None else hessian,
-        )  # fmt: skip
+            out, scores, self._starts, first, last, self._weights, self._shuffles, ranking, noisy, self._room
+        )
 
 
 _DRAWS = 0x6E656967
