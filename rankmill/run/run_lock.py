@@ -12,7 +12,6 @@ import os
 import socket
 import time
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,36 +20,22 @@ from rankmill.foundation.errors import RunUnderWay
 from rankmill.foundation.storage.locks import try_lock
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 LEASE = "lease"
 PATIENCE = 1.0  # seconds to retry, as `holder_of` takes the lock for a moment
 
 
-@dataclass(frozen=True, slots=True)
-class Holder:
-    """The run that holds the lease, as recorded in the file."""
-
-    run_id: object = "?"
-    pid: object = "?"
-    host: object = "?"
-    since: object = "?"
-    stage: object = "?"
-
-    def __str__(self) -> str:
-        return f"run {self.run_id} (process {self.pid} on {self.host}, since {self.since}, at stage {self.stage})"
-
-
 class RunLease:
     """The lease of this process, during `hold`."""
 
-    def __init__(self, handle: int, holder: Holder, died: str | None) -> None:
+    def __init__(self, handle: int, holder: Mapping[str, object], died: str | None) -> None:
         self._handle, self._holder = handle, holder
         self.died = died
 
     def at(self, stage: str) -> None:
         """Record the current ``stage``."""
-        self._write(json.dumps(asdict(replace(self._holder, stage=stage))).encode() + b"\n")
+        self._write(json.dumps({**self._holder, "stage": stage}).encode() + b"\n")
 
     def end(self) -> None:
         """Record that the run has reported its end."""
@@ -83,7 +68,7 @@ def hold(work: Path, run_id: str) -> Iterator[RunLease]:
         before = _read(handle)
         died = None if before is None else f"{before} ended without a record (killed?)"
         now = datetime.now(UTC).isoformat(timespec="seconds")
-        holder = Holder(run_id=run_id, pid=os.getpid(), host=socket.gethostname(), since=now)
+        holder = {"run_id": run_id, "pid": os.getpid(), "host": socket.gethostname(), "since": now}
         lease = RunLease(handle, holder, died)
         lease.at("start")
         yield lease
@@ -104,24 +89,24 @@ def holder_of(work: Path) -> str | None:
     """Return the current holder of the lease of ``work``; None if there is none."""
     with suppress(OSError), (work / LEASE).open("rb") as file:
         if not try_lock(file, shared=True):
-            return str(_read(file.fileno()) or "another run")
+            return _read(file.fileno()) or "another run"
     return None
 
 
 def left_behind(work: Path) -> str | None:
     """Return the last run in the lease of ``work`` that did not report its end; if the lease is free, that run died."""
     with suppress(OSError), (work / LEASE).open("rb") as file:
-        found = _read(file.fileno())
-        return None if found is None else str(found)
+        return _read(file.fileno())
     return None
 
 
-def _read(handle: int) -> Holder | None:
-    """Return the holder in the file; None if there is none."""
+def _read(handle: int) -> str | None:
+    """Return the holder in the file in words; None if there is none."""
     try:
         found = json.loads(os.pread(handle, 1 << 16, 0))
     except (OSError, ValueError):
         return None
-    return (
-        Holder(**{each.name: found.get(each.name, "?") for each in fields(Holder)}) if isinstance(found, dict) else None
-    )
+    if not isinstance(found, dict):
+        return None
+    run_id, pid, host, since, stage = (found.get(name, "?") for name in ("run_id", "pid", "host", "since", "stage"))
+    return f"run {run_id} (process {pid} on {host}, since {since}, at stage {stage})"
