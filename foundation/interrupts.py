@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType, TracebackType
-from typing import Any, NoReturn, Protocol, Self
+from typing import Any, NoReturn, Self
 from weakref import WeakSet
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -28,15 +28,8 @@ GRACE = 1.5
 LAST = 1.7
 """The same where a library keeps the interpreter's lock meanwhile."""
 _AGAIN = 0.05  # seconds between two interrupts of databases: one that has just begun would miss the first
-_INTERRUPTIBLE: WeakSet[Interruptible] = WeakSet()
+_INTERRUPTIBLE: WeakSet[Any] = WeakSet()
 _asked: list[int] = []  # exit codes: of a command that has ended, or of the signals
-
-
-class Interruptible(Protocol):
-    """What waits in a library of its own, as a connection to a database."""
-
-    def interrupt(self) -> None:
-        """End what runs now with an exception; called in another thread."""
 
 
 def end_at_once_on_signals() -> None:
@@ -62,8 +55,8 @@ def end_on_signals() -> None:
         signal.signal(number, _end)
 
 
-def interruptible(connection: Interruptible) -> None:
-    """Have ``connection`` interrupted by a signal, as long as it lives."""
+def interruptible(connection: Any) -> None:
+    """Have ``connection`` to a database, with a method ``interrupt``, interrupted by a signal, as long as it lives."""
     _INTERRUPTIBLE.add(connection)
 
 

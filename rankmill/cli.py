@@ -384,13 +384,10 @@ def demo(
     typer.echo(report.render(json=as_json))
 
 
-app.registered_commands += rankmill.run.cli.app.registered_commands
-app.registered_commands += (
-    rankmill.trainer.cli.app.registered_commands + rankmill.trainer.cli_tune.app.registered_commands
-)
-app.registered_commands += rankmill.scorer.cli.app.registered_commands
-app.registered_commands += rankmill.report.cli.app.registered_commands
-app.registered_commands += rankmill.cli_tools.app.registered_commands
+for part in (
+    rankmill.run.cli, rankmill.trainer.cli, rankmill.trainer.cli_tune, rankmill.scorer.cli, rankmill.report.cli, rankmill.cli_tools,
+):  # fmt: skip
+    app.registered_commands += part.app.registered_commands
 rankmill.pipeline.cli.app.command()(synth)
 app.add_typer(rankmill.pipeline.cli.app, name="data")
 models = typer.Typer(

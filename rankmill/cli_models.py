@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+import rankmill.registry as registries  # which loads its classes when they are asked for
 from rankmill.clicks.cli import PropensityFile
 from rankmill.foundation.command_line import takes_options
 from rankmill.foundation.cures import command
@@ -60,9 +61,7 @@ def gate(
 
     Example: rankmill models gate web@7 --show
     """
-    from rankmill.registry import Registry
-
-    store = Registry(registry)
+    store = registries.Registry(registry)
     if show:
         from rankmill.gate.recording import stored_result
 
@@ -131,9 +130,8 @@ def register(
     Example: rankmill models register best.rankmill --name web --metrics test.json
     """
     from rankmill.python.model_files import register_file
-    from rankmill.registry import Registry
 
-    done = register_file(Registry(registry), file, name, dataset=dataset, metrics=metrics, reason=reason)
+    done = register_file(registries.Registry(registry), file, name, dataset=dataset, metrics=metrics, reason=reason)
     if as_json:
         print_json(done.facts)
     else:
@@ -159,10 +157,9 @@ def merge(
 
     Example: rankmill models merge web@3 shop@latest --weights 0.7,0.3 --name both
     """
-    from rankmill.registry import Registry
     from rankmill.trainer.derived_models_service import merge_and_register
 
-    done = merge_and_register(models, name, Registry(registry), rules, reason=reason)
+    done = merge_and_register(models, name, registries.Registry(registry), rules, reason=reason)
     if as_json:
         print_json(done)
     else:
@@ -189,10 +186,9 @@ def blend(
     Example: rankmill models blend web@3 shop@latest --on web.dataset --name both
     """
     from rankmill.pipeline.dataset.dataset import Dataset
-    from rankmill.registry import Registry
     from rankmill.trainer.derived_models_service import blend_and_register
 
-    done = blend_and_register(Dataset.open(on), models, name, Registry(registry), options, reason=reason)
+    done = blend_and_register(Dataset.open(on), models, name, registries.Registry(registry), options, reason=reason)
     if as_json:
         print_json(done)
     else:

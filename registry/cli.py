@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+import rankmill.registry as registries  # which loads its classes when they are asked for
 from rankmill.foundation.command_line import Overwrite, takes_options
 from rankmill.foundation.errors import InputError, IntegrityError, InvalidName, RankmillError
 from rankmill.foundation.options import spelled, values_of
@@ -38,7 +39,6 @@ from rankmill.registry.rendering import (
 )
 
 if TYPE_CHECKING:
-    from rankmill.registry import Registry
     from rankmill.registry.archive import BundleImport
     from rankmill.registry.model_state import State
     from rankmill.registry.promotion import Expected
@@ -89,7 +89,7 @@ def list_models(
         raise IntegrityError(damaged[0])
 
 
-def _summary(store: Registry, model: str) -> dict[str, Any]:
+def _summary(store: registries.Registry, model: str) -> dict[str, Any]:
     """Summarise one model.  A damaged log becomes a fault, so that the other models are still listed."""
     try:
         state = store.state(model)
@@ -99,7 +99,7 @@ def _summary(store: Registry, model: str) -> dict[str, Any]:
     return {"name": model, "versions": len(state.versions), "aliases": state.set_aliases(), "changed": last.time}
 
 
-def _list_versions(store: Registry, name: str, tags: list[str], *, every: bool, as_json: bool) -> None:
+def _list_versions(store: registries.Registry, name: str, tags: list[str], *, every: bool, as_json: bool) -> None:
     from rankmill.registry import descriptions
 
     wanted, total = descriptions.parse_tags(tags), 0
@@ -132,10 +132,9 @@ def show(
 
     Example: rankmill models show web@production
     """
-    from rankmill.registry import Registry
     from rankmill.registry.descriptions import VersionDetails
 
-    store = Registry(registry)
+    store = registries.Registry(registry)
     version = store.resolve(model, bare="latest")
     details = VersionDetails(store, version)
     if as_json:
@@ -155,9 +154,7 @@ def log(
 
     Example: rankmill models log web --last 20
     """
-    from rankmill.registry import Registry
-
-    store = Registry(registry)
+    store = registries.Registry(registry)
     after = 0 if last is None else max(0, store.state(bare_name(name)).head - last)
     entries = store.log(bare_name(name), after=after)
     if as_json:
@@ -230,11 +227,9 @@ def promote(
 
     Example: rankmill models promote web@7 --reason "won the test of May"
     """
-    from rankmill.registry import Registry
-
     if "@" not in model:
         raise InvalidName(f"{model!r}: say which version to promote, such as {model}@7 or {model}@latest")
-    store = Registry(registry)
+    store = registries.Registry(registry)
     version = store.resolve(model, bare="latest")
     name, before = version.name, version.state.head
     entry = store.promote(name, version.number, alias=alias, expect=_expected(expect), reason=reason, force=force)
@@ -269,9 +264,7 @@ def rollback(
 
     Example: rankmill models rollback web --reason "slow on phones"
     """
-    from rankmill.registry import Registry
-
-    store = Registry(registry)
+    store = registries.Registry(registry)
     state = store.state(bare_name(name))
     entry = store.rollback(name, alias=alias, to=to, expect=_expected(expect), reason=reason)
     _report_move(name, alias, entry, changed=entry.number > state.head, as_json=as_json)
@@ -308,7 +301,7 @@ def alias(
 
     Example: rankmill models alias web production --protect --metric ndcg@10 --margin 0.002
     """
-    from rankmill.registry import Registry, descriptions
+    from rankmill.registry import descriptions
 
     bare_name(name)
     changes = [f"--{word}" for word, given in (("unset", unset), ("protect", protect), ("open", open_)) if given]
@@ -325,7 +318,7 @@ def alias(
             check(asked.metric)
     if expect is not None and not unset:
         raise InputError("--expect can only be used with --unset here")
-    store = Registry(registry)
+    store = registries.Registry(registry)
     if chosen is None or not changes:
         histories = descriptions.alias_histories(store, name, chosen)
         if as_json:
@@ -357,11 +350,11 @@ def tag(
 
     Example: rankmill models tag web@7 owner=search-team season=autumn
     """
-    from rankmill.registry import Registry, descriptions
+    from rankmill.registry import descriptions
 
     if "@" not in model:
         raise InvalidName(f"{model!r}: say which version to tag, such as {model}@7 or {model}@latest")
-    store = Registry(registry)
+    store = registries.Registry(registry)
     version = store.resolve(model, bare="latest")
     wanted: dict[str, str | None] = dict(descriptions.parse_tags(tags or []))
     for key in remove or []:
@@ -425,9 +418,7 @@ def init(
 
     Example: rankmill models init --registry /srv/models --protect staging
     """
-    from rankmill.registry import Registry
-
-    done = Registry(registry).initialise(leave_open=leave_open, protect=protect or [])
+    done = registries.Registry(registry).initialise(leave_open=leave_open, protect=protect or [])
     if as_json:
         print_json(done)
     else:
@@ -516,9 +507,7 @@ def export_bundle(
     Example: rankmill models export web -o web.tar
     One version: rankmill models export web@production -o web-production.tar
     """
-    from rankmill.registry import Registry
-
-    exported = Registry(registry).export(model, out, overwrite=overwrite)
+    exported = registries.Registry(registry).export(model, out, overwrite=overwrite)
     if as_json:
         print_json(exported)
     else:
@@ -556,9 +545,7 @@ def import_bundle(
     Example: rankmill models import web.tar
     By another name: rankmill models import web.tar --as web-of-berlin
     """
-    from rankmill.registry import Registry
-
-    done = Registry(registry).import_(bundle, name=name, reason=reason, move_aliases=move_aliases)
+    done = registries.Registry(registry).import_(bundle, name=name, reason=reason, move_aliases=move_aliases)
     if as_json:
         print_json(done)
         return
@@ -588,9 +575,9 @@ def copy(
 
     Example: rankmill models copy --registry /srv/models --to s3://bucket/models
     """
-    from rankmill.registry import Registry
-
-    done = existing_registry(registry).copy(Registry(to), None if not names else [bare_name(name) for name in names])
+    done = existing_registry(registry).copy(
+        registries.Registry(to), None if not names else [bare_name(name) for name in names]
+    )
     if as_json:
         print_json({"registry": str(registry), "to": str(to), "models": done})
         return

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+import rankmill.registry as registries
 from rankmill.foundation.command_line import AsJson
 from rankmill.foundation.errors import InputError, InvalidName
 from rankmill.foundation.options import option, options
@@ -93,9 +94,7 @@ def bare_name(name: str) -> str:
 
 def existing_registry(folder: Location) -> Registry:
     """Return the registry in ``folder``; InputError if there is none, so that a misspelt folder is noticed."""
-    from rankmill.registry import Registry
-
-    store = Registry(folder)
+    store = registries.Registry(folder)
     if not store.exists():
         cure = "set its folder with --registry or RANKMILL_REGISTRY, or create it: rankmill train DATASET --name NAME"
         raise InputError(f"{folder}: no registry here; {cure}")
