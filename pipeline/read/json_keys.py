@@ -5,10 +5,11 @@ As keys are optional, the columns are known only after the whole file was read. 
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 FEATURES = "features"
 DEEPEST = 64  # nested brackets
 _BLOCK_BYTES = 4 << 20
+_MOST_FORMS = 4  # orders of keys that are known by a pattern
 _MOST_KEYS = 2 * MAX_FEATURES  # features and ignored keys
 _BLANKS = b" \t\r"
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"?')
@@ -72,7 +74,7 @@ def lines_of(block: Block) -> Lines:
     opened = block.start + np.flatnonzero((text[block.start : block.stop] | 0x20) == ord("{"))  # or [
     counts = np.searchsorted(opened, stop) - np.searchsorted(opened, start)
     for k in np.flatnonzero(counts > DEEPEST).tolist():
-        wrong[k] |= _depth(bytes(block.data[start[k] : stop[k]])) > DEEPEST
+        wrong[k] |= _is_too_deep(bytes(block.data[start[k] : stop[k]]))
     (number,) = np.nonzero(stop > start)
     return Lines(block, number, start[number], stop[number], wrong[number])
 
@@ -82,13 +84,12 @@ def _unlike_objects(text: npt.NDArray[np.uint8], start: Positions, stop: Positio
     return unlike
 
 
-def _depth(line: bytes) -> int:
-    """Return how many brackets in ``line`` are open at once, at most."""
-    depth = deepest = 0
-    for bracket in _BRACKET.findall(_STRING.sub(b"", line)):
-        depth += 1 if bracket in b"[{" else -1
-        deepest = max(deepest, depth)
-    return deepest
+def _is_too_deep(line: bytes) -> bool:
+    """Whether more than DEEPEST brackets are open at once in ``line``."""
+    if line.count(b"{") + line.count(b"[") <= DEEPEST:
+        return False
+    brackets = _BRACKET.findall(_STRING.sub(b"", line))
+    return max(itertools.accumulate(1 if bracket in b"[{" else -1 for bracket in brackets)) > DEEPEST
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,16 +143,42 @@ def read_keys(path: Path) -> Keys:
     return Keys(tuple(top), form, names, first)
 
 
-def _objects(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the text and the object of each line that is one; in the object, numbers are replaced by others."""
-    decode = json.JSONDecoder(parse_float=len, parse_int=len).decode  # converting them would take most of the time
+def _objects(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
+    """Yield the text and the object of each line that is one, but for lines with the keys of some line before, in its order.
+
+    In the object, numbers are replaced by others: converting them would take most of the time.
+    """
+    decode = json.JSONDecoder(parse_float=len, parse_int=len).decode
+    forms: list[bytes] = []
+    usual = re.compile(b"")
     for block in read_blocks(path, _BLOCK_BYTES):
-        lines = lines_of(block)
-        for k in np.flatnonzero(~lines.wrong).tolist():
+        at = block.start
+        while (at := cast("re.Match[bytes]", usual.match(block.data, at, block.stop)).end()) < block.stop:
+            end = block.data.index(b"\n", at)
+            line, at = bytes(block.data[at:end]).strip(_BLANKS), end + 1
             try:
-                yield (text := lines.text(k)), decode(text)
+                found = decode(line.decode()) if line.startswith(b"{") and not _is_too_deep(line) else None
             except ValueError:  # reading the row reports it
                 continue
+            if isinstance(found, dict):
+                yield line, found
+                if len(forms) < _MOST_FORMS:  # a pattern takes milliseconds
+                    forms.append(_form_of(found))
+                    usual = re.compile(rb"(?:(?:%b)[ \t\r]*+\n)*+" % b"|".join(forms))
+
+
+def _form_of(found: Any) -> bytes:
+    """Return the pattern of values with the keys of ``found``, and no others, in its order."""
+    blanks = b"[ \t]*+"
+    if isinstance(found, dict):
+        names = (re.escape(json.dumps(key, ensure_ascii=False).encode("utf-8", "surrogatepass")) for key in found)
+        pairs = (
+            name + blanks + b":" + blanks + _form_of(value) for name, value in zip(names, found.values(), strict=True)
+        )
+        return rb"\{" + blanks + (b"," + blanks).join(pairs) + rb"\}"
+    if isinstance(found, list):
+        return rb'\[[^"{}\[\]]*+\]'
+    return rb'(?:"[^"\\]*+"' + blanks + rb'|[^"{}\[\],]*+)'
 
 
 def _names(found: Iterable[str]) -> dict[str, None]:
