@@ -70,6 +70,7 @@ def train(
     from rankmill.registry import Registry
     from rankmill.registry.names import check_name
     from rankmill.trainer.candidates.blend_on_dataset import BlendCandidate
+    from rankmill.trainer.presets import why_trees_alone
     from rankmill.trainer.progress import note_few_queries, to_stderr
     from rankmill.trainer.rounds.checkpoints import FinishedTrainings
     from rankmill.trainer.training_options import TrainingOptions
@@ -89,7 +90,11 @@ def train(
         base_model=starting_model(start.base_model, registry),
     )
     opened = Dataset.open(dataset)
-    if parameters.rounds_by == "valid" and parameters.keeps_best and parameters.preset != BLENDING:
+    if (
+        parameters.rounds_by == "valid"
+        and parameters.keeps_best
+        and (parameters.preset != BLENDING or why_trees_alone(parameters))
+    ):
         note_few_queries(opened, "the number of rounds")
     with ExitStack() as stack:
         if how.where.cluster is not None:
