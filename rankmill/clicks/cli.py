@@ -21,6 +21,7 @@ from rankmill.foundation.command_line import AsJson, Overwrite, takes_options
 from rankmill.foundation.errors import InputError
 from rankmill.foundation.options import Without
 from rankmill.foundation.records import as_json as record_as_json
+from rankmill.foundation.storage.publish import check_new_file, explain_errors, write_atomically
 from rankmill.pipeline.options import SynthParameters
 from rankmill.registry.cli_options import DEFAULT_FOLDER, RegistryFolder
 
@@ -64,7 +65,6 @@ def judge(
     rankmill clicks judge log.parquet --propensities pbm.json --as pairs -o pairs.parquet
     """
     from rankmill.clicks.write_judgments import BYTES_OF_LABELS, BYTES_OF_PAIRS, write_judgments
-    from rankmill.foundation.storage.publish import check_new_file
 
     check_new_file(out, overwrite=overwrite, suffixes=(".parquet",))
     given = _read(propensities)
@@ -97,7 +97,6 @@ def describe(
     rankmill clicks describe 'days/*.csv.gz' --columns session=visit,doc_id=url --html log.html
     """
     from rankmill.clicks.describe_log import describe_clicks
-    from rankmill.foundation.storage.publish import check_new_file, explain_errors, write_atomically
 
     if html is not None:
         check_new_file(html, overwrite=overwrite)
@@ -133,7 +132,6 @@ def fit(
     rankmill clicks fit log.parquet --model randomised --policy random -o random.json
     """
     from rankmill.clicks.models.fit_log import ClickFitReport, fit_clicks
-    from rankmill.foundation.storage.publish import check_new_file
     from rankmill.pipeline.judgments.propensities import write_propensities
 
     check_new_file(out, overwrite=overwrite)
@@ -266,7 +264,6 @@ def synth(
     rankmill data synth -o judgments.parquet --clicks log.parquet --sessions 100000 --eta 1 --swapped 0.1
     """
     from rankmill.clicks.simulate import SUFFIXES, generated_queries, write_click_log
-    from rankmill.foundation.storage.publish import check_new_file
     from rankmill.pipeline.synth import write_synthetic
 
     if clicks is not None:

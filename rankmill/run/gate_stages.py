@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from rankmill.foundation.errors import InputError
+from rankmill.foundation.errors import ConfigError, InputError
 from rankmill.foundation.options import values_of
 from rankmill.foundation.records import as_json, canonical_json
 from rankmill.foundation.storage.publish import write_atomically
@@ -14,6 +14,7 @@ from rankmill.gate.recording import GateResult, earlier_holders, gate, gate_in, 
 from rankmill.pipeline.judgments.propensities import read_propensities
 from rankmill.pipeline.options import ReadOptions
 from rankmill.registry import Version
+from rankmill.registry.model_state import State
 from rankmill.registry.names import PRODUCTION
 from rankmill.run import CLICK_MODEL, CLICKS, GATE
 from rankmill.run.stage import Inputs, Made, Say, Stage, as_options
@@ -176,9 +177,6 @@ def split_for(rules: GateSection, dataset: Dataset) -> str:
 
 def refuse_protected(work: Work) -> None:
     """Raise ConfigError before the training if ``[promote]`` names a protected alias."""
-    from rankmill.foundation.errors import ConfigError
-    from rankmill.registry.model_state import State
-
     if work.config.promote is None:
         return
     store, alias, name = work.registry, work.config.promote.alias, work.config.name
