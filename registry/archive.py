@@ -208,7 +208,7 @@ def export_bundle(log: CommitLog, version: int | None, path: Path, *, overwrite:
 
 def _write(file: Any, members: Iterable[tuple[str, bytes]]) -> None:
     """Write a tar file of members without owners and times."""
-    with tarfile.open(fileobj=file, mode="w", format=tarfile.USTAR_FORMAT) as tar:
+    with tarfile.open(fileobj=file, mode="w|", format=tarfile.USTAR_FORMAT) as tar:
         for name, data in members:
             member = tarfile.TarInfo(name)
             member.size, member.mode = len(data), 0o444
@@ -222,15 +222,8 @@ class _Digest:
     """A file that keeps only the digest of what is written to it."""
 
     def __init__(self) -> None:
-        self.size, self.sha256 = 0, hashlib.sha256()
-
-    def write(self, data: bytes) -> int:
-        self.size += len(data)
-        self.sha256.update(data)
-        return len(data)
-
-    def tell(self) -> int:
-        return self.size
+        self.sha256 = hashlib.sha256()
+        self.write = self.sha256.update
 
 
 class OpenedBundle:
