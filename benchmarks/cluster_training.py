@@ -43,7 +43,7 @@ MEASURED_ROWS = 720_000
 EXCHANGES = 31  # a round
 LARGE = 13  # of these, of histograms
 MEGABYTES = 7.35  # sent by each of two workers in a round
-HANDLING = 0.0007  # s of an exchange for each worker, besides the network: Dask's messages, and waking a thread
+HANDLING = 0.0014  # s of a message, besides the network: Dask's work, and waking a thread
 COPYING = 400.0  # MB/s, of Dask's messages besides the network
 
 
@@ -166,16 +166,17 @@ def round_of(rows: float, machines: int, latency: float, bandwidth: float) -> fl
     seconds = FIXED + rows / machines * (ROUND_OF_16_CORES - FIXED) / MEASURED_ROWS
     if machines == 1:
         return seconds
-    exchanges = EXCHANGES + (LARGE if machines > 2 else 0)  # of a slice each, and then of all slices
+    sums = EXCHANGES + (LARGE if machines > 2 else 0)  # of a slice each, and then of all slices
+    exchanges = sums * (machines - 1).bit_length()  # each reaches twice as many machines
     sent = MEGABYTES * 2 * (machines - 1) / machines  # of two workers each sends all of it to the other
-    return seconds + exchanges * (latency + machines * HANDLING) + sent / bandwidth + sent / COPYING
+    return seconds + exchanges * (latency + HANDLING) + sent / bandwidth + sent / COPYING
 
 
 def model() -> None:
     """Print the rows from which more machines pay off."""
     print(
         f"a round of 16 cores: {FIXED * 1e3:g} ms + {(ROUND_OF_16_CORES - FIXED) / MEASURED_ROWS * 1e9:.0f} ns a row; {EXCHANGES} exchanges and"
-        f" {MEGABYTES} MB a round; {HANDLING * 1e3:g} ms an exchange for each machine and {COPYING:g} MB/s"
+        f" {MEGABYTES} MB a round; {HANDLING * 1e3:g} ms a message and {COPYING:g} MB/s"
         " besides the network\n"
     )
     print(

@@ -1,7 +1,7 @@
 """Peers that are workers of a Dask cluster.
 
-Every worker opens a connection to each other one, and sends it its values without waiting for an answer.  What arrives is put
-into a mailbox by the worker's event loop, while the calling thread waits for it::
+Every worker opens a connection to each other one, and sends values without waiting for an answer.  What arrives is put into a
+mailbox by the worker's event loop, while the calling thread waits for it::
 
     thread of worker a     loop of a                 loop of b           thread of worker b
     gather(values) ------> write to b ------------> mailbox[3, a] -----> gather returns
@@ -52,11 +52,39 @@ _mailboxes: dict[str, _Mailbox] = {}
 _left: set[str] = set()  # groups that this process has left: what still arrives for them is dropped
 
 
-def _receive(token: str, exchange: int, sender: int, values: Any) -> str:
+def _receive(token: str, exchange: int, sender: int, lengths: Sequence[int], values: Any) -> str:
     """Handle a message of another worker, in the loop of this one, which may come before this one has joined."""
     if token not in _left and exchange != _GREETING:
-        _mailboxes.setdefault(token, _Mailbox()).put(exchange, sender, values)
+        _mailboxes.setdefault(token, _Mailbox()).put(exchange, sender, (lengths, values))
     return _READY
+
+
+Pass = Callable[[int, Sequence[npt.NDArray[Any]]], list[npt.NDArray[Any]]]
+"""Sends arrays to the process some numbers ahead, round the ring of all, and returns what the one as far behind has sent."""
+
+
+def gathered(values: npt.NDArray[Any], size: int, exchange: Pass) -> list[npt.NDArray[Any]]:
+    """Return the ``values`` of this process and of the ``size`` - 1 after it in the ring.
+
+    Bruck's steps (IEEE TPDS 8, 1997): a process has the values of the next 1, 2, 4, .. and gets as many more from the one that
+    follows these.  So each of 16 processes sends 4 messages, not 15.
+    """
+    found = [values]
+    while (step := len(found)) < size:
+        found += exchange(-step, found[: size - step])
+    return found
+
+
+def summed_slice(slices: list[npt.NDArray[Any]], exchange: Pass) -> npt.NDArray[Any]:
+    """Return the sum over all processes of the first of ``slices``, which are for this process and those after it in the ring.
+
+    The steps of `gathered`, backwards: what a process has for others goes half of the way, and is added up there.
+    """
+    while len(slices) > 1:
+        step = 1 << ((len(slices) - 1).bit_length() - 1)
+        others = exchange(step, slices[step:])
+        slices = [mine + other for mine, other in zip(slices, others, strict=False)] + slices[len(others) : step]
+    return slices[0]
 
 
 class DaskPeers:
@@ -136,68 +164,77 @@ class DaskPeers:
 
     def gather(self, values: npt.NDArray[Any]) -> Sequence[npt.NDArray[Any]]:
         """Return the ``values`` (m,) of every process, by its number; m may differ, the dtype not."""
-        return self._exchange([values] * self.size)
+        self._look()
+        found = gathered(values, self.size, self._pass)
+        return [found[(number - self.number) % self.size] for number in range(self.size)]
 
     def add_up(self, values: npt.NDArray[np.int64]) -> None:
         """Replace ``values`` (m,) by the sums over all processes; m is the same in each."""
         if self.size <= 2 or len(values) < _SLICED_CELLS:
-            values[:] = np.sum(self._exchange([values] * self.size), axis=0)
+            values[:] = np.sum(self.gather(values), axis=0)
             return
-        # each adds up one slice, and sends it to the others
+        self._look()
         cuts = [len(values) * k // self.size for k in range(self.size + 1)]
         slices = [values[first:last] for first, last in itertools.pairwise(cuts)]
-        own = np.sum(self._exchange(slices), axis=0)
-        np.concatenate(self._exchange([own] * self.size), out=values)
+        own = summed_slice(slices[self.number :] + slices[: self.number], self._pass)
+        np.concatenate(self.gather(own), out=values)
 
-    def _exchange(self, to_each: Sequence[npt.NDArray[Any]]) -> list[npt.NDArray[Any]]:
-        """Send ``to_each[p]`` to process p; return what each has sent here."""
-        began = time.perf_counter()
-        if began >= self._next_look:  # also if nobody is waited for
+    def _look(self) -> None:
+        """Stop if the result is not wanted any more."""
+        if time.perf_counter() >= self._next_look:  # also if nobody is waited for
             self._stop()
-            self._next_look = began + _LOOK_SECONDS
-        if self.size == 1:
-            return list(to_each)
+            self._next_look = time.perf_counter() + _LOOK_SECONDS
+
+    def _pass(self, ahead: int, arrays: Sequence[npt.NDArray[Any]]) -> list[npt.NDArray[Any]]:
+        """Send ``arrays`` to the process ``ahead`` of this one, and return what the one as far behind has sent here."""
+        began = time.perf_counter()
         exchange = self.exchanges
         self.exchanges += 1
-        sent = [None if p == self.number else np.ascontiguousarray(to_each[p]).tobytes() for p in range(self.size)]
-        self.bytes_sent += sum(len(each) for each in sent if each is not None)
-        self._loop.call_soon_threadsafe(self._send, exchange, sent)
-        found = self._wait(exchange)
+        sent = b"".join(np.ascontiguousarray(each).tobytes() for each in arrays)
+        self.bytes_sent += len(sent)
+        to = (self.number + ahead) % self.size
+        self._loop.call_soon_threadsafe(self._send, exchange, to, [len(each) for each in arrays], sent)
+        lengths, received = self._wait(exchange, (self.number - ahead) % self.size)
         self.seconds_waited += time.perf_counter() - began
-        own = to_each[self.number]
-        # copied, as kernels are compiled for writeable arrays
-        return [own if p == self.number else np.frombuffer(found[p], own.dtype).copy() for p in range(self.size)]
+        found = np.frombuffer(received, arrays[0].dtype).copy()  # kernels are compiled for writeable arrays
+        return np.split(found, np.cumsum(lengths)[:-1])
 
-    def _send(self, exchange: int, sent: Sequence[bytes | None]) -> None:
+    def _send(self, exchange: int, to: int, lengths: Sequence[int], values: bytes) -> None:
         from distributed.protocol import to_serialize
 
-        for queue, values in zip(self._queues, sent, strict=True):
-            if values is not None:
-                queue.put_nowait({**self._message(exchange, to_serialize(values)), "reply": False})
+        message = self._message(exchange, to_serialize(values))
+        self._queues[to].put_nowait({**message, "lengths": lengths, "reply": False})
 
     def _message(self, exchange: int, values: Any) -> dict[str, Any]:
-        return {"op": _OPERATION, "token": self._token, "exchange": exchange, "sender": self.number, "values": values}
+        return {
+            "op": _OPERATION,
+            "token": self._token,
+            "exchange": exchange,
+            "sender": self.number,
+            "values": values,
+            "lengths": [],
+        }
 
-    def _wait(self, exchange: int) -> dict[int, Any]:
-        """Return the values of an exchange by sender.
+    def _wait(self, exchange: int, sender: int) -> tuple[Sequence[int], Any]:
+        """Return the lengths and the values of an exchange that process ``sender`` sends.
 
         Raises Unwanted if nobody waits for the result any more, which is so soon after a worker was lost, and ConnectionError if one
         cannot be reached that is not lost.
         """
-        arrived, awaited = self._box.arrived, [p for p in range(self.size) if p != self.number]
         began = time.monotonic()
         report_at = began + _PATIENCE_SECONDS
         with self._box.changed:
-            while not all((exchange, p) in arrived for p in awaited):
+            while (exchange, sender) not in self._box.arrived:
                 if not self._box.changed.wait(_LOOK_SECONDS):
                     self._stop()
                     if self._cut_off and time.monotonic() > began + _LOSS_SECONDS:
                         raise ConnectionError(f"worker {self._addresses[self.number]} cannot reach {self._cut_off}")
                     if time.monotonic() > report_at:
                         report_at += _PATIENCE_SECONDS
-                        late = [self._addresses[p] for p in awaited if (exchange, p) not in arrived]
-                        self.tell(pickle.dumps(f"worker {self._addresses[self.number]} waits for {', '.join(late)}"))
-            return {p: arrived.pop((exchange, p)) for p in awaited}
+                        late = self._addresses[sender]
+                        self.tell(pickle.dumps(f"worker {self._addresses[self.number]} waits for {late}"))
+            found: tuple[Sequence[int], Any] = self._box.arrived.pop((exchange, sender))
+            return found
 
 
 Join = Callable[[str, int, Sequence[str]], AbstractContextManager[DaskPeers]]

@@ -15,7 +15,7 @@ from rankmill.trainer.candidates.train_on_dataset import BYTES_OF_METRICS, Train
 _SECONDS_A_VALUE = 4.6e-10  # of one thread, for each row, feature and level of a tree; all phases of a round
 _SECONDS_A_TREE = 0.008  # that do not depend on rows
 _POWER_OF_THREADS = 0.6  # 16 threads do the work of 5 on 720,000 rows
-_SECONDS_AN_EXCHANGE = 0.0007  # for each worker: 2 to 16 of them on 16 cores
+_SECONDS_AN_EXCHANGE = 0.0014  # two workers on 16 cores
 _BYTES_A_SECOND = 400e6  # of one worker, from memory to memory
 _BYTES_OF_DASK = 60 << 20  # messages, and heaps of more threads
 _OTHER_EXCHANGES = 5  # of a tree: scales, the root, leaf values, metrics of the train and the valid split
@@ -45,15 +45,16 @@ class ClusterPlan:
         by_level = p.grow == "oblivious"
         histograms = 1 << max(0, p.depth - 1) if by_level else p.leaves
         of_nodes = 3 * p.depth if by_level else _FIRST_EXCHANGES + round(_EXCHANGES_A_LEAF * p.leaves)
-        # more than two workers add up histograms in two steps: a slice each, then all slices
-        exchanges = of_nodes + _OTHER_EXCHANGES + (of_nodes // 2 if n_workers > 2 else 0)
+        # more than two workers add up histograms twice: a slice each, then all slices; each takes a message for each doubling
+        sums = of_nodes + _OTHER_EXCHANGES + (of_nodes // 2 if n_workers > 2 else 0)
+        exchanges = sums * (n_workers - 1).bit_length()
         # two send each other everything; more of them a slice to each, and then the sum of a slice to all
         times = 0.0 if n_workers == 1 else 1.0 if n_workers == 2 else 2.0 * (n_workers - 1) / n_workers
         sent = 8.0 * cells * histograms * times * (1.0 if by_level else _PREPARED)
         work = _SECONDS_A_VALUE * plan.train_rows * plan.n_features * (p.depth if by_level else log2(max(2, p.leaves)))
         speeds = np.array(list(threads.values()) or [1], dtype=np.float64) ** _POWER_OF_THREADS
         alone = max(1, sum(threads.values())) ** _POWER_OF_THREADS if one_machine else speeds.max()
-        moving = exchanges * n_workers * _SECONDS_AN_EXCHANGE + sent / _BYTES_A_SECOND if n_workers > 1 else 0.0
+        moving = exchanges * _SECONDS_AN_EXCHANGE + sent / _BYTES_A_SECOND if n_workers > 1 else 0.0
         return cls(
             workers=n_workers,
             bytes_a_worker=_bytes_of_share(plan, n_workers),
