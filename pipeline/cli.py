@@ -15,6 +15,9 @@ from rankmill.pipeline.cli_ingest import ingest
 from rankmill.pipeline.options import BinOptions, QueryOptions
 
 _SHOWN = 40  # rows of an answer
+DatasetFolder = Annotated[
+    Path, typer.Argument(metavar="DATASET", help="Folder of a dataset, made by rankmill data ingest.")
+]
 
 app = typer.Typer(no_args_is_help=True, help="Build a dataset from raw judgments, and inspect it.")
 
@@ -25,9 +28,7 @@ app.command()(ingest)
 @app.command(name="bin")
 @takes_options
 def bin_(
-    dataset: Annotated[
-        Path, typer.Argument(metavar="DATASET", help="Folder of a dataset, made by rankmill data ingest.")
-    ],
+    dataset: DatasetFolder,
     options: BinOptions,
     as_json: AsJson = False,
 ) -> None:
@@ -81,9 +82,7 @@ def bin_(
 
 @app.command()
 def describe(
-    dataset: Annotated[
-        Path, typer.Argument(metavar="DATASET", help="Folder of a dataset, made by rankmill data ingest.")
-    ],
+    dataset: DatasetFolder,
     against: Annotated[
         Path | None,
         typer.Option(metavar="OLD", help="Older dataset to compare with: print the drift since then instead."),
@@ -130,9 +129,7 @@ def describe(
 @takes_options
 def query(
     *,
-    dataset: Annotated[
-        Path, typer.Argument(metavar="DATASET", help="Folder of a dataset, made by rankmill data ingest.")
-    ],
+    dataset: DatasetFolder,
     sql: Annotated[str, typer.Argument(metavar="SQL", help="One SELECT statement.")],
     options: QueryOptions,
     as_json: AsJson = False,

@@ -12,6 +12,7 @@ from rankmill.foundation.cures import spelled_with
 from rankmill.foundation.errors import InputError
 from rankmill.foundation.options import group, option, option_like, options, spelled
 from rankmill.foundation.units import MIN_MEMORY
+from rankmill.pipeline.dataset.goals import checked_goals
 
 if TYPE_CHECKING:
     from rankmill.pipeline.group.query_splits import QuerySplits
@@ -108,12 +109,6 @@ def _checked_categories(numbers: Iterable[int]) -> tuple[int, ...]:
     if len(found) > MAX_FEATURES:
         raise InputError(f"{spelled('categorical')}: {len(found):,} features; {MAX_FEATURES:,} at most")
     return found
-
-
-def _goals(names: Iterable[str]) -> tuple[str, ...]:
-    from rankmill.pipeline.dataset.goals import checked_goals
-
-    return checked_goals(names)
 
 
 def _bins_of(texts: Iterable[str]) -> Mapping[str, int]:
@@ -303,7 +298,7 @@ class ReadOptions:
         metavar="NAME,..",
         read=_names,
         repeat=True,
-        convert=_goals,
+        convert=checked_goals,
         panel=_GRADES,
     )
     grades: Mapping[str, int] | Words = option(

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -30,14 +30,6 @@ if TYPE_CHECKING:
     from rankmill.pipeline.bins.layout import OfSplits, SplitFiles
 
 
-class _Numbered(Protocol):
-    @property
-    def job(self) -> BinJob: ...
-    @property
-    def number(self) -> int: ...
-
-
-Task = TypeVar("Task", bound=_Numbered)
 Result = TypeVar("Result")
 Some = TypeVar("Some")
 
@@ -52,6 +44,12 @@ class BinJob:
     dataset: Path
     plan: BinPlan
     staging: Path
+    most: Mapping[str, int] = field(default_factory=dict)
+    """Maximum number of bins by feature."""
+    places: Path | None = None
+    """The file with the sampled rows, if there is a sample."""
+    spec: BinSpec | None = None
+    """The bins, once they are known."""
 
     def opened(self) -> Dataset:
         """Return the dataset; a worker keeps it for the next tasks, and so checks each file once."""
@@ -63,45 +61,33 @@ def _opened(dataset: Path, staging: Path) -> Dataset:
     return Dataset(dataset, read_manifest(staging))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BinFeatures:
-    """Compute the bins of the features ``names``; ``places`` is the file with the sampled rows, if there is a sample."""
+class Task(NamedTuple, Generic[Some]):
+    """A part of a job: some features by name, or shards by their places in the manifest."""
 
     job: BinJob
     number: int
-    names: tuple[str, ...]
-    most: Mapping[str, int]
-    places: Path | None
+    some: Sequence[Some]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WriteShards:
-    """Write the bins of some shards of the dataset, given by their places in the manifest."""
-
-    job: BinJob
-    number: int
-    places: tuple[int, ...]
-    spec: BinSpec
-
-
-def bin_features(task: BinFeatures, threads: int) -> list[FeatureBins]:  # noqa: ARG001
+def bin_features(task: Task[str], threads: int) -> list[FeatureBins]:  # noqa: ARG001
     """Return the bins of some features."""
-    stop, found = stopper(), []
-    places = None if task.places is None else np.load(task.places)
-    for bins in bins_of_features(task.job.opened(), task.names, task.most, task.job.plan, places):
+    job, stop, found = task.job, stopper(), []
+    places = None if job.places is None else np.load(job.places)
+    for bins in bins_of_features(job.opened(), task.some, job.most, job.plan, places):
         stop()
         found.append(bins)
     return found
 
 
-def write_shards(task: WriteShards, threads: int) -> str:  # noqa: ARG001
+def write_bins_of_shards(task: Task[int], threads: int) -> str:  # noqa: ARG001
     """Write the lanes of some shards, row by row, to a file for each split; return the name of their folder."""
     job, stop = task.job, stopper()
     folder, dataset = folder_of_call(job.staging, "written", task.number), job.opened()
-    counts = no_counts(task.spec)
-    for place in task.places:
+    assert job.spec is not None  # noqa: S101  known by now
+    counts = no_counts(job.spec)
+    for place in task.some:
         stop()
-        for name, codes in codes_of(dataset, dataset.manifest.shards[place], task.spec, job.plan.batch_rows, counts):
+        for name, codes in codes_of(dataset, dataset.manifest.shards[place], job.spec, job.plan.batch_rows, counts):
             with (folder / name).open("ab") as file:
                 file.write(codes.data)
     np.save(counts_file(folder), counts)
@@ -112,7 +98,7 @@ def write_shards(task: WriteShards, threads: int) -> str:  # noqa: ARG001
 
 
 def written_codes(folder: Path, lanes: int, rows: int) -> OfSplits:
-    """Yield what `write_shards` has written to ``folder``, ``rows`` at a time."""
+    """Yield what `write_bins_of_shards` has written to ``folder``, ``rows`` at a time."""
     for name in SPLITS:
         if (folder / name).exists():
             with (folder / name).open("rb") as file:
@@ -140,11 +126,10 @@ def bins_on_cluster(
         path = job.staging / "places.npy"
         np.save(path, places)
         fsync_file(path)
-    tasks = [
-        BinFeatures(job=job, number=number, names=some, most={name: most[name] for name in some}, places=path)
-        for number, some in enumerate(_divided(dataset.feature_names, job.plan.columns, cluster.size))
-    ]
-    return tuple(bins for found in _results(cluster, bin_features, tasks) for bins in found)
+    some = _divided(dataset.feature_names, job.plan.columns, cluster.size)
+    return tuple(
+        bins for found in _results(cluster, bin_features, replace(job, most=most, places=path), some) for bins in found
+    )
 
 
 def write_bins_on_cluster(
@@ -152,12 +137,10 @@ def write_bins_on_cluster(
 ) -> npt.NDArray[np.int64]:
     """Write the bins of all rows to ``files``, as `rankmill.pipeline.bins.write.write_bins`."""
     shards = range(len(dataset.manifest.shards))
-    tasks = [
-        WriteShards(job=job, number=number, places=some, spec=spec)
-        for number, some in enumerate(_divided(shards, len(shards), cluster.size))
-    ]
     counts, lanes = no_counts(spec), n_lanes(lanes_of(spec.n_bins))
-    for name in _results(cluster, write_shards, tasks):
+    for name in _results(
+        cluster, write_bins_of_shards, replace(job, spec=spec), _divided(shards, len(shards), cluster.size)
+    ):
         folder = job.staging / "written" / name
         counts += np.load(counts_file(folder))
         files.add(written_codes(folder, lanes, job.plan.batch_rows))
@@ -170,8 +153,11 @@ def _divided(items: Sequence[Some], most: int, workers: int) -> list[tuple[Some,
     return [tuple(items[first : first + together]) for first in range(0, len(items), together)]
 
 
-def _results(cluster: Cluster, function: Callable[[Task, int], Result], tasks: Sequence[Task]) -> list[Result]:
-    """Return the results in the order of ``tasks``."""
-    with closing(cluster.run(function, tasks, tasks[0].job.staging, resumes=False)) as results:
+def _results(
+    cluster: Cluster, function: Callable[[Task[Some], int], Result], job: BinJob, parts: Sequence[Sequence[Some]]
+) -> list[Result]:
+    """Return the results in the order of ``parts`` of ``job``."""
+    tasks = [Task(job, number, some) for number, some in enumerate(parts)]
+    with closing(cluster.run(function, tasks, job.staging, resumes=False)) as results:
         found = {task.number: result for task, result in results}
     return [found[task.number] for task in tasks]

@@ -125,28 +125,11 @@ class Bucket:
         return with_columns(rows, {HIGH: digest[place, 0], LOW: digest[place, 1]})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GradedBucket:
-    """Rows in canonical order.
-
-    Attributes
-    ----------
-    judged, unjudged
-        The rows with and without a grade.  The latter have no goals either.
-    rows
-        Counts of documents with several rows, and of merged rows.
-    judgments
-        Counts of separate judgments.
-    """
-
-    judged: pa.RecordBatch
-    unjudged: pa.RecordBatch
-    rows: Tally
-    judgments: Tally
-
-
-def read_graded(bucket: Bucket) -> GradedBucket:
+def read_graded(bucket: Bucket) -> tuple[pa.RecordBatch, pa.RecordBatch, Tally, Tally]:
     """Read the rows of ``bucket`` and determine their grades; fill ``bucket.values`` if they fit into memory.
+
+    Returns the rows with a grade and those without one, which have no goals either, in canonical order; counts of documents with several
+    rows and of merged rows, and counts of separate judgments.
 
     Raises
     ------
@@ -171,14 +154,16 @@ def read_graded(bucket: Bucket) -> GradedBucket:
         rows, tally = grading.graded(bucket.number, rows, layout.features, bucket.values_of)
         rows = bucket.digested(rows)
     known = pc.not_equal(rows.column("grade"), pa.scalar(UNKNOWN_GRADE, pa.int32()))
-    fixed = ["qid", "doc_id", "grade"], [SOURCE, HIGH, LOW, PLACE]
-    unjudged = [name for name in bucket.spilled.schema.names[4:] if name not in layout.goals]
-    parts = []
-    for which, extras in ((known, [*layout.extras, *layout.goals]), (pc.invert(known), unjudged)):
-        parts.append(in_order(rows.select([*fixed[0], *extras, *fixed[1]]).filter(which)))
+
+    def some(which: pa.Array[Any], extras: Sequence[str]) -> pa.RecordBatch:
+        return in_order(rows.select(["qid", "doc_id", "grade", *extras, SOURCE, HIGH, LOW, PLACE]).filter(which))
+
+    judged = some(known, [*layout.extras, *layout.goals])
+    own = [name for name in bucket.spilled.schema.names[4:] if name not in layout.goals]
+    unjudged = some(pc.invert(known), own)
     if grading is not None and grading.judgments is None:
-        return GradedBucket(judged=parts[0], unjudged=parts[1], rows=tally, judgments=Tally())
-    return GradedBucket(judged=parts[0], unjudged=parts[1], rows=repeats(parts[0]), judgments=tally)
+        return judged, unjudged, tally, Tally()
+    return judged, unjudged, repeats(judged), tally
 
 
 def read_bucket(

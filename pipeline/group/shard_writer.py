@@ -143,14 +143,13 @@ def write_shard(
     n, width = int(spilled.rows[number]), len(layout.features)
     values = scratch.values.array(n, width) if n * width * 4 <= memory else None
     bucket = Bucket(spilled, number, layout, values)
-    found = read_graded(bucket)
-    summary = ShardSummary(bucket=number, rows_tally=found.rows, judgments_tally=found.judgments)
-    if len(found.unjudged):
-        staged = _write_rows(found.unjudged, bucket, folder, memory, scratch)
+    rows, apart, of_rows, of_judgments = read_graded(bucket)
+    summary = ShardSummary(bucket=number, rows_tally=of_rows, judgments_tally=of_judgments)
+    if len(apart):
+        staged = _write_rows(apart, bucket, folder, memory, scratch)
         digest, size = _kept(staged, folder / UNJUDGED)
-        unjudged = UnjudgedShard(bucket=number, rows=len(found.unjudged), digest=digest, size=size)
+        unjudged = UnjudgedShard(bucket=number, rows=len(apart), digest=digest, size=size)
         summary = replace(summary, unjudged=unjudged)
-    rows = found.judged
     if not len(rows):
         return summary
     qid, starts = runs_of(rows.column("qid"))

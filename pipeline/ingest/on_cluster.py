@@ -175,17 +175,11 @@ class WriteBuckets:
     spilled: SpilledRows
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BucketsWritten:
-    """The folder of written shards, their summaries, and the rows with each category, by categorical feature."""
+def write_buckets(task: WriteBuckets, threads: int) -> tuple[str, list[ShardSummary], list[Tally]]:
+    """Write the rows of some buckets, which are spilled in all ranges, as shards.
 
-    folder: str
-    summaries: list[ShardSummary]
-    tallies: list[Tally]
-
-
-def write_buckets(task: WriteBuckets, threads: int) -> BucketsWritten:
-    """Write the rows of some buckets, which are spilled in all ranges, as shards."""
+    Returns the name of their folder, their summaries, and the rows with each category, by categorical feature.
+    """
     job, stop = task.job, stopper()
     return_large_arrays()
     folder = folder_of_call(job.staging, "written", task.number)
@@ -205,7 +199,7 @@ def write_buckets(task: WriteBuckets, threads: int) -> BucketsWritten:
         if inner.is_dir():
             fsync_folder(inner)
     release_freed()
-    return BucketsWritten(folder=folder.name, summaries=summaries, tallies=[*vocabulary.tallies.values()])
+    return folder.name, summaries, [*vocabulary.tallies.values()]
 
 
 def collect_rows_on_cluster(
@@ -286,10 +280,10 @@ def write_shards_on_cluster(
         )
     summaries: list[ShardSummary] = []
     with closing(cluster.run(write_buckets, tasks, job.staging, resumes=False)) as results:
-        for task, result in results:
-            _move(job.staging / "written" / result.folder, folder)
-            vocabulary.count(result.tallies)
-            summaries += result.summaries
+        for task, (name, some, tallies) in results:
+            _move(job.staging / "written" / name, folder)
+            vocabulary.count(tallies)
+            summaries += some
             done(int(spilled.rows[[*task.buckets]].sum()))
     return sorted(summaries, key=lambda summary: summary.bucket)
 

@@ -377,7 +377,7 @@ def test_bins_that_exist_need_no_cluster(made: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("killed_at", ["bin_features", "write_shards"])
+@pytest.mark.parametrize("killed_at", ["bin_features", "write_bins_of_shards"])
 def test_bins_of_a_killed_process_are_made_again(made: Path, tmp_path: Path, dask: Cluster, killed_at: str) -> None:
     expected = binned(made, tmp_path / "alone", 200)
     with killing_in(killed_at, dask) as killed, opened_by(BINNING, dask):
