@@ -25,8 +25,8 @@ import numpy.typing as npt
 
 from rankmill.pipeline.bins.quantiles import EDGE, Values, bin_ends
 from rankmill.pipeline.bins.spec import FeatureBins, feature_bins, most_frequent
-from rankmill.pipeline.statistics import _kernels
 
+_QUERIES_COUNTED = 1 << 14  # together
 _SMOOTHING = 0.5  # effective rows added to every cell
 
 Numbers = npt.NDArray[np.float64]
@@ -49,7 +49,15 @@ class Sums:
         """Count ``cells`` (n,), numbers below ``n_cells``; the queries begin at ``starts`` (q + 1,)."""
         counts, weighted = np.zeros(n_cells, dtype=np.int64), np.zeros(n_cells, dtype=np.int64)
         products = np.zeros((n_cells, n_cells), dtype=np.int64)
-        _kernels.moments(cells, starts, counts, products, weighted)
+        for first in range(0, len(starts) - 1, _QUERIES_COUNTED):
+            ends = starts[first : first + _QUERIES_COUNTED + 1]
+            sizes = np.diff(ends)
+            places = np.repeat(np.arange(len(sizes)) * n_cells, sizes) + cells[ends[0] : ends[-1]]
+            of_query = np.bincount(places, minlength=len(sizes) * n_cells).reshape(-1, n_cells)
+            counts += of_query.sum(axis=0)
+            weighted += sizes @ of_query
+            whole = of_query.astype(np.float64)  # sums of whole numbers below 2^53, so exact in any order
+            products += (whole.T @ whole).astype(np.int64)
         return cls(counts, weighted, products, int((np.diff(starts) ** 2).sum()))
 
     def joined(self, into: npt.NDArray[np.int64]) -> Sums:
@@ -140,6 +148,7 @@ def chi_square_quantile(tail: float, freedom: float) -> float:
 VALUE_CELLS = 20  # the index by chance grows with their number
 _QUERIES_A_CELL = 10  # with fewer, the chi-square approximation fails
 _OTHERS = 3  # missing, and below and above the old range
+_NONE: Values = np.empty(0, dtype=EDGE)
 
 Starts = npt.NDArray[np.int64]
 
@@ -180,7 +189,7 @@ class FeatureSample:
     low: np.float32
     high: np.float32
     sums: Sums
-    known: Values = field(default_factory=lambda: np.empty(0, dtype=EDGE))
+    known: Values = field(default_factory=lambda: _NONE)
     """Ascending codes of all categories; empty if the feature is a number."""
 
     @classmethod
@@ -231,14 +240,22 @@ class FeatureSample:
 
 
 def _sums(values: Values, starts: Starts, edges: Values, low: np.float32, high: np.float32, known: Values) -> Sums:
-    found = np.empty(len(values), dtype=np.uint8)
+    return Sums.of(cells_of(values, edges, low, high, known), starts, len(edges) + 1 + _OTHERS)
+
+
+def cells_of(
+    values: Values, edges: Values, low: np.float32, high: np.float32, known: Values = _NONE
+) -> npt.NDArray[np.uint8]:
+    """Return the cell of each of ``values`` (n,), numbered as :class:`FeatureSample` says."""
+    cells = 2 + np.searchsorted(edges, values)
     if np.isnan(low):
         others = len(edges) + (~_among(values, known) if len(known) else 0)
-        cells = 2 + np.where(_among(values, edges), np.searchsorted(edges, values), others)
-        found[:] = np.where(np.isnan(values), 0, cells)
+        cells = np.where(_among(values, edges), cells, 2 + others)
     else:
-        _kernels.place(values, edges, low, high, found)
-    return Sums.of(found, starts, len(edges) + 1 + _OTHERS)
+        cells[values < low] = 1
+        cells[values > high] = len(edges) + _OTHERS
+    cells[np.isnan(values)] = 0
+    return cells.astype(np.uint8)
 
 
 def _among(values: Values, codes: Values) -> npt.NDArray[np.bool_]:

@@ -21,7 +21,6 @@ from rankmill.pipeline.cli import app
 from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.options import IngestOptions
-from rankmill.pipeline.statistics import _kernels
 from rankmill.pipeline.statistics.dataset_drift import (
     FALSE_ALARMS,
     LARGE,
@@ -39,6 +38,7 @@ from rankmill.pipeline.statistics.psi import (
     Sums,
     cell_edges,
     cells_for,
+    cells_of,
     chi_square_quantile,
 )
 from tests import naive_drift
@@ -55,7 +55,7 @@ law = settings(deadline=None, max_examples=30)
 QUERIES = st.lists(st.lists(st.integers(0, 4), min_size=1, max_size=6), min_size=1, max_size=12)
 
 
-def cells_of(queries: list[list[int]], n_cells: int = 5) -> Sums:
+def sums_of(queries: list[list[int]], n_cells: int = 5) -> Sums:
     cells = np.array([cell for query in queries for cell in query], dtype=np.uint8)
     return Sums.of(cells, np.cumsum([0, *map(len, queries)]).astype(np.int64), n_cells)
 
@@ -63,7 +63,7 @@ def cells_of(queries: list[list[int]], n_cells: int = 5) -> Sums:
 @law
 @given(QUERIES)
 def test_counts_and_covariance_are_those_of_the_queries(queries):
-    found = cells_of(queries)
+    found = sums_of(queries)
     flat = [cell for query in queries for cell in query]
     assert found.counts.tolist() == [flat.count(cell) for cell in range(5)]
     np.testing.assert_allclose(found.covariance, naive_drift.covariance(queries, 5), atol=1e-12)
@@ -72,14 +72,14 @@ def test_counts_and_covariance_are_those_of_the_queries(queries):
 @law
 @given(QUERIES, QUERIES)
 def test_the_index_is_its_formula_and_knows_no_order(old, new):
-    one, other = cells_of(old), cells_of(new)
+    one, other = sums_of(old), sums_of(new)
     index = Index.of(one, other)
     shares = [cells.shares(size).tolist() for cells, size in zip((one, other), index.effective, strict=True)]
     assert index.psi == pytest.approx(naive_drift.psi(*shares))
     assert index.psi >= 0
     back = Index.of(other, one)
     assert (back.psi, back.expected) == (pytest.approx(index.psi), pytest.approx(index.expected))
-    again = Index.of(cells_of(old[::-1]), cells_of([query[::-1] for query in new]))
+    again = Index.of(sums_of(old[::-1]), sums_of([query[::-1] for query in new]))
     assert again.psi == pytest.approx(index.psi)
     assert Index.of(one, one).psi == 0
 
@@ -90,7 +90,7 @@ def test_independent_rows_are_worth_themselves_and_rows_of_a_query_of_one_value_
     alone = [[int(cell)] for cell in rng.integers(0, 5, size * n_queries)]
     alike = [[int(cell)] * size for cell in rng.integers(0, 5, n_queries)]
     for queries, worth in ((alone, size * n_queries), (alike, n_queries)):
-        index = Index.of(cells_of(queries), cells_of(queries))
+        index = Index.of(sums_of(queries), sums_of(queries))
         assert index.effective == pytest.approx((worth, worth), rel=0.02)
         assert index.expected == pytest.approx(4 * 2 / worth, rel=0.02)
         assert index.freedom == pytest.approx(4, rel=0.02)
@@ -116,8 +116,7 @@ def test_cells_follow_the_bins_and_the_range(before, now, most):
     assert len(edges) < most
     assert np.all(np.isin(edges, bins.edges))
     values = np.array(now, dtype=np.float32)
-    found = np.empty(len(values), dtype=np.uint8)
-    _kernels.place(values, edges, low, high, found)
+    found = cells_of(values, edges, low, high)
     wanted = [naive_drift.cell_of(value, edges.tolist(), float(low), float(high)) for value in values.tolist()]
     assert found.tolist() == wanted
 
@@ -154,9 +153,7 @@ def test_chance_raises_the_index_as_often_as_is_said_and_hardly_ever_an_alarm(ki
         cells = [drift.effective_rows, drift.cells]
         assert all(np.isfinite(cells[0]))
         edges, low, high = cell_edges(feature_bins("x", before), 20)
-        found = [np.empty(len(values), dtype=np.uint8) for values in (before, now)]
-        for values, out in zip((before, now), found, strict=True):
-            _kernels.place(values, edges, low, high, out)
+        found = [cells_of(values, edges, low, high) for values in (before, now)]
         index = Index.of(*(Sums.of(out, s, len(edges) + 4) for out, s in zip(found, (old, new), strict=True)))
         beyond += index.psi > index.quantile(0.05)
         used = len(np.unique(np.concatenate(found)))
