@@ -21,26 +21,6 @@ def _reach(cumulative, start, capacity):
 
 
 @kernel
-def count_distinct(values):
-    """Count the distinct values of an ascending array without NaN."""
-    count = 0
-    for i in range(values.shape[0]):
-        count += i == 0 or values[i] != values[i - 1]
-    return count
-
-
-@kernel
-def cumulate(values, cumulative):
-    """cumulative[j] = number of the ascending ``values`` before the j-th distinct one; the last entry is the total."""
-    j = 0
-    for i in range(values.shape[0]):
-        if i == 0 or values[i] != values[i - 1]:
-            cumulative[j] = i
-            j += 1
-    cumulative[j] = values.shape[0]
-
-
-@kernel
 def heavier(cumulative, capacity, out):
     """Write the indices of the values heavier than ``capacity`` into ``out``; return their number."""
     found = 0
@@ -260,12 +240,3 @@ def count_known(values, known, counts, below, above):
         else:
             below[low] = max(below[low], x)
             above[low - 1] = min(above[low - 1], x)
-
-
-@kernel
-def tally(bins, keep, counts):
-    """counts[f, b] += number of rows with ``keep`` in bin b of feature f."""
-    for r in range(bins.shape[0]):
-        if keep[r]:
-            for f in range(bins.shape[1]):
-                counts[f, bins[r, f]] += 1

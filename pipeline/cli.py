@@ -35,7 +35,7 @@ def bin_(
     """Divide the values of every feature into quantile bins, as training requires.
 
     Bin edges are quantiles of the train split. They are exact if one column fits into --memory for sorting
-    (12 bytes a row), otherwise from a sample of a million rows. Existing bins are not computed again. Training uses
+    (13 bytes a row), otherwise from a sample of a million rows. Existing bins are not computed again. Training uses
     the bins requested last. A categorical feature has a bin for each of its most frequent categories, and one for the
     others. Examples:
 

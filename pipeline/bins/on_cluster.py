@@ -61,7 +61,7 @@ def _opened(dataset: Path, staging: Path) -> Dataset:
     return Dataset(dataset, read_manifest(staging))
 
 
-class Task(NamedTuple, Generic[Some]):
+class BinTask(NamedTuple, Generic[Some]):
     """A part of a job: some features by name, or shards by their places in the manifest."""
 
     job: BinJob
@@ -69,7 +69,7 @@ class Task(NamedTuple, Generic[Some]):
     some: Sequence[Some]
 
 
-def bin_features(task: Task[str], threads: int) -> list[FeatureBins]:  # noqa: ARG001
+def bin_features(task: BinTask[str], threads: int) -> list[FeatureBins]:  # noqa: ARG001
     """Return the bins of some features."""
     job, stop, found = task.job, stopper(), []
     places = None if job.places is None else np.load(job.places)
@@ -79,7 +79,7 @@ def bin_features(task: Task[str], threads: int) -> list[FeatureBins]:  # noqa: A
     return found
 
 
-def write_bins_of_shards(task: Task[int], threads: int) -> str:  # noqa: ARG001
+def write_bins_of_shards(task: BinTask[int], threads: int) -> str:  # noqa: ARG001
     """Write the lanes of some shards, row by row, to a file for each split; return the name of their folder."""
     job, stop = task.job, stopper()
     folder, dataset = folder_of_call(job.staging, "written", task.number), job.opened()
@@ -154,10 +154,10 @@ def _divided(items: Sequence[Some], most: int, workers: int) -> list[tuple[Some,
 
 
 def _results(
-    cluster: Cluster, function: Callable[[Task[Some], int], Result], job: BinJob, parts: Sequence[Sequence[Some]]
+    cluster: Cluster, function: Callable[[BinTask[Some], int], Result], job: BinJob, parts: Sequence[Sequence[Some]]
 ) -> list[Result]:
     """Return the results in the order of ``parts`` of ``job``."""
-    tasks = [Task(job, number, some) for number, some in enumerate(parts)]
+    tasks = [BinTask(job, number, some) for number, some in enumerate(parts)]
     with closing(cluster.run(function, tasks, job.staging, resumes=False)) as results:
         found = {task.number: result for task, result in results}
     return [found[task.number] for task in tasks]

@@ -38,9 +38,9 @@ def sort_values(values: Values) -> tuple[Values, int]:
 
 def cumulative_counts(present: Values) -> Masses:
     """Return the number of the ascending ``present`` values (n,) before each distinct one, followed by n: (distinct + 1,)."""
-    cumulative = np.empty(_kernels.count_distinct(present) + 1, dtype=np.int64)
-    _kernels.cumulate(present, cumulative)
-    return cumulative
+    begins = np.ones(len(present) + 1, dtype=np.bool_)
+    np.not_equal(present[1:], present[:-1], out=begins[1:-1])
+    return np.flatnonzero(begins)
 
 
 def bin_ends(cumulative: Masses, max_bin: int) -> Masses:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rankmill.pipeline import _kernels
 from rankmill.pipeline.bins.layout import SplitFiles, joined, lanes_of
 from rankmill.pipeline.bins.quantiles import EDGE, Values
 from rankmill.pipeline.bins.sampled_bins import atoms_of, sampled_edges, sampled_places
@@ -151,7 +150,8 @@ def codes_of(dataset: Dataset, shard: Shard, spec: BinSpec, batch_rows: int, cou
         bins = apply_bins(values, spec)
         split = split_of_row[done : done + len(bins)]
         if spec.sampled_rows is not None:
-            _kernels.tally(bins, split == SPLITS.index("train"), counts)
+            for f, column in enumerate(bins[split == SPLITS.index("train")].T):
+                counts[f] += np.bincount(column, minlength=MAX_BIN + 1)
         codes = joined(bins, lanes)
         for number in np.unique(split).tolist():
             yield SPLITS[number], codes[split == number]
