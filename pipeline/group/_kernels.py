@@ -63,13 +63,3 @@ def turn(values, order, out):
         for f in range(values.shape[1]):
             for k in range(top, end):
                 out[f, k] = values[order[k], f]
-
-
-@kernel
-def put_rows(values, place, out):
-    """out[place[r]] = values[r] for every row r whose place is within ``out``."""
-    for r in range(values.shape[0]):
-        at = place[r]
-        if 0 <= at < out.shape[0]:
-            for f in range(values.shape[1]):
-                out[at, f] = values[r, f]

@@ -242,7 +242,9 @@ def _row_groups(
         chunk = scratch.array(min(step, m - low), width)
         first = 0
         for values in bucket.batches():
-            _kernels.put_rows(values, place_of[first : first + len(values)] - low, chunk)
+            at = place_of[first : first + len(values)] - low
+            here = (at >= 0) & (at < len(chunk))
+            chunk[at[here]] = values[here]
             first += len(values)
         for start in range(0, len(chunk), group_rows):
             yield low + start, chunk, np.arange(start, min(start + group_rows, len(chunk)))
