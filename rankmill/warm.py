@@ -210,7 +210,6 @@ def call_every_kernel(folder: Path) -> tuple[dict[str, str], list[npt.NDArray[np
         printed[line] = run_quietly(shlex.split(line.format(folder=shlex.quote(os.fspath(folder)))))
         if line.startswith("data synth") and "judgments.parquet" in line:
             _write_other_formats(folder)
-    _scatter_rows()
     _bin_a_sample(folder / "dataset")
     _score_in_every_way(folder / "registry")
     _fit_click_models()
@@ -288,16 +287,6 @@ def _bare_lines(path: Path) -> Iterator[str]:
         grade, qid, *features = line.split("#")[0].split()
         kept = [f"{word.split(':')[0]}:NULL" if i == number % 7 else word for i, word in enumerate(features)]
         yield " ".join([grade, qid, *kept[: len(kept) - number % 3]]) + "\n"
-
-
-def _scatter_rows() -> None:
-    """Scatter rows as an ingest does if a bucket does not fit into memory."""
-    import numpy as np
-
-    from rankmill.pipeline.group import _kernels
-
-    rows = np.zeros((1, 1), dtype=np.float32)
-    _kernels.put_rows(rows, np.zeros(1, dtype=np.int64), rows.copy())
 
 
 def _bin_a_sample(folder: Path) -> None:
