@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Self
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from rankmill.foundation.errors import InputError
 from rankmill.foundation.storage.local_copies import object_behind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
 _CHUNK = 1 << 20
@@ -20,41 +21,38 @@ FileState = tuple[int, int, int]
 """Size, time of the last change and inode of a file; of an object in a bucket its size."""
 
 
-class SourceDigests:
-    """Size and sha256 of some files; a file that changes between the start and :meth:`results` is an error."""
+@contextmanager
+def source_digests(paths: Sequence[Path]) -> Iterator[Callable[[], dict[Path, tuple[int, str]]]]:
+    """Yield a function that returns (size, sha256) of each file; it waits for them.
 
-    def __init__(self, paths: Sequence[Path]) -> None:
-        self._paths = paths
-        self._before = {path: _state(path) for path in paths}
-        self._stop = threading.Event()
-        self._worker = ThreadPoolExecutor(1, thread_name_prefix="digest")
+    Raises
+    ------
+    InputError
+        By that function: a file changed while it was read, so the rows may not match the digest.
+    """
+    before = {path: _state(path) for path in paths}
+    stop = threading.Event()
 
-    def __enter__(self) -> Self:
-        self._futures = [self._worker.submit(self._digest, path) for path in self._paths]
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._worker.shutdown(cancel_futures=True)
-
-    def results(self) -> dict[Path, tuple[int, str]]:
-        """Return (size, sha256) of each file.
-
-        Raises
-        ------
-        InputError
-            A file changed while it was read, so the rows may not match the digest.
-        """
-        digests = [future.result() for future in self._futures]
-        refuse_changed(self._before)
-        return {path: (self._before[path][0], digest) for path, digest in zip(self._paths, digests, strict=True)}
-
-    def _digest(self, path: Path) -> str:
+    def digest_of(path: Path) -> str:
         digest = hashlib.sha256()
         with path.open("rb", buffering=0) as file:
-            while not self._stop.is_set() and (chunk := file.read(_CHUNK)):
+            while not stop.is_set() and (chunk := file.read(_CHUNK)):
                 digest.update(chunk)
         return digest.hexdigest()
+
+    with ThreadPoolExecutor(1, thread_name_prefix="digest") as worker:
+        futures = {path: worker.submit(digest_of, path) for path in paths}
+
+        def results() -> dict[Path, tuple[int, str]]:
+            digests = {path: future.result() for path, future in futures.items()}
+            refuse_changed(before)
+            return {path: (before[path][0], digest) for path, digest in digests.items()}
+
+        try:
+            yield results
+        finally:
+            stop.set()
+            worker.shutdown(cancel_futures=True)
 
 
 def states_of(paths: Iterable[Path]) -> dict[Path, FileState]:

@@ -33,7 +33,7 @@ from rankmill.foundation.errors import DataRejected
 from rankmill.foundation.process_memory import beside_bytes, release_freed, return_large_arrays
 from rankmill.foundation.storage.staging import staging_folder
 from rankmill.pipeline.dataset.dataset import Dataset
-from rankmill.pipeline.dataset.digests import SourceDigests
+from rankmill.pipeline.dataset.digests import source_digests
 from rankmill.pipeline.dataset.manifest import (
     CATEGORIES,
     FEATURES,
@@ -148,12 +148,12 @@ def ingest(
     with (
         staging_folder(out) as staging,
         ExitStack() as stack,
-        SourceDigests(inputs.paths) as digests,
+        source_digests(inputs.paths) as digests,
         listing_rejects(out, quarantine),
     ):
         if where is not None:
             cluster = stack.enter_context(open_cluster(where, say or (lambda _: None)))
-        manifest, files = build_dataset(inputs, options, quarantine, staging, digests.results, progress, cluster)
+        manifest, files = build_dataset(inputs, options, quarantine, staging, digests, progress, cluster)
         publish_dataset(staging / "dataset", out, manifest, overwrite=options.overwrite)
     made = Dataset(out, manifest)
     return IngestReport(

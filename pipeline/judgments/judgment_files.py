@@ -213,12 +213,6 @@ def check_times_and_labels(
 
 def judgment_set(tally: Tally, files: Sequence[SourceFile], rejected: int) -> JudgmentSet:
     """Return the manifest's entry."""
-    return JudgmentSet(
-        judgments=tally.judgments,
-        ungraded=tally.ungraded,
-        without_row=tally.without_row,
-        repeated=tally.repeated,
-        conflicting=tally.conflicting,
-        rejected=rejected,
-        sources=sorted(files, key=lambda file: (file.name, file.sha256)),
-    )
+    names = ("judgments", "ungraded", "without_row", "repeated", "conflicting")
+    counts = {name: getattr(tally, name) for name in names}
+    return JudgmentSet(**counts, rejected=rejected, sources=sorted(files, key=lambda file: (file.name, file.sha256)))
