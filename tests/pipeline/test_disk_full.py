@@ -17,7 +17,7 @@ from tests.pipeline.test_ingest import judgments
 from tests.written import files_in
 
 PUBLISHING = "dataset/_manifest.json"
-STEPS = {"first pass": ("spill/", 3), "second pass": ("dataset/", 3), "publishing": (PUBLISHING, 1)}
+STEPS = {"first pass": ("staging/spill", 3), "second pass": ("dataset/", 3), "publishing": (PUBLISHING, 1)}
 """By name: part of a path and number of the operation at which there is no room any more."""
 FULL = "the disk is full (No space left on device); nothing was changed"
 TOO_LARGE = "a file would be larger than is allowed here (File too large); nothing was changed"

@@ -78,7 +78,7 @@ def check_next(folder: Path, digests: dict[str, str]) -> None:
 
 
 MOMENTS = {
-    "in the first pass": ("spill/", 5, "over"),
+    "in the first pass": ("staging/spill", 5, "over"),
     "in the second pass, with no dataset before": ("dataset/", 12, "first"),
     "while shards are published": (PUBLISHING, 7, "over"),
     "before the manifest is": (PUBLISHING, 15, "over"),
