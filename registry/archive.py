@@ -462,7 +462,7 @@ def import_bundle(store: Store, opened: OpenedBundle, name: str, reason: str, *,
         with log.blobs.locked():
             lost = state.blobs() & opened.state.blobs() - {blob.sha256 for blob in log.blobs.all()}
             if state.head >= len(entries):
-                log.settle(state)
+                log.flush(state)
                 _put(log, opened, lost)
                 return done(0, state.head, len(lost))
             if not move_aliases:

@@ -176,7 +176,7 @@ class CommitLog:
             state, entries = self._replay()
             decision = decide(state)
             if isinstance(decision, int):
-                if self.settle(state):
+                if self.flush(state):
                     return self.read(decision)
                 continue
             entry = Entry(
@@ -204,7 +204,7 @@ class CommitLog:
             raise InputError(f"{self.name}: the maximum size of a log entry is {LARGEST_ENTRY} bytes, got {len(data)}")
         return self.store.storage.put_new(self.path(entry.number), data)
 
-    def settle(self, state: State) -> bool:
+    def flush(self, state: State) -> bool:
         """Make the entries that were read durable; return whether there is still no newer one.
 
         Needed before "no change needed" is reported, as the writer of the last entry may not have flushed it yet.  A network

@@ -374,7 +374,7 @@ class Registry:
         log = self._known(name)
         state = log.state()
         check_version(name, state, version)
-        if state.tags.get(version, {}).get(key) == value and log.settle(state):
+        if state.tags.get(version, {}).get(key) == value and log.flush(state):
             return None
         return log.commit(lambda _: Tag(op="tag", version=version, key=key, value=value), reason)
 
@@ -383,7 +383,7 @@ class Registry:
         check_alias(alias)
         log = self._known(name)
         state = log.state()
-        if self.policy(state, alias) == policy and log.settle(state):
+        if self.policy(state, alias) == policy and log.flush(state):
             return None
         return log.commit(lambda _: Protect(op="protect", alias=alias, policy=policy), reason)
 

@@ -184,7 +184,7 @@ def _collect(log: CommitLog, rules: RetentionRules, now: float, *, dry_run: bool
     except IntegrityError as error:
         raise IntegrityError(f"{error}; nothing of {log.name} is deleted until this is repaired") from None
     if not dry_run and state.head:
-        log.settle(state)  # a power failure must not lose another collector's sweep but keep our deletion
+        log.flush(state)  # a power failure must not lose another collector's sweep but keep our deletion
     if dry_run:
         state.swept |= dict.fromkeys(found.swept, state.head)
     needed = state.blobs()

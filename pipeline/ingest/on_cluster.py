@@ -222,7 +222,7 @@ def collect_rows_on_cluster(
         if result.error is not None and not isinstance(result.error, TooManyRejects):
             breaking = result.error
             break
-    quarantine.settle()
+    quarantine.sort()
     if breaking is not None:
         raise breaking
     rows_of = [0] * len(inputs.sources)

@@ -106,7 +106,7 @@ def read_all(
 
     failures = in_order(parts(), read, threads)
     breaking = [failure for failure in failures if not isinstance(failure.error, TooManyRejects)]
-    quarantine.settle(breaking[0].number if breaking else None)
+    quarantine.sort(breaking[0].number if breaking else None)
     if breaking:
         raise breaking[0].error
     return rows_of

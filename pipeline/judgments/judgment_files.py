@@ -127,7 +127,7 @@ class JudgmentFile:
         """
         for rows in self._file.rows(min(block_bytes, _BLOCK_BYTES)):
             found = read_parts(rows.columns, rows.problems, needed=("qid", "doc_id"), rules=self._rules)
-            rows.put_aside(rows.problems)
+            rows.reject(rows.problems)
             keep = rows.problems.keep
             kept = as_array(np.flatnonzero(keep))
             numbers = {name: found[name][keep] for name in ("grade", TIME, *OF_JUDGMENTS) if name in found}

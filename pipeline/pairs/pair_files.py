@@ -96,7 +96,7 @@ class PairFile:
                 rows.problems.add(row, "worse", shown, "a document other than the better one")
             numbers = {name: np.ones(len(rows.place)) for name in _NUMBERS}
             numbers |= read_parts({name: columns[name] for name in _NUMBERS if name in columns}, rows.problems)
-            rows.put_aside(rows.problems)
+            rows.reject(rows.problems)
             keep = rows.problems.keep
             kept = as_array(np.flatnonzero(keep))
             columns = {name: ids[name].take(kept) for name in _IDS}
@@ -113,7 +113,7 @@ class PairFile:
                 ids = read_parts({name: rows.columns[name].slice(row, 1) for name in _IDS}, Problems(1))
                 found = repr(shorten(ids[column][0].as_py()))
                 problems.add(row, column, found, expected.format(qid=ids["qid"][0].as_py()), cure)
-            rows.put_aside(problems)
+            rows.reject(problems)
 
 
 def _pair_columns(

@@ -130,7 +130,7 @@ class Reject:
 class Quarantine:
     """Collects up to ``limit`` malformed rows; with a limit of 0 the first one is raised as an error.
 
-    Several threads may add rows, each to its own :meth:`part`; :meth:`settle` brings them into the order of the input.
+    Several threads may add rows, each to its own :meth:`part`; :meth:`sort` brings them into the order of the input.
     """
 
     def __init__(self, limit: int = 0) -> None:
@@ -198,7 +198,7 @@ class Quarantine:
         """Add the rows that the quarantine of part ``number`` of the input has :attr:`found`."""
         self._found.extend(_Found(number, reject, message) for reject, message in found)
 
-    def settle(self, parts: int | None = None) -> None:
+    def sort(self, parts: int | None = None) -> None:
         """Sort the malformed rows, and discard those of parts from number ``parts`` on.
 
         Raises
@@ -318,5 +318,5 @@ class TableRows:
     """(n,) ascending: row or line number in the file."""
     problems: Problems
     """Problems found so far."""
-    put_aside: Callable[[Problems], None]
+    reject: Callable[[Problems], None]
     """Quarantines the rows with problems."""

@@ -68,7 +68,7 @@ class TableSource(ABC):
 
     def share_categories(self, names: Collection[str]) -> None:
         """Read the features ``names``, which are categories in other files, as categories here, too."""
-        self._settle(
+        self._use_columns(
             replace(self._columns, categorical=frozenset(names).intersection(self._columns.features)), self._rules
         )
 
@@ -77,7 +77,7 @@ class TableSource(ABC):
         """The roles of its columns."""
         return self._columns
 
-    def _settle(self, columns: TableColumns, rules: GradeRules) -> None:
+    def _use_columns(self, columns: TableColumns, rules: GradeRules) -> None:
         """Set the roles of the columns."""
         self._rules = rules
         self._columns = columns
@@ -114,10 +114,10 @@ class TableSource(ABC):
         """Yield the columns with a role, in the order of the file; ``again``: unreadable rows were quarantined before."""
 
     def _table_rows(
-        self, batch: pa.RecordBatch, place: npt.NDArray[np.int64], put_aside: Callable[[Problems], None]
+        self, batch: pa.RecordBatch, place: npt.NDArray[np.int64], reject: Callable[[Problems], None]
     ) -> TableRows:
         columns = {part: batch.column(name) for part, name in self._columns.column_of.items()}
-        return TableRows(columns, place, Problems(len(batch)), put_aside)
+        return TableRows(columns, place, Problems(len(batch)), reject)
 
 
 class ColumnarSource(TableSource):
@@ -141,7 +141,7 @@ class ColumnarSource(TableSource):
         if columns.of_judgments:
             encoded = {name for name in columns.features if isinstance(schema.field(name).type, pa.DictionaryType)}
             columns = replace(columns, categorical=columns.categorical | encoded)
-        self._settle(columns, GradeRules.of(options))
+        self._use_columns(columns, GradeRules.of(options))
 
     @abstractmethod
     def schema(self) -> pa.Schema:
@@ -171,7 +171,7 @@ class ColumnarSource(TableSource):
     def leave_out_features(self, wanted: Collection[str]) -> None:
         """Read only the features ``wanted``; call it before reading."""
         features = tuple(name for name in self._columns.features if name in wanted)
-        self._settle(replace(self._columns, features=features), self._rules)
+        self._use_columns(replace(self._columns, features=features), self._rules)
 
     def batches(self, block_bytes: int = DEFAULT_BLOCK_BYTES) -> Iterator[RowBatch]:
         """Yield the rows in the order of the file."""
@@ -189,7 +189,7 @@ class ColumnarSource(TableSource):
         """Yield the columns with a role, in the order of the file."""
         first = 1
         for batch, share in self.record_batches(self._rows_within(block_bytes)):
-            yield self._table_rows(batch, np.arange(first, first + len(batch)), partial(self._put_aside, first))
+            yield self._table_rows(batch, np.arange(first, first + len(batch)), partial(self._reject_rows, first))
             first += len(batch)
             self.position = int(self.path.stat().st_size * share)
 
@@ -223,7 +223,7 @@ class ColumnarSource(TableSource):
 
     def _rows_of(self, batch: pa.RecordBatch, first: int) -> tuple[RowBatch]:
         rows, problems = self._reader.rows(batch)
-        self._put_aside(first, problems)
+        self._reject_rows(first, problems)
         return (rows,)
 
     def _columns_of(self, batch: pa.RecordBatch, first: int) -> ColumnBatch:
@@ -233,10 +233,10 @@ class ColumnarSource(TableSource):
     def _by_column(self, batch: pa.RecordBatch, features: Iterable[Sequence[pa.Array[Any]]], first: int) -> ColumnBatch:
         """Return the valid rows of ``batch``, which begins at row ``first``; ``features`` has the chunks of each."""
         rows, problems = self._reader.narrow(batch)
-        self._put_aside(first, problems)
+        self._reject_rows(first, problems)
         return ColumnBatch(rows, self._reader.chunks(features, problems.keep))
 
-    def _put_aside(self, first: int, problems: Problems) -> None:
+    def _reject_rows(self, first: int, problems: Problems) -> None:
         for problem in problems.sorted():
             column = self._columns.column_of[problem.part]
             found = shorten(problem.found)

@@ -62,7 +62,7 @@ class DelimitedSource(TableSource):
         self.header = self._text.header
         self._rules = GradeRules.of(options)
         self._decimal_comma = options.decimal_comma
-        self._settle(self._roles(self.header, options, columns_of, self._problems_of_values), self._rules)
+        self._use_columns(self._roles(self.header, options, columns_of, self._problems_of_values), self._rules)
 
     def tasks(self, block_bytes: int = DEFAULT_BLOCK_BYTES) -> Iterator[ReadTask]:
         """Yield a task for each block of the file."""
@@ -85,7 +85,7 @@ class DelimitedSource(TableSource):
                 yield self._table_rows(
                     self._with_points(rows.texts, self._columns),
                     rows.place,
-                    partial(self._put_aside, rows, again=again),
+                    partial(self._reject_rows, rows, again=again),
                 )
             self.position = block.position
 
@@ -97,7 +97,7 @@ class DelimitedSource(TableSource):
     def _rows_of(self, block: Block, wanted: Wanted, spare: list[bytearray]) -> Iterator[RowBatch]:
         for rows in self._text.parse(block, wanted):
             batch, problems = self._reader.rows(self._with_points(rows.texts, self._columns), self._numbers_of(rows))
-            self._put_aside(rows, problems)
+            self._reject_rows(rows, problems)
             yield batch
         spare.append(block.data)
 
@@ -119,7 +119,7 @@ class DelimitedSource(TableSource):
             bad[row[order[begin:end]]] = True
             yield self._columns.features[feature], bad
 
-    def _put_aside(self, rows: DelimitedRows, problems: Problems, *, again: bool = False) -> None:
+    def _reject_rows(self, rows: DelimitedRows, problems: Problems, *, again: bool = False) -> None:
         self._text.report(rows, problems, self._quarantine, self._columns.column_of, ragged=not again)
 
     def _problems_of_values(self, columns: TableColumns) -> list[ColumnProblem]:

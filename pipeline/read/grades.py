@@ -127,7 +127,7 @@ class GradeRules:
             Which of them are invalid; :meth:`expected` says why.
         """
         codes, numbers = self._numbers(words)
-        grades, bad = self._settle(numbers)
+        grades, bad = self._resolve(numbers)
         return grades[codes], bad[codes]
 
     def numbers(self, words: pa.Array[Any]) -> npt.NDArray[np.float64]:
@@ -142,14 +142,14 @@ class GradeRules:
         known = [self._number(word, grade_of) for word in cast("list[str]", coded.dictionary.to_pylist())]
         return coded.indices.fill_null(len(known)).to_numpy(), np.array([*known, math.nan])  # the last one for null
 
-    def settle_numbers(self, numbers: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.bool_]]:
+    def resolve_numbers(self, numbers: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.bool_]]:
         """Read numbers (n,), NaN if there is no grade; returns the same as :meth:`read_words`."""
         mapped = numbers
         for word, grade in self.words:
             key = word_key(word)
             if isinstance(key, float):
                 mapped = np.where(numbers == key, float(grade), mapped)
-        return self._settle(mapped)
+        return self._resolve(mapped)
 
     def expected(self, found: str | float | None) -> tuple[str, str]:
         """Return what was expected instead of the invalid grade ``found``, and the cure or nothing."""
@@ -184,7 +184,7 @@ class GradeRules:
             return key
         return math.nan if key in _NOTHING else TRUTH.get(key, _NO_WORD)
 
-    def _settle(self, numbers: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.bool_]]:
+    def _resolve(self, numbers: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.bool_]]:
         """Apply the policies to mapped numbers."""
         nothing = np.isnan(numbers)
         with np.errstate(invalid="ignore"):

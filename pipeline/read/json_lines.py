@@ -90,11 +90,11 @@ class JsonSource(TableSource):
             lines = lines_of(block)
             for found in self._lines.read(lines):
                 place = block.first_line + lines.number[found.lines]
-                yield self._table_rows(found.batch, place, partial(self._put_aside, lines, found, again=again))
+                yield self._table_rows(found.batch, place, partial(self._reject_rows, lines, found, again=again))
             self.position = block.position
 
     def _use(self, columns: TableColumns) -> None:
-        self._settle(columns, GradeRules.of(self._options))
+        self._use_columns(columns, GradeRules.of(self._options))
         self._lines = LineReader(columns, self._keys)
 
     def _rows(self, block: Block) -> Iterator[RowBatch]:
@@ -102,10 +102,10 @@ class JsonSource(TableSource):
         lines = lines_of(block)
         for found in self._lines.read(lines):
             rows, problems = self._reader.rows(found.batch)
-            self._put_aside(lines, found, problems)
+            self._reject_rows(lines, found, problems)
             yield rows
 
-    def _put_aside(self, lines: Lines, found: Found, problems: Problems, *, again: bool = False) -> None:
+    def _reject_rows(self, lines: Lines, found: Found, problems: Problems, *, again: bool = False) -> None:
         """Quarantine the rows with ``problems`` and, unless ``again``, the malformed lines, in the order of the file."""
         why = {} if again else dict(found.malformed)
         for row, part, what, expected, cure in problems.sorted():

@@ -275,7 +275,7 @@ class _Parser:
             self._lines,
             self._options.n_features or 0,
         )
-        put_aside: list[tuple[int, int]] = []  # number of rows before the line, start of the line
+        rejected: list[tuple[int, int]] = []  # number of rows before the line, start of the line
         problems: list[_Problem] = []
         room = self._quarantine.remaining
         while True:
@@ -290,7 +290,7 @@ class _Parser:
             if len(problems) > room:
                 break  # the rest does not matter
             if self._grouped:
-                put_aside.append((int(state[_kernels.ROWS]), int(state[_kernels.LINE_START])))
+                rejected.append((int(state[_kernels.ROWS]), int(state[_kernels.LINE_START])))
             state[_kernels.AT] = block.data.index(b"\n", int(state[_kernels.WHERE])) + 1
         self._lines = int(state[_kernels.STAMP])
 
@@ -308,7 +308,7 @@ class _Parser:
         ]
         for problem in sorted(problems):
             self._reject(block, problem)
-        before, where = np.array(put_aside, dtype=np.int64).reshape(-1, 2).T
+        before, where = np.array(rejected, dtype=np.int64).reshape(-1, 2).T
         rows = _Rows(
             qid=copy_tokens(text, qid_from[:n], qid_to[:n]),
             doc_id=copy_tokens(text, doc_from[:n], doc_to[:n]) if (doc_from[:n] >= 0).any() else None,

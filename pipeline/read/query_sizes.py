@@ -130,7 +130,7 @@ class QuerySizes:
             good = pc.match_substring_regex(words, _SIZE)
             sizes: Numbers = pc.if_else(good, words, pa.scalar("0")).cast(pa.int64()).to_numpy()
             rows.problems.refuse(sizes < 1, "size", SIZES.expected)
-            rows.put_aside(rows.problems)
+            rows.reject(rows.problems)
             if len(sizes):
                 yield np.cumsum(sizes) + before, rows.place
                 before += int(sizes.sum())

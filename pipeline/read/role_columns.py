@@ -252,7 +252,7 @@ def _grades(
     cells: Any
     if are_numbers(column.type) and not kinds.is_boolean(column.type):
         cells = as_floats(column).astype(np.float64)
-        grades, bad = rules.settle_numbers(cells)
+        grades, bad = rules.resolve_numbers(cells)
     else:
         words = as_strings(column)
         grades, bad = rules.read_words(words)

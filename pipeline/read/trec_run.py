@@ -57,7 +57,7 @@ def read_ranked_lines(path: Path, block_bytes: int = DEFAULT_BLOCK_BYTES) -> Ite
     for lines, _ in word_lines(path, RUN, Quarantine(), block_bytes):
         columns = {part: lines.columns[part] for part in ("qid", "doc_id", "score")}
         found = read_parts(columns, lines.problems)
-        lines.put_aside(lines.problems)
+        lines.reject(lines.problems)
         empty &= not len(lines.place)
         yield RankedLines(**found, line=lines.place)
     if empty:
@@ -90,7 +90,7 @@ class RunSource:
         """Yield the rows in the order of the file."""
         for lines, position in word_lines(self.path, RUN, self._quarantine, block_bytes):
             found = read_parts(lines.columns, lines.problems)
-            lines.put_aside(lines.problems)
+            lines.reject(lines.problems)
             kept: pa.Array[Any] = as_array(np.flatnonzero(lines.problems.keep))
             with np.errstate(over="ignore"):
                 values = np.stack([found[name] for name in FEATURES], axis=1).astype(np.float32)

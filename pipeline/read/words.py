@@ -88,7 +88,7 @@ def word_lines(
         problems.refuse(
             marked, form.fields[0], "a comment, whose # a blank follows, or an id without # in front", _MARKED
         )
-        yield TableRows(words, lines.line, problems, lines.put_aside), block.position
+        yield TableRows(words, lines.line, problems, lines.reject), block.position
 
 
 class _Lines(NamedTuple):
@@ -101,7 +101,7 @@ class _Lines(NamedTuple):
     start: Positions  # start of the w-th word, (fields, n)
     quarantine: Quarantine
 
-    def put_aside(self, problems: Problems) -> None:
+    def reject(self, problems: Problems) -> None:
         for row, part, _, expected, cure in problems.sorted():
             block = self.block
             at = int(self.start[self.form.fields.index(part) if part else 0, row])

@@ -181,7 +181,7 @@ class _LogReader:
         columns = rows.columns
         needed = [part for part in ("qid", "doc_id", "session", "list") if part in columns]
         found = read_parts(columns, rows.problems, needed=needed, numbers=CLICK_NUMBERS)
-        rows.put_aside(rows.problems)
+        rows.reject(rows.problems)
         keep = rows.problems.keep
         if not keep.all():
             places = as_array(np.flatnonzero(keep))

@@ -88,7 +88,7 @@ def _columns_of_tables(tables: Sequence[Source], name: str) -> Iterator[pl.DataF
         assert isinstance(table, TableSource)  # noqa: S101 - opened as one
         found = []
         for rows in table.table_rows():
-            rows.put_aside(rows.problems)
+            rows.reject(rows.problems)
             found.append(pl.DataFrame({"qid": rows.columns["qid"], name: rows.columns[f"{KEPT}value"]}))
         if found:
             yield _as_numbers(_named(pl.concat(found, how="vertical_relaxed"), "qid", name))

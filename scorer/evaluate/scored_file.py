@@ -146,7 +146,7 @@ def _read_rows(source: TableSource, goals: Sequence[str]) -> pa.Table:
         for part in graded:
             grade, missing = whole_grades(rows.columns[part], rows.problems, part)
             found[part] = pa.array(grade, mask=missing)
-        rows.put_aside(rows.problems)
+        rows.reject(rows.problems)
         parts.append(pa.table({name: found[name] for name in rows.columns}))
     kinds, names = _kinds(goals), [] if source.table is None else [*source.table.column_of]
     return pa.concat_tables(parts) if parts else pa.schema([(name, kinds[name]) for name in names]).empty_table()
@@ -307,7 +307,7 @@ def read_qrels(path: Path, options: ReadOptions = _PLAIN) -> pa.Table:
         ids = {name: lines.columns[name] for name in ("qid", "doc_id")}
         ids = read_parts(ids, lines.problems, needed=("qid", "doc_id"))
         grade, missing = whole_grades(lines.columns["grade"], lines.problems)
-        lines.put_aside(lines.problems)
+        lines.reject(lines.problems)
         columns = {name: pl.Series(ids[name], dtype=pl.String) for name in ids}
         found = pl.DataFrame(columns | {"grade": grade, "line": lines.place})
         parts.append(found.filter(~missing))

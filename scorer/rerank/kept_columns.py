@@ -57,7 +57,7 @@ class KeptColumns:
         """Yield the columns of all rows, in order."""
         for source in self.sources:
             for rows in source.table_rows():
-                rows.put_aside(rows.problems)
+                rows.reject(rows.problems)
                 columns = [_plain(rows.columns[f"{KEPT}{field.name}"]).cast(field.type) for field in self.schema]
                 yield pa.Table.from_arrays(columns, schema=self.schema)
 

@@ -162,7 +162,7 @@ def test_a_second_pass_sees_the_rows_behind_ragged_lines_that_filled_the_quarant
     for again in (False, True):
         found = []
         for rows in source.table_rows(again=again):
-            rows.put_aside(rows.problems)
+            rows.reject(rows.problems)
             found += rows.place.tolist()
         assert found == [2, 4, 6]
     assert [reject.line for reject in quarantine.rejects] == [3, 5]

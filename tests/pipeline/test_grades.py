@@ -65,7 +65,7 @@ def test_a_cell_is_read_by_the_map_then_by_its_sign_then_by_whether_it_is_there(
 def test_numbers_mean_what_the_same_numbers_mean_as_text(numbers, negative, unjudged, mapped):
     rules = GradeRules(words=WORDS if mapped else (), negative=negative, unjudged=unjudged, highest=9)
     numbers = [float(x) for x in numbers]
-    grades, bad = rules.settle_numbers(np.array(numbers, dtype=np.float64))
+    grades, bad = rules.resolve_numbers(np.array(numbers, dtype=np.float64))
     text = ["" if math.isnan(x) else f"{x:.400f}" if math.isfinite(x) else "inf" for x in numbers]
     reported, bad_by_kernel = rules.read_words(pa.array(text, pa.string()))
     assert bad.tolist() == bad_by_kernel.tolist()

@@ -194,8 +194,8 @@ def test_a_quarantine_forgets_what_comes_after_the_error(tmp_path):
             quarantine.add(MalformedLine(path, number + 1, 1, "x", "a grade"), 1, "x")
     assert quarantine.full
     with pytest.raises(TooManyRejects, match=r"a.txt:1:1"):
-        quarantine.settle()
-    quarantine.settle(parts=1)
+        quarantine.sort()
+    quarantine.sort(parts=1)
     assert [reject.line for reject in quarantine.rejects] == [1]
 
 

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("brisk", "read_once")
 
 FOLDERS = [Path(rankmill.__file__).parent / name for name in ("registry", "foundation/storage")]
 FSYNCS = {"fsync", "fsync_folder"}
-FLUSHES = FSYNCS | {"settle", "flush"}
+FLUSHES = FSYNCS | {"flush"}
 TWO = [  # the first is killed before each of its calls in turn, then the second does all of its own
     ("register the first", "register the first"),
     ("register another", "register another"),

@@ -33,7 +33,7 @@ def bucket(rows):
     return with_columns(narrow, {**extras, **digest, PLACE: np.arange(len(rows))}), lambda chosen: values[list(chosen)]
 
 
-def settled(rows, how):
+def merged(rows, how):
     columns, values_of = bucket(rows)
     found, tally = merge_rows(columns, how, FEATURES, values_of)
     return found.to_pylist(), tally
@@ -103,7 +103,7 @@ def test_rows_of_a_document_become_one(how, n):
     rows = random_rows(rng, n, agree=how != "latest" or n == 30)
     expected = merged_by_hand(rows, how)
     for _ in range(3):
-        found, tally = settled(rows, how)
+        found, tally = merged(rows, how)
         assert content(rows, found) == expected
         assert len(found) + tally.merged == n
         known = [(row["qid"], row["doc_id"], row["grade"], 0) for row in rows if row["doc_id"] and row["grade"] >= 0]
@@ -121,7 +121,7 @@ def test_all_small_cases_of_one_document(how):
     for size in (2, 3):
         for case in itertools.product(kinds, repeat=size):
             rows = [{"qid": "q", "doc_id": "d", "grade": g, "values": (1.0, 2.0), "time": t} for g, t in case]
-            assert content(rows, settled(rows, how)[0]) == merged_by_hand(rows, how)
+            assert content(rows, merged(rows, how)[0]) == merged_by_hand(rows, how)
 
 
 def test_rows_that_stay_are_counted():
@@ -225,11 +225,11 @@ def test_rows_that_differ_in_more_than_the_grade_are_not_merged(change, message)
     for rows in itertools.permutations([good, other, good, worse, {**worse, "values": (8.0, 8.0)}]):
         for how in ("mean", "max"):
             with refused(DataRejected, "query 'q'", "document 'b'", message, f"aggregate {how}", "latest"):
-                settled(list(rows), how)
-        found, _ = settled(list(rows), "latest")
+                merged(list(rows), how)
+        found, _ = merged(list(rows), "latest")
         assert sorted(row["doc_id"] for row in found) == ["b", "c"]
     for nothing in ({}, {"time": 9}, {"grade": 0}):
-        assert len(settled([good, {**good, **nothing}], "mean")[0]) == 1
+        assert len(merged([good, {**good, **nothing}], "mean")[0]) == 1
 
 
 def test_of_equal_times_the_higher_grade_is_the_latest_whole_row():
@@ -238,6 +238,6 @@ def test_of_equal_times_the_higher_grade_is_the_latest_whole_row():
         for g, v, t in ((3, (1.0, 1.0), 1), (0, (2.0, 2.0), 2), (1, (3.0, 3.0), 2), (-1, (4.0, 4.0), 9))
     ]
     for order in itertools.permutations(rows):
-        found, tally = settled(list(order), "latest")
+        found, tally = merged(list(order), "latest")
         assert [(order[row[PLACE]]["values"], row["time"]) for row in found] == [((3.0, 3.0), 2)]
         assert tally.merged == 3
