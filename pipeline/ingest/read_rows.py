@@ -21,6 +21,7 @@ from rankmill.pipeline.bins.vocabulary import Vocabulary
 from rankmill.pipeline.group.spill import spill_rows
 from rankmill.pipeline.memory_plans import bytes_of_texts, reading_threads
 from rankmill.pipeline.read.batch import tasks_of
+from rankmill.pipeline.read.delimited import database_bytes_of
 from rankmill.pipeline.read.grades import can_be_grades
 
 if TYPE_CHECKING:
@@ -182,7 +183,7 @@ def collect_rows(
         columns,
         add,
         quarantine,
-        threads=reading_threads(facts.memory, threads, options.block_size),
+        threads=reading_threads(facts.memory, threads, options.block_size, database_bytes_of(sources)),
         block_bytes=options.block_size,
         advance=advance,
     )

@@ -25,7 +25,7 @@ from rankmill.pipeline.read.batch import Problems, Quarantine, ReadTask, RowBatc
 from rankmill.pipeline.read.column_roles import OPTIONAL
 from rankmill.pipeline.read.columnar import ColumnsOf, ParsedNumbers, TableSource
 from rankmill.pipeline.read.columns import TableColumns
-from rankmill.pipeline.read.delimited_text import DelimitedRows, DelimitedText, Wanted
+from rankmill.pipeline.read.delimited_text import DATABASE_BYTES, DelimitedRows, DelimitedText, Wanted
 from rankmill.pipeline.read.grades import GradeRules
 from rankmill.pipeline.read.role_columns import feature_numbers, read_floats
 from rankmill.pipeline.read.times import are_dates, cure_of_dates
@@ -219,6 +219,11 @@ class DelimitedSource(TableSource):
                     cure += f"; {word!r} is in {counts[word]:,} row{'s' * (counts[word] > 1)}: correct it if it means {right!r}"
             return cure, options
         return (self._rules.for_goals if of_goal else self._rules).expected(cells[0].as_py())[1], ()
+
+
+def database_bytes_of(sources: Iterable[object]) -> int:
+    """Return what DuckDB takes of memory in each thread that reads ``sources``."""
+    return DATABASE_BYTES if any(isinstance(source, DelimitedSource) for source in sources) else 0
 
 
 def delimiter_lines(sources: Iterable[object]) -> Iterator[str]:

@@ -40,6 +40,8 @@ from rankmill.pipeline.read.quoted_cells import split_line, with_quoted, without
 _HEADER_LIMIT = 16 << 20
 _FIRST_BYTES = 1 << 20
 _MOST_LINES, _MOST_CELLS = 1 << 17, 1 << 19  # parsed at a time: short cells take many times the memory of their text
+DATABASE_BYTES = 64 * _MOST_CELLS
+"""Memory of a query of DuckDB: of a cell, a string, its place in a list, a number, and the same in Arrow."""
 _BLANKS = " \t"
 _NEWLINE, _CR = 10, 13
 _OTHER_NUMBERS = r"[0-9]_[0-9]|[nN]\(|\+-|[\v\f]"
