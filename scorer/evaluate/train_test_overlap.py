@@ -211,17 +211,21 @@ def scope_of(dataset: Dataset, asked: str | None, models: Sequence[TrainedModel]
         raise InputError.unknown("split", str(asked), (*SPLITS, ALL))
     if asked in SPLITS and asked not in filled:
         raise CandidatesRejected(empty_split(dataset, str(asked)))
-    learnt = [model for model in models if model.learnt_from(dataset)]
     by_id = {
         model: {name: overlap(model.queries, dataset.queries(name).qid) for name in filled}
         for model in models
-        if model.queries is not None and model not in learnt
+        if model.queries is not None
     }
-    trained_on = {model.name: _splits_learnt(model, dataset, filled) for model in learnt}
+    learnt = {  # the splits that a model records, and those whose queries its base model was trained on
+        model: tuple(name for name in filled if name in model.splits or (model in by_id and by_id[model][name].found))
+        for model in models
+        if model.learnt_from(dataset)
+    }
+    by_id = {model: found for model, found in by_id.items() if model not in learnt}
     unknown = tuple(model.name for model in models if not model.datasets and model.queries is None)
     split = None if asked == ALL else asked
     if asked is None and not qids:
-        split = _unseen_split(dataset, models, list(by_id.values()), certain=bool(learnt), unknown=bool(unknown))
+        split = _unseen_split(dataset, filled, learnt, by_id, [model.name for model in models], unknown)
     scored = filled if split is None else (split,)
     if qids and split is None:
         named = set(qids)
@@ -231,13 +235,13 @@ def scope_of(dataset: Dataset, asked: str | None, models: Sequence[TrainedModel]
         splits=scored,
         seen_in_training={
             model.name: seen
-            for model in learnt
-            if (seen := tuple(name for name in trained_on[model.name] if name in scored))
+            for model, splits in learnt.items()
+            if (seen := tuple(name for name in splits if name in scored))
         },
         chose_rounds={
             model.name: (VALID,)
-            for model in learnt
-            if model.chose_rounds and VALID in scored and VALID not in trained_on[model.name]
+            for model, splits in learnt.items()
+            if model.chose_rounds and VALID in scored and VALID not in splits
         },
         chosen={model.name: model.chosen for model in learnt},
         seen_by_id={
@@ -258,48 +262,33 @@ def scope_of_candidates(models: Sequence[TrainedModel], qids: Sequence[str]) -> 
 
 def _unseen_split(
     dataset: Dataset,
-    models: Sequence[TrainedModel],
-    by_id: Sequence[Mapping[str, Overlap]],
-    *,
-    certain: bool,
-    unknown: bool,
+    filled: Sequence[str],
+    learnt: Mapping[TrainedModel, Sequence[str]],
+    by_id: Mapping[TrainedModel, Mapping[str, Overlap]],
+    names: Sequence[str],
+    unknown: Sequence[str],
 ) -> str | None:
     """Return the split that no model has seen; None if none was trained on ``dataset``.
 
-    ``certain``: a model was trained on it, by its digest; ``unknown``: a model does not record its training data; ``by_id``:
-    for each model, the query ids that it has seen, by split with rows.
+    ``learnt``: the splits among those ``filled`` that a model was trained on, by its digest; ``by_id``: the query ids that another
+    model has seen; ``names`` are those of all models, ``unknown`` of those without a record of their training data.
     """
-    # if a model has seen ids of every split, they may be equal by chance, and no split is better than another
-    also = {name for found in by_id for name in _with_ids(found) if len(_with_ids(found)) < len(found)}
-    counts = dataset.manifest.splits
-    filled = [name for name in SPLITS if name in counts and counts[name].queries]
-    for model in models:
-        if model.learnt_from(dataset):
-            splits = _splits_learnt(model, dataset, filled)
-            also |= set(model.splits if len(splits) == len(filled) else splits)
+    also = {
+        name for model, splits in learnt.items() for name in (splits if len(splits) < len(filled) else model.splits)
+    }
+    for found in by_id.values():
+        seen = {name for name, of_split in found.items() if of_split.found}
+        # if a model has seen ids of every split, they may be equal by chance, and no split is better than another
+        also |= seen if len(seen) < len(found) else set()
     held_out = [name for name in dataset.manifest.unseen if name not in also]
-    if not (certain or also or (unknown and held_out)):
+    if not (learnt or also or (unknown and held_out)):
         return None
     if not held_out:
         raise InputError(
-            f"{dataset.path}: no split has queries that {_and([model.name for model in models])} has not seen in training; "
+            f"{dataset.path}: no split has queries that {_and(names)} has not seen in training; "
             f"name another dataset, or use these queries anyway with {spelled('split')} {ALL}"
         )
     return held_out[0]
-
-
-def _splits_learnt(model: TrainedModel, dataset: Dataset, filled: Sequence[str]) -> tuple[str, ...]:
-    """Return the splits that a model learnt from: those that it records, and those whose queries its base model was trained on."""
-    queries = model.queries
-    return tuple(
-        name
-        for name in filled
-        if name in model.splits or (queries is not None and overlap(queries, dataset.queries(name).qid).found)
-    )
-
-
-def _with_ids(found: Mapping[str, Overlap]) -> list[str]:
-    return [name for name, of_split in found.items() if of_split.found]
 
 
 def _sum_overlaps(parts: Sequence[Overlap]) -> Overlap:
