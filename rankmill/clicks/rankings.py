@@ -42,7 +42,7 @@ def scored_table(source: Model | Path, on: Sequence[Path] = ()) -> pa.Table:
     options, predictor = JudgedOptions(), predictor_of(source)
     reading = read_options(options, source)
     sources: list[Source] = (
-        [DatasetSource.of_model(Dataset.open(on[0]), None, predictor)]
+        [DatasetSource(Dataset.open(on[0]), None, predictor)]
         if names_dataset(list(on))
         else open_sources(files_of(on, options.format), options.format, reading)
     )

@@ -251,7 +251,7 @@ def _score_candidates(
     else:
         for metric in evaluated.metrics:
             check_goal(metric, metric.goal, dataset.goals, str(dataset.path))
-        sources = [DatasetSource.of_model(dataset, scope.split, predictor, evaluated.goals)]
+        sources = [DatasetSource(dataset, scope.split, predictor, evaluated.goals)]
         column = partial(column_of_dataset, dataset, scope.split)
     reading = replace(reading, goals=evaluated.goals)
     if options.cluster is None:

@@ -105,7 +105,7 @@ def read_documents(
     sources: list[Source] = (
         open_sources(files_of(files, selection.format), selection.format, options, announce=selection.announce)
         if dataset is None or scope is None
-        else [DatasetSource.of_model(dataset, scope.split, predictor)]
+        else [DatasetSource(dataset, scope.split, predictor)]
     )
     choice = _Choice(frozenset(selection.qids), selection.n_queries, selection.seed)
     pieces, n_read = _chosen_pieces(sources, predictor, options, choice)

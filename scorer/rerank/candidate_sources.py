@@ -10,8 +10,6 @@ from glob import has_magic
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-
 from rankmill.foundation.errors import CandidatesRejected, InputError, InvalidParameter
 from rankmill.foundation.options import made_of, spelled
 from rankmill.pipeline.dataset.dataset import Dataset
@@ -147,20 +145,15 @@ def say(line: str) -> None:
 class DatasetSource:
     """A dataset, or one split of it, as a source of candidates; all columns but the features are held in memory."""
 
-    @classmethod
-    def of_model(
-        cls, dataset: Dataset, split: str | None, predictor: Predictor, goals: Sequence[str] = ()
-    ) -> DatasetSource:
+    def __init__(self, dataset: Dataset, split: str | None, predictor: Predictor, goals: Sequence[str] = ()) -> None:
         """Open what a model reads; CandidatesRejected if a feature is categorical in one of the two, and a number in the other."""
-        categorical, where = dataset.manifest.categorical, f"{dataset.path}: "
+        categorical, features = dataset.manifest.categorical, predictor.feature_names
+        where = f"{dataset.path}: "
         check_kinds(predictor.model, dataset.feature_names, categorical, CandidatesRejected, where=where)
-        return cls(dataset, split, predictor.feature_names, goals)
-
-    def __init__(self, dataset: Dataset, split: str | None, features: Sequence[str], goals: Sequence[str] = ()) -> None:
         self.path = dataset.path
         self.position = 0
         lacking = set(features) - set(dataset.feature_names)
-        self.columns: tuple[str, ...] | None = dataset.feature_names if lacking else tuple(features)
+        self.columns: tuple[str, ...] | None = dataset.feature_names if lacking else features
         self.fields: tuple[str, ...] = ("grade",)
         self.table: TableColumns | None = None
         self._dataset, self._split, self._goals = dataset, split, goals
@@ -177,17 +170,13 @@ class DatasetSource:
         batch_rows = min(max(1, block_bytes // (4 * max(1, len(columns)))), BATCH_ROWS)
         at = 0
         for values in self._dataset.feature_batches(self._split, list(columns), batch_rows):
-            part = rows.slice(at, len(values)).combine_chunks()
+            part: Any = rows.slice(at, len(values)).combine_chunks().to_batches()[0]
             at += len(values)
             self.position = self._size * at // rows.num_rows
             yield RowBatch(
-                qid=_one_chunk(part["qid"]),
-                doc_id=_one_chunk(part["doc_id"]),
+                qid=part["qid"],
+                doc_id=part["doc_id"],
                 grade=part["grade"].to_numpy(),
                 values=values,
                 extras={name: part[name].to_numpy() for name in self._goals},
             )
-
-
-def _one_chunk(column: pa.ChunkedArray[Any]) -> Any:
-    return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)

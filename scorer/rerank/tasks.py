@@ -74,7 +74,7 @@ class ScoreRange:
         job, rows = self.job, self.rows
         if isinstance(rows, ShardRange):
             dataset = Dataset(rows.path, rows.manifest)
-            return [DatasetSource.of_model(dataset, rows.split, predictors[0], job.reading.goals)], InputPosition()
+            return [DatasetSource(dataset, rows.split, predictors[0], job.reading.goals)], InputPosition()
         rows.check_files()
         sources = open_sources(rows.paths, job.format, job.reading)
         share_features(sources, job.features)

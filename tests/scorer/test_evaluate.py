@@ -20,6 +20,7 @@ from rankmill.pipeline.options import IngestOptions
 from rankmill.scorer.evaluate.compare import Ranking, compare
 from rankmill.scorer.evaluate.evaluate import evaluate, write_per_query
 from rankmill.scorer.metrics.explain_metric import explain_metric
+from rankmill.scorer.models.loading import predictor_of
 from rankmill.scorer.rerank import score as scoring
 from rankmill.scorer.rerank.candidate_sources import DatasetSource
 from rankmill.scorer.rerank.rerank import rerank
@@ -233,7 +234,7 @@ def test_a_split_of_a_dataset(tmp_path, forest, rows):
     assert evaluate(tmp_path / "data", model=forest).scope.splits == ("test",)  # who knows what it was trained on
     with refused(InputError, "data", "dataset", "model"):
         evaluate(tmp_path / "data")
-    read = DatasetSource(Dataset.open(tmp_path / "data"), "test", ["f1"])
+    read = DatasetSource(Dataset.open(tmp_path / "data"), "test", predictor_of(forest))
     size = read.path.stat().st_size
     at = [(read.position, len(batch)) for batch in read.batches(4 * 50)]
     done = np.cumsum([n for _, n in at])
