@@ -20,6 +20,8 @@ READER = 200 * MIB
 BLOCKS_FOR_BEST = 4
 SHARE_OF_RUN = 8
 """The documents of a first-stage run may take this fraction of the remaining memory; reading them takes four times as much."""
+SHARE_OF_SORT = 3
+"""The sort may hold this fraction of the remaining memory; its buffers and the libraries' caches take as much again."""
 COPIES_OF_A_MODEL = 4
 """A model is held as its file, as arrays, and laid out for prediction."""
 MOST_AT_ONCE = 4 * 10**9
@@ -47,7 +49,7 @@ class MemoryPlan:
         if total < LEAST:
             raise InputError(f"{spelled('memory')} must be at least 512MB, got {total / MB:,.0f}MB")
         left = total - FLOOR
-        return cls(total=total, block_bytes=min(max(left // 128, MIB), 8 * MIB), sort_bytes=left * 3 // 8)
+        return cls(total=total, block_bytes=min(max(left // 128, MIB), 8 * MIB), sort_bytes=left // SHARE_OF_SORT)
 
     @property
     def run_bytes(self) -> int:
@@ -56,7 +58,7 @@ class MemoryPlan:
 
     def with_run(self, held: int) -> MemoryPlan:
         """Return the plan for a run whose documents take ``held`` bytes; the blocks are the same."""
-        return replace(self, held=self.held + held, sort_bytes=self.sort_bytes - held * 3 // 8)
+        return replace(self, held=self.held + held, sort_bytes=self.sort_bytes - held // SHARE_OF_SORT)
 
     def with_models(self, file_bytes: int, table_bytes: int = 0) -> MemoryPlan:
         """Return the plan for models whose files have ``file_bytes`` together; InputError if they take more than half of what is left.
@@ -94,7 +96,7 @@ class MemoryPlan:
         ...     print(part)
         memory 2,000 MB: 241 MB for the process itself
         then input blocks of 8 MB, or groups of rows of Parquet of 863 MB in all
-        then a sort that spills above 660 MB
+        then a sort that spills above 586 MB
         """
         run = f", {self.held / MB:,.1f} MB for models and the documents of a run" if self.held else ""
         return (
