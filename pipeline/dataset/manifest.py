@@ -9,8 +9,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
@@ -131,6 +132,36 @@ class Repeats(_Strict):
     documents: Count
     conflicting: Count  # of these: with different grades
     merged_rows: Count  # rows merged into another row of their document
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tally:
+    """Counts for the judgments of some buckets; tallies can be added.
+
+    Attributes
+    ----------
+    merged
+        Rows that were merged into another row of the same document.
+    repeated, conflicting
+        Documents judged more than once, and those of them with different grades.
+    judgments, ungraded
+        Judgments from separate files, with and without a grade.
+    without_row
+        Judgments of documents without a row.
+    rows_with_id
+        Rows with a doc_id, if judgments are in separate files; ignored when tallies are compared.
+    """
+
+    merged: int = 0
+    repeated: int = 0
+    conflicting: int = 0
+    judgments: int = 0
+    ungraded: int = 0
+    without_row: int = 0
+    rows_with_id: int = field(default=0, compare=False)
+
+    def __add__(self, other: Self) -> Self:
+        return type(self)(**{name: getattr(self, name) + getattr(other, name) for name in self.__slots__})
 
 
 class UnjudgedShard(_Strict):

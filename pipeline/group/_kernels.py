@@ -1,11 +1,14 @@
-"""Hashes of queries and rows, and transposition from rows to columns."""
+"""Hashes of queries and rows, transposition from rows to columns, and statistics of columns while they are written.
+
+Sums and extremes of columns are computed on whole numbers, so that the loops are vectorised.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
 from rankmill.foundation.kernels.compiling import kernel
-from rankmill.foundation.kernels.randoms import GOLDEN, MIX_1, MIX_2, mix
+from rankmill.foundation.kernels.randoms import GOLDEN, MIX_1, MIX_2, mix, random_bits
 
 _FNV_OFFSET = np.uint64(0xCBF29CE484222325)
 _FNV_PRIME = np.uint64(0x100000001B3)
@@ -63,3 +66,94 @@ def turn(values, order, out):
         for f in range(values.shape[1]):
             for k in range(top, end):
                 out[f, k] = values[order[k], f]
+
+
+_ZERO = np.float32(0)
+_SIGN = np.int32(31)
+_REST = np.int32(0x7FFFFFFF)
+_LEAST = np.int32(-0x80000000)
+MISSING = np.int32(0x7FC00000)
+
+
+@kernel
+def weigh(first, out):
+    """out[k] = number first + k of the splitmix64 sequence of seed 0: the weight of row first + k in a digest."""
+    for k in range(out.shape[0]):
+        out[k] = random_bits(np.uint64(0), first + k + 1)
+
+
+@kernel
+def _digest(words, weights):
+    """Return the sum of ``words`` times ``weights`` modulo 2^64."""
+    total = np.uint64(0)
+    for k in range(words.shape[0]):
+        total += weights[k] * np.uint64(np.uint32(words[k]))
+    return total
+
+
+@kernel
+def _spread(words):
+    """Return the minimum and the maximum as order-preserving whole numbers, and the numbers of NaN and 0."""
+    low, high, missing, zeros = _REST, _LEAST, 0, 0
+    for k in range(words.shape[0]):
+        word = words[k]
+        absent = word == MISSING
+        missing += absent
+        zeros += word == 0
+        key = word ^ ((word >> _SIGN) & _REST)
+        low = min(low, _REST if absent else key)
+        high = max(high, _LEAST if absent else key)
+    return low, high, missing, zeros
+
+
+@kernel
+def _normalise(column, words, out):
+    """out[k] = bits of column[k] with one pattern for both zeros and one for all NaN; ``words`` are the bits of the column."""
+    for k in range(column.shape[0]):
+        x = column[k]
+        word = words[k]
+        word = np.int32(0) if x == _ZERO else word
+        out[k] = word if x == x else MISSING
+
+
+@kernel
+def _differ(words, first, last):
+    """Return a number other than 0 if ``words[first:last]`` are not all equal."""
+    found = np.int32(0)
+    start = words[first]
+    for k in range(first, last):
+        found |= words[k] ^ start
+    return found
+
+
+@kernel
+def add_columns(columns, words, starts, goes_on, weights, out, counts, digests, keys, before, varied):
+    """Add rows to the statistics of each feature.
+
+    ``columns`` (F, m) are their values and ``words`` the same bits as int32; ``starts`` (q + 1,) are the starts of the queries
+    and the end of the last; ``goes_on``: the first query has earlier rows.  ``out`` (m,) is scratch.  ``counts`` (F, 3): missing
+    values, zeros, queries with several values; ``digests`` (F,); ``keys`` (F, 2): extremes as order-preserving numbers;
+    ``before`` (F,) and ``varied`` (F,): last value of the unfinished query, and whether it has several values.
+    """
+    for f in range(columns.shape[0]):
+        _normalise(columns[f], words[f], out)
+        low, high, missing, zeros = _spread(out)
+        keys[f, 0] = min(keys[f, 0], low)
+        keys[f, 1] = max(keys[f, 1], high)
+        counts[f, 0] += missing
+        counts[f, 1] += zeros
+        digests[f] += _digest(out, weights)
+        several = 0
+        is_varied = varied[f]
+        for q in range(starts.shape[0] - 1):
+            different = _differ(out, starts[q], starts[q + 1]) != 0
+            if q == 0 and goes_on:
+                different = different or out[0] != before[f]
+                several += different and not is_varied
+                is_varied = is_varied or different
+            else:
+                several += different
+                is_varied = different
+        counts[f, 2] += several
+        varied[f] = is_varied
+        before[f] = out[out.shape[0] - 1]

@@ -21,10 +21,9 @@ import pyarrow.compute as pc
 
 from rankmill.foundation.errors import DataRejected
 from rankmill.foundation.options import spelled
-from rankmill.pipeline.dataset.manifest import SPLITS
+from rankmill.pipeline.dataset.manifest import SPLITS, Tally
 from rankmill.pipeline.group import _kernels
 from rankmill.pipeline.group.spill import HIGH, LOW, PLACE, SOURCE, extras_of, padded, with_columns
-from rankmill.pipeline.judgments.judgment_files import Tally
 from rankmill.pipeline.read.grades import UNKNOWN_GRADE
 
 if TYPE_CHECKING:

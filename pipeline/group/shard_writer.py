@@ -23,6 +23,7 @@ from rankmill.pipeline.dataset.manifest import (
     UNJUDGED,
     Shard,
     ShardStatistics,
+    Tally,
     UnjudgedShard,
 )
 from rankmill.pipeline.group import _kernels
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
     from rankmill.pipeline.bins.vocabulary import Vocabulary
     from rankmill.pipeline.group.bucket import Layout
     from rankmill.pipeline.group.spill import SpilledRows
-    from rankmill.pipeline.judgments.judgment_files import Tally
 
 
 _QUERIES = schema_of(

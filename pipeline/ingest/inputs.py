@@ -186,7 +186,8 @@ def open_inputs(
     for file in judgment_sources:
         check_somewhere(read.columns, [*(source.table for source in sources), file.table], file.path)
     pair_sources = [PairFile(path, quarantine) for path in pair_files]
-    check_labels_and_weights(sources, judgment_sources, options.aggregate)
+    if judgment_sources:
+        check_labels_and_weights(sources, judgment_sources, options.aggregate)
     if options.aggregate is not None:
         check_times_and_labels(options.aggregate, sources, judgment_sources, options.read.time_column)
     return Inputs(

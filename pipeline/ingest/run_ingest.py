@@ -41,6 +41,7 @@ from rankmill.pipeline.dataset.manifest import (
     PAIR_REJECTS_NAME,
     REJECTS_NAME,
     CategorySet,
+    Tally,
 )
 from rankmill.pipeline.dataset.publish import check_destination, publish_dataset
 from rankmill.pipeline.group.shard_writer import keep_table, write_shards
@@ -58,7 +59,7 @@ from rankmill.pipeline.ingest.steps import (
     source_files,
 )
 from rankmill.pipeline.ingest_report import IngestReport
-from rankmill.pipeline.judgments.judgment_files import Tally, judgment_set
+from rankmill.pipeline.judgments.judgment_files import judgment_set
 from rankmill.pipeline.memory_plans import reading_line
 from rankmill.pipeline.options import IngestOptions
 from rankmill.pipeline.pairs.pair_files import join_pairs

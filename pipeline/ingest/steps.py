@@ -22,10 +22,11 @@ from rankmill.pipeline.dataset.manifest import (
     Repeats,
     SourceFile,
     SplitCount,
+    Tally,
 )
 from rankmill.pipeline.group.bucket import Layout
 from rankmill.pipeline.group.spill import SpilledRows, SpillFile, spill_by_query
-from rankmill.pipeline.judgments.judgment_files import Tally, spilled_columns
+from rankmill.pipeline.judgments.judgment_files import spilled_columns
 from rankmill.pipeline.pairs.pair_files import SPILLED
 from rankmill.pipeline.read.column_roles import TYPES
 

@@ -35,8 +35,9 @@ from rankmill.foundation.cures import spelled_with
 from rankmill.foundation.errors import DataRejected
 from rankmill.foundation.options import spelled
 from rankmill.pipeline.arrow import as_array
+from rankmill.pipeline.dataset.manifest import Tally
 from rankmill.pipeline.group.spill import HIGH, LOW, extras_of, row_schema, with_columns
-from rankmill.pipeline.judgments.judgment_files import SPILLED, Tally
+from rankmill.pipeline.judgments.judgment_files import SPILLED
 from rankmill.pipeline.options import AGGREGATES, WITH_LABEL
 from rankmill.pipeline.read.column_roles import OF_JUDGMENTS
 from rankmill.pipeline.read.grades import UNKNOWN_GRADE

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -12,7 +12,7 @@ from rankmill.foundation.cures import spelled_with
 from rankmill.foundation.errors import InputError
 from rankmill.foundation.options import spelled
 from rankmill.pipeline.arrow import as_array, schema_of
-from rankmill.pipeline.dataset.manifest import JudgmentSet
+from rankmill.pipeline.dataset.manifest import JudgmentSet, Tally
 from rankmill.pipeline.options import DEFAULT_BLOCK_BYTES, WITH_LABEL, ReadOptions
 from rankmill.pipeline.read.batch import Quarantine
 from rankmill.pipeline.read.column_roles import OF_JUDGMENTS
@@ -49,36 +49,6 @@ def spilled_columns(judgments: Sequence[JudgmentFile]) -> pa.Schema:
         if any(name in source.extras for source in judgments):
             schema = schema.append(pa.field(name, pa.float64(), nullable=False))
     return schema
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tally:
-    """Counts for the judgments of some buckets; tallies can be added.
-
-    Attributes
-    ----------
-    merged
-        Rows that were merged into another row of the same document.
-    repeated, conflicting
-        Documents judged more than once, and those of them with different grades.
-    judgments, ungraded
-        Judgments from separate files, with and without a grade.
-    without_row
-        Judgments of documents without a row.
-    rows_with_id
-        Rows with a doc_id, if judgments are in separate files; ignored when tallies are compared.
-    """
-
-    merged: int = 0
-    repeated: int = 0
-    conflicting: int = 0
-    judgments: int = 0
-    ungraded: int = 0
-    without_row: int = 0
-    rows_with_id: int = field(default=0, compare=False)
-
-    def __add__(self, other: Tally) -> Tally:
-        return Tally(**{name: getattr(self, name) + getattr(other, name) for name in self.__slots__})
 
 
 class JudgmentFile:

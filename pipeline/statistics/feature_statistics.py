@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from rankmill.pipeline.arrow import as_array, schema_of
 from rankmill.pipeline.bins.vocabulary import EMPTY, Tally, summed, tally_of
-from rankmill.pipeline.statistics import _kernels
+from rankmill.pipeline.group import _kernels
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
