@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from typer.testing import CliRunner
 
+import rankmill.cli  # noqa: F401 - it adds `synth`, which simulates clicks, too, to the commands of data
 from rankmill.foundation.errors import InputError
 from rankmill.foundation.records import as_json
 from rankmill.pipeline.bins.binning import bin_dataset
