@@ -48,26 +48,8 @@ def bytes_of_texts(memory: int, features: int) -> int:
 
 def reading_threads(memory: int, threads: int, block_bytes: int, database_bytes: int = 0) -> int:
     """Return how many of ``threads``, each with ``database_bytes`` of DuckDB, fit into memory in the first pass, at least 1."""
-    return fitting_threads(memory - RESIDENT, _reading_bytes(block_bytes, database_bytes), threads)
-
-
-def reading_line(memory: int, threads: int, block_bytes: int, database_bytes: int) -> str:
-    """Return the plan of the first pass as one line.
-
-    >>> reading_line(10**9, 8, 8 * 10**6, 32 * 10**6)
-    'memory 1,000 MB: 290 MB for the process itself; then 7 threads read blocks of 8 MB, each in 98 MB, DuckDB with 32 MB of it'
-    """
-    fitting = reading_threads(memory, threads, block_bytes, database_bytes)
-    each = _reading_bytes(block_bytes, database_bytes) / 1e6
-    of_database = f", DuckDB with {database_bytes / 1e6:,.0f} MB of it" if database_bytes else ""
-    return (
-        f"memory {memory / 1e6:,.0f} MB: {RESIDENT / 1e6:,.0f} MB for the process itself; then {fitting} thread{'s' * (fitting > 1)}"
-        f" read{'s' * (fitting == 1)} blocks of {block_bytes / 1e6:,.0f} MB, each in {each:,.0f} MB{of_database}"
-    )
-
-
-def _reading_bytes(block_bytes: int, database_bytes: int) -> int:
-    return _BLOCKS * block_bytes + 2 * BATCH_BYTES + database_bytes
+    each = _BLOCKS * block_bytes + 2 * BATCH_BYTES + database_bytes
+    return fitting_threads(memory - RESIDENT, each, threads)
 
 
 def writing_share(

@@ -60,12 +60,11 @@ from rankmill.pipeline.ingest.steps import (
 )
 from rankmill.pipeline.ingest_report import IngestReport
 from rankmill.pipeline.judgments.judgment_files import judgment_set
-from rankmill.pipeline.memory_plans import reading_line
 from rankmill.pipeline.options import IngestOptions
 from rankmill.pipeline.pairs.pair_files import join_pairs
 from rankmill.pipeline.read.batch import Quarantine
 from rankmill.pipeline.read.columns import guesses_line, guesses_of, index_line
-from rankmill.pipeline.read.delimited import database_bytes_of, delimiter_lines
+from rankmill.pipeline.read.delimited import delimiter_lines
 from rankmill.pipeline.read.rejects import listing_rejects, write_rejects
 from rankmill.pipeline.statistics.feature_statistics import statistics_of
 
@@ -115,7 +114,7 @@ def ingest(
     progress
         Called from time to time with ``"reading"``, bytes read and total bytes, later with ``"writing"``, documents written and total.
     say
-        Called with lines about inferred columns and memory, before the data are read, and about each lost worker of a cluster.
+        Called with a line about inferred columns, before the data are read, and about each lost worker of a cluster.
 
     Raises
     ------
@@ -147,9 +146,6 @@ def ingest(
     if say is not None:
         for line in delimiter_lines(inputs.sources):
             say(line)
-        if where is None:
-            of_database = database_bytes_of(inputs.sources)
-            say(reading_line(options.memory, options.allowed_threads, options.block_size, of_database))
     with (
         staging_folder(out) as staging,
         ExitStack() as stack,
