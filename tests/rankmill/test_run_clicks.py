@@ -187,7 +187,7 @@ def test_clicks_refuse_only_what_is_worth_significantly_less() -> None:
     def judged(difference: float, half: float, effective: float = 500.0) -> Guardrail:
         value = RankingValue(values={}, effective_clicks=effective, shown=1.0, overlap=1.0, clipped=0.0)
         estimated = Estimated(value=difference, interval=(difference - half, difference + half))
-        found = OffPolicyDifference(supported=True, estimator="dr", difference=estimated, candidate=value)
+        found = OffPolicyDifference(difference=estimated, candidate=value)
         return clicks_of_log("web@1", found)
 
     assert [judged(*case).verdict for case in ((0.1, 0.05), (-0.1, 0.2), (-0.1, 0.05))] == [
@@ -197,7 +197,7 @@ def test_clicks_refuse_only_what_is_worth_significantly_less() -> None:
     ]
     assert not unnamed(judged(-0.1, 0.05).reason, "clicks, against web@1", "-0.1000", "-0.1500 to -0.0500", "500")
     assert judged(-0.1, 0.05, effective=99.0).verdict == "noted"
-    refused = clicks_of_log("web@1", OffPolicyDifference(supported=False, estimator="dr", reason="it is too short"))
+    refused = clicks_of_log("web@1", OffPolicyDifference(reason="it is too short"))
     assert (refused.verdict, refused.words) == ("noted", "the log does not say: it is too short")
 
 
