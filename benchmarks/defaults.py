@@ -26,7 +26,7 @@ from rankmill.scorer.metrics.per_query import PreparedQueries
 from rankmill.trainer.data.rows import RankedRows
 from rankmill.trainer.objectives.registry import objective_of
 from rankmill.trainer.parameters import TrainParameters
-from rankmill.trainer.workers import with_team
+from rankmill.trainer.team import with_team
 
 Floats = npt.NDArray[np.float64]
 TEST_QUERIES, TEST_SEED = 1000, 1_000_000

@@ -30,7 +30,7 @@ from rankmill.trainer.growing.tree import Tree, add_tree
 from rankmill.trainer.objectives.protocol import PairHessians
 from rankmill.trainer.objectives.registry import objective_of
 from rankmill.trainer.parameters import TrainParameters
-from rankmill.trainer.workers import Team
+from rankmill.trainer.team import Team
 
 ALL = 0
 

@@ -26,7 +26,7 @@ from rankmill.trainer.growing.grower import Grower
 from rankmill.trainer.growing.tree import Tree
 from rankmill.trainer.objectives.registry import objective_of
 from rankmill.trainer.parameters import TrainParameters
-from rankmill.trainer.workers import Team
+from rankmill.trainer.team import Team
 
 WIDEST, LEAST = 4.0, 1e-5  # LogitBoost's guards: of |r|, and of h over its mean
 WAYS = ("double", "single", "double, guarded", "single, guarded")

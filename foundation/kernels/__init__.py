@@ -1,1 +1,1 @@
-"""Compiled functions that every room may use, and the cache that keeps compiled kernels between processes."""
+"""Compiled functions that every package may use, and the cache that keeps compiled kernels between processes."""

@@ -166,7 +166,7 @@ def _binned(given: GivenRows, own: BinningOptions, reference: BinnedDataset | No
     return BinnedRows.of_given(given, own, regression=True, reference=bins, where=_WHERE).blocked()
 
 
-def given_rows(
+def binned_or_given(
     X: Any,  # noqa: N803 - the field's name
     y: Any,
     qid: Any,

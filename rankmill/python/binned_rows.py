@@ -23,7 +23,7 @@ from rankmill.trainer.data.training_rows import categories_of, read_rows
 from rankmill.trainer.objectives.registry import learns_labels
 from rankmill.trainer.options import MachineOptions
 from rankmill.trainer.parameters import TrainParameters
-from rankmill.trainer.workers import workers_for
+from rankmill.trainer.team import workers_for
 
 
 def _columns(given: Any) -> tuple[str | int, ...]:

@@ -42,7 +42,7 @@ from rankmill.python.arrays import (
     with_goals,
     with_queries,
 )
-from rankmill.python.binned_dataset import given_rows
+from rankmill.python.binned_dataset import binned_or_given
 from rankmill.python.binned_rows import BinnedRows, BinningOptions
 from rankmill.python.eval_sets import EvalSet, eval_sets_of
 from rankmill.python.feature_table import matrix_for
@@ -82,8 +82,8 @@ from rankmill.trainer.progress import TrainingProgress, to_stderr, verbosely
 from rankmill.trainer.rounds.early_stopping import GoalMean, parse_measure
 from rankmill.trainer.rounds.train_on_rows import fit
 from rankmill.trainer.rounds.training_result import CrossValidation, RoundRecord, note_without_splits
+from rankmill.trainer.team import workers_for
 from rankmill.trainer.training_options import StartingModel, TrainingOptions
-from rankmill.trainer.workers import workers_for
 
 if TYPE_CHECKING:
     from rankmill.scorer.inspect.shap import ShapValues
@@ -405,7 +405,7 @@ class Ranker(Routed):
         if own.cluster is not None:
             rows = {"qid": qid, "group": group, "eval_set": eval_set}
             return self._fit_on_cluster(X, y, own, {**more, **rows}, metrics, listeners, resume, init_model)
-        given = given_rows(X, y, qid, group, columns, own.binning, "fit ")
+        given = binned_or_given(X, y, qid, group, columns, own.binning, "fit ")
         if self.checked_kind().model == NET:
             del X  # what is not needed any more
             of_trees = {"resume": resume, "init_model": init_model}

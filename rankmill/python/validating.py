@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from rankmill.foundation.errors import InvalidParameter
 from rankmill.pipeline.bins.spec import BinSpec
-from rankmill.python.binned_dataset import given_rows
+from rankmill.python.binned_dataset import binned_or_given
 from rankmill.python.binned_rows import BinnedRows
 from rankmill.python.eval_sets import eval_sets_of
 from rankmill.python.given_rows import FitColumns, GivenRows
@@ -27,8 +27,8 @@ from rankmill.trainer.presets import choices_line, shape_of_rows, with_preset
 from rankmill.trainer.progress import TrainingProgress, to_stderr, verbosely
 from rankmill.trainer.rounds.train_on_rows import cross_validate_rows
 from rankmill.trainer.rounds.training_result import CrossValidation, RoundRecord
+from rankmill.trainer.team import workers_for
 from rankmill.trainer.training_options import TrainingOptions
-from rankmill.trainer.workers import workers_for
 
 
 def cross_validate(
@@ -80,7 +80,7 @@ def cross_validate(
     own = ranker.checked_options().binning
     _check_names(ranker, columns, cross_validate)
     if ranker.checked_kind().model == NET:
-        rows = given_rows(X, y, qid, group, columns, own, _CROSS_VALIDATE)
+        rows = binned_or_given(X, y, qid, group, columns, own, _CROSS_VALIDATE)
         options = ranker.net_options(rows.feature_names)
         of_net = rows_for_net(rows, options, _CROSS_VALIDATE)
         del X, rows
@@ -91,7 +91,9 @@ def cross_validate(
                 of_net, options, epochs.folds, eval_metrics=metrics, n_threads=workers_for(own.n_threads),
                 on_round=_telling(progress, on_round),
             )  # fmt: skip
-    given, parameters = _binned(ranker, given_rows(X, y, qid, group, columns, own, _CROSS_VALIDATE), _CROSS_VALIDATE)
+    given, parameters = _binned(
+        ranker, binned_or_given(X, y, qid, group, columns, own, _CROSS_VALIDATE), _CROSS_VALIDATE
+    )
     data = given.training_data(parameters.objective)
     del X, given
     asked, parameters = parameters, with_preset(parameters, shape_of_rows(data).in_folds())
@@ -162,7 +164,7 @@ def select_features(
     own = ranker.checked_options()
     _check_names(ranker, columns, select_features)
     train, parameters = _binned(
-        ranker, given_rows(X, y, qid, group, columns, own.binning, _SELECT_FEATURES), _SELECT_FEATURES
+        ranker, binned_or_given(X, y, qid, group, columns, own.binning, _SELECT_FEATURES), _SELECT_FEATURES
     )
     watched = eval_sets_of(eval_set, {}, train.expected, lambda rows: _binned(ranker, rows, "", train.binspec)[0])
     data = train.training_data(parameters.objective, watched)

@@ -14,7 +14,7 @@ from rankmill import BinnedDataset, Ranker, cross_validate, select_features
 from rankmill.foundation.errors import InputError, InvalidParameter, TrainingDataRejected
 from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.python import net_rows
-from rankmill.python.binned_dataset import given_rows
+from rankmill.python.binned_dataset import binned_or_given
 from rankmill.python.binned_rows import BinningOptions
 from rankmill.trainer.nets.cross_validating import cross_validate_net, cross_validate_net_on
 from rankmill.trainer.nets.options import NetOptions
@@ -112,7 +112,7 @@ def test_a_cross_validation_measures_nets_on_queries_that_they_have_not_seen(arr
     again = cross_validate(ranker, X[order], y[order], qid=qid[order], sample_weight=weights[order])
     assert again == found != cross_validate(ranker, X, y, qid=qid)
     data = net_rows.rows_for_net(
-        given_rows(X, y, qid, None, {"sample_weight": weights}, BinningOptions(), ""), NetOptions()
+        binned_or_given(X, y, qid, None, {"sample_weight": weights}, BinningOptions(), ""), NetOptions()
     )
     options = NetOptions(**{**SMALL, "epochs": 4, "early_stopping_epochs": 2, "learning_rate": 0.05})
     assert cross_validate_net(data, options, 2) == found

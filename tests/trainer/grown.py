@@ -11,7 +11,7 @@ from rankmill.trainer.growing.controls import Controls
 from rankmill.trainer.growing.grower import Grower
 from rankmill.trainer.growing.leaves import LeafRules
 from rankmill.trainer.objectives.registry import criterion_of, objective_of, takes_exact_steps
-from rankmill.trainer.workers import Team
+from rankmill.trainer.team import Team
 from tests.trainer.fixed import fixed
 from tests.trainer.planted import rows_of, small_data
 

@@ -11,7 +11,7 @@ from rankmill.scorer.metrics import Metric, Policy, parse_metric
 from rankmill.trainer.data.rows import RankedRows
 from rankmill.trainer.objectives.protocol import Leaves
 from rankmill.trainer.objectives.registry import objective_of
-from rankmill.trainer.workers import Team, with_team
+from rankmill.trainer.team import Team, with_team
 from tests import naive_pairs
 from tests.trainer.fixed import fixed
 

@@ -9,7 +9,7 @@ import pytest
 
 from rankmill.trainer.growing.leaves import LeafRules
 from rankmill.trainer.rounds.sampling import BootstrapWeights, RoundSample, Sampler, chances_of
-from rankmill.trainer.workers import Team
+from rankmill.trainer.team import Team
 from tests.naive_growth import nodes_of
 from tests.naive_samples import bayesian_weight, bits_of, chances, one_sided
 from tests.trainer.fixed import fixed

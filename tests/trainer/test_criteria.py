@@ -14,7 +14,7 @@ from rankmill.trainer.growing import _histogram_kernels, _split_kernels
 from rankmill.trainer.growing._state_kernels import LOOK_AHEAD, Barrier, Crew
 from rankmill.trainer.objectives.protocol import PairHessians
 from rankmill.trainer.objectives.registry import objective_of
-from rankmill.trainer.workers import Team
+from rankmill.trainer.team import Team
 from tests.naive_growth import goes_left, nodes_of, wse_splits
 from tests.trainer.fixed import fixed
 from tests.trainer.grown import grown, small_case, trees_of

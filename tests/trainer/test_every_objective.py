@@ -24,7 +24,7 @@ from rankmill.trainer.objectives.protocol import ROWS, Learns, Leaves, Objective
 from rankmill.trainer.objectives.registry import criterion_of, objective_class, objective_of
 from rankmill.trainer.objectives.spelling import OBJECTIVES, canonical, class_named
 from rankmill.trainer.objectives.weights import document_weights
-from rankmill.trainer.workers import Team, with_team
+from rankmill.trainer.team import Team, with_team
 from tests.refusals import refused
 from tests.trainer.fixed import fixed
 from tests.trainer.loss_cases import case, derivatives

@@ -8,7 +8,7 @@ import pytest
 from rankmill.trainer.growing import grower as grower_module
 from rankmill.trainer.growing.grower import SplitNoise
 from rankmill.trainer.growing.histogram import FEWEST_SLOTS, HistogramPool
-from rankmill.trainer.workers import Team, with_team
+from rankmill.trainer.team import Team, with_team
 from tests import naive_growth as naive
 from tests.naive_samples import bits_of
 from tests.trainer.fixed import fixed

@@ -17,7 +17,7 @@ from rankmill.trainer.growing import _histogram_kernels, _partition_kernels
 from rankmill.trainer.growing._state_kernels import LOOK_AHEAD as READ_PAST
 from rankmill.trainer.growing._state_kernels import Bins
 from rankmill.trainer.growing.histogram import scales_of
-from rankmill.trainer.workers import Team
+from rankmill.trainer.team import Team
 from tests import naive
 from tests.refusals import refused
 

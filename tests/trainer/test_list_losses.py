@@ -13,7 +13,7 @@ from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.trainer.objectives.listwise import _kernels as _list_kernels
 from rankmill.trainer.objectives.listwise import list_loss
 from rankmill.trainer.objectives.pairwise import _kernels
-from rankmill.trainer.workers import Team
+from rankmill.trainer.team import Team
 from tests import naive_lists as naive
 from tests.refusals import refused
 from tests.trainer.loss_cases import SIZES, derivatives, objective_for, random_lists, starts_of

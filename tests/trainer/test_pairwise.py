@@ -13,7 +13,7 @@ from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.pipeline.pairs.stored_pairs import PreferencePairs
 from rankmill.trainer.data.rows import RankedRows
 from rankmill.trainer.objectives.pairwise import _kernels
-from rankmill.trainer.workers import Team
+from rankmill.trainer.team import Team
 from tests.refusals import refused
 from tests.trainer import planted
 from tests.trainer.loss_cases import CASES, build, case, derivatives, expected, merged

@@ -20,7 +20,7 @@ from rankmill.pipeline.synth import write_synthetic
 from rankmill.trainer.candidates.train_on_dataset import plan_of
 from rankmill.trainer.data.training_rows import read_columns
 from rankmill.trainer.objectives.registry import objective_of
-from rankmill.trainer.workers import Team
+from rankmill.trainer.team import Team
 from tests.refusals import refused
 from tests.trainer.fixed import fixed
 from tests.trainer.test_every_objective import NAMES

@@ -11,7 +11,7 @@ from rankmill.pipeline.bins.spec import BinSpec, feature_bins
 from rankmill.trainer.data import layout
 from rankmill.trainer.growing.grower import Grower
 from rankmill.trainer.rounds.checkpoints import Checkpoint
-from rankmill.trainer.workers import Team
+from rankmill.trainer.team import Team
 from tests.trainer.fixed import fixed
 from tests.trainer.planted import fit, planted, small_data
 

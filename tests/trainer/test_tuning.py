@@ -46,7 +46,7 @@ USUAL = TuneOptions(trials=6, repeat=1, best=2, workers=1, compare_by="valid")
 
 @pytest.fixture(autouse=True)
 def _one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rankmill.trainer.workers.available_cores", lambda: 1)
+    monkeypatch.setattr("rankmill.trainer.team.available_cores", lambda: 1)
 
 
 def searched(dataset: Dataset, out: Path, options: TuneOptions = USUAL, **more) -> Table:

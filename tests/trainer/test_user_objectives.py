@@ -10,7 +10,7 @@ from rankmill.foundation.errors import InvalidParameter
 from rankmill.python.ranker import Ranker
 from rankmill.trainer.objectives.pairwise import pair_loss as pairwise
 from rankmill.trainer.objectives.user import check_lambdas, remember_delta, remember_objective, spelled
-from rankmill.trainer.workers import with_team
+from rankmill.trainer.team import with_team
 from tests.refusals import refused
 from tests.trainer.loss_cases import build, case, derivatives
 

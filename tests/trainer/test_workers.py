@@ -8,8 +8,8 @@ import time
 import pytest
 from joblib import Parallel, delayed
 
-from rankmill.trainer import workers
-from rankmill.trainer.workers import Team, with_team
+from rankmill.trainer import team as workers
+from rankmill.trainer.team import Team, with_team
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5])

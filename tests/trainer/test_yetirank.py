@@ -12,7 +12,7 @@ from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.scorer.metrics import Policy, parse_metric
 from rankmill.trainer.data.rows import RankedRows
 from rankmill.trainer.objectives.registry import objective_of
-from rankmill.trainer.workers import Team
+from rankmill.trainer.team import Team
 from tests import naive_lists, naive_pairs
 from tests.naive_samples import bits_of, uniform_of
 from tests.refusals import refused

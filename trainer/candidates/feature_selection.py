@@ -38,8 +38,8 @@ from rankmill.trainer.rounds.checkpoints import Checkpoints, training_key
 from rankmill.trainer.rounds.early_stopping import DEVIANCE, Measure, stop_measure
 from rankmill.trainer.rounds.resuming import trees_of
 from rankmill.trainer.rounds.sampling import PERMUTED
+from rankmill.trainer.team import workers_for
 from rankmill.trainer.training_options import DEFAULT_OPTIONS, TrainingOptions
-from rankmill.trainer.workers import workers_for
 
 Floats = npt.NDArray[np.float64]
 

@@ -35,7 +35,7 @@ from rankmill.trainer.objectives.pairwise.pair_loss import PairObjective
 from rankmill.trainer.objectives.protocol import Floats, Leaves, Limits, Objective, PairHessians
 from rankmill.trainer.objectives.weights import relative_weights
 from rankmill.trainer.parameters import ADDITIVE, TrainParameters
-from rankmill.trainer.workers import Team
+from rankmill.trainer.team import Team
 
 POSITION_BIAS = "position_bias"  # in the facts of a model
 

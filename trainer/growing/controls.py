@@ -1,4 +1,7 @@
-"""What parameters say of single features, by column: features and after them the columns that are made from some."""
+"""Interaction groups and weights of features, by column: features and after them the columns that are made from some.
+
+Monotone constraints are in `_gain_kernels.gains_bounded` (search), `_growth_kernels` (ranges of children) and `leaves` (values).
+"""
 
 from __future__ import annotations
 

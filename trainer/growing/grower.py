@@ -24,7 +24,7 @@ from rankmill.trainer.growing.leaves import GrownNodes, LeafRules, shrunk, value
 from rankmill.trainer.growing.tree import Tree, add_tree
 from rankmill.trainer.objectives.protocol import Leaves, PairHessians
 from rankmill.trainer.parameters import GROWTHS, NONE, TrainParameters
-from rankmill.trainer.workers import Team
+from rankmill.trainer.team import Team
 
 _LEAST_ROWS = 131_072  # minimum rows per worker, for passes of about a nanosecond per row
 _LEAST_VISITS = 5_000  # minimum (row, block) visits of a tree per worker

@@ -1,4 +1,7 @@
-"""Integer histograms: gradients and hessians packed into one integer, and the pool of histograms."""
+"""Integer histograms: gradients and hessians packed into one integer, and the pool of histograms.
+
+They are counted in `_histogram_kernels`, and added up between the machines of a cluster by `Grower`.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from rankmill.trainer import _kernels
 from rankmill.trainer.data.layout import PACKED, aligned_empty
 from rankmill.trainer.data.shard import Span
 from rankmill.trainer.parameters import TrainParameters
-from rankmill.trainer.workers import Team
+from rankmill.trainer.team import Team
 
 DEFAULT_POOL_BYTES = 512 * 2**20
 FEWEST_SLOTS = 3  # a node, its smaller child, and one waiting node

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from rankmill.trainer.data.layout import BlockedBins
 from rankmill.trainer.growing import _partition_kernels
-from rankmill.trainer.workers import Team
+from rankmill.trainer.team import Team
 
 _LEAST_WALKED = 4096  # minimum rows per worker of a walk down a tree
 

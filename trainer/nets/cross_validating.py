@@ -17,7 +17,7 @@ from rankmill.trainer.options import MachineOptions
 from rankmill.trainer.rounds.cross_validation import Fold, cross_validated, folds_of
 from rankmill.trainer.rounds.early_stopping import EarlyStopping, stop_measure
 from rankmill.trainer.rounds.training_result import TRAIN, CrossValidation, RoundRecord
-from rankmill.trainer.workers import workers_for
+from rankmill.trainer.team import workers_for
 
 
 def cross_validate_net(

@@ -13,7 +13,7 @@ from rankmill.scorer.nets._kernels import FIRST_CATEGORY, MOST_KNOTS
 from rankmill.scorer.nets.inputs import FEATURE, INPUT, QUANTILE, TRANSFORMS, NetInputs
 from rankmill.trainer.nets import _kernels
 from rankmill.trainer.nets.options import NetOptions
-from rankmill.trainer.workers import Team
+from rankmill.trainer.team import Team
 
 _EMBEDDINGS = 0x656D626564  # key of the draws of embeddings, besides the seed
 _LEAST_VARIANCE = 1e-12  # relative to the square of the mean: less is rounding

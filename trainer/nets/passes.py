@@ -24,7 +24,7 @@ from rankmill.trainer.nets import _kernels
 from rankmill.trainer.nets._kernels import BLOCK, Rule
 from rankmill.trainer.nets.fit_inputs import normal_draws
 from rankmill.trainer.nets.options import ADAMW, NetOptions
-from rankmill.trainer.workers import Team
+from rankmill.trainer.team import Team
 
 Floats32 = npt.NDArray[np.float32]
 EPSILON = 1e-5  # added to variances

@@ -15,7 +15,7 @@ from rankmill.pipeline.statistics.feature_statistics import statistics_of
 from rankmill.scorer.nets._kernels import FIRST_CATEGORY
 from rankmill.trainer.nets.options import ADAMW, NetOptions
 from rankmill.trainer.options import CheckpointOptions, MachineOptions
-from rankmill.trainer.workers import workers_for
+from rankmill.trainer.team import workers_for
 
 _OF_TREES = ("histogram_memory",)
 _BYTES_A_ROW = 160  # grades, weights, scores, gradients of both orders, places, and what losses hold

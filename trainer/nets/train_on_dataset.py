@@ -28,8 +28,8 @@ from rankmill.trainer.options import CheckpointOptions, MachineOptions
 from rankmill.trainer.rounds.checkpoints import Checkpoint, Checkpoints
 from rankmill.trainer.rounds.early_stopping import measures_of
 from rankmill.trainer.rounds.training_result import Curves, RoundRecord
+from rankmill.trainer.team import workers_for
 from rankmill.trainer.training_facts import TrainingFacts
-from rankmill.trainer.workers import workers_for
 
 OnRound = Callable[[RoundRecord], object]
 

@@ -28,7 +28,7 @@ from rankmill.trainer.objectives.protocol import Objective
 from rankmill.trainer.objectives.registry import objective_of
 from rankmill.trainer.rounds.early_stopping import DEVIANCE, EarlyStopping, measures_of
 from rankmill.trainer.rounds.training_result import HOLDOUT, TRAIN, Curves, QueryValues, RoundRecord
-from rankmill.trainer.workers import Team, with_team, workers_for
+from rankmill.trainer.team import Team, with_team, workers_for
 
 VALID = "valid"
 _SLOWER = 0.8  # factor of the learning rate after an epoch with a higher loss

@@ -31,7 +31,7 @@ from rankmill.trainer.incompatible import check_loss
 from rankmill.trainer.objectives.protocol import Floats, Objective, Splits
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.rounds.sampling import GOALS, uniforms_of
-from rankmill.trainer.workers import Team
+from rankmill.trainer.team import Team
 
 _LEAST_ROWS = 65_536  # minimum rows per worker, for passes of about a nanosecond per row
 

@@ -20,7 +20,7 @@ from rankmill.foundation.records import JSON
 if TYPE_CHECKING:
     from rankmill.trainer.data.rows import RankedRows
     from rankmill.trainer.parameters import TrainParameters
-    from rankmill.trainer.workers import Team
+    from rankmill.trainer.team import Team
 
 Floats = npt.NDArray[np.float64]
 ROWS, QUERIES = "rows", "queries"

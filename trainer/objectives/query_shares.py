@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rankmill.trainer.objectives.protocol import Floats, PairHessians
-from rankmill.trainer.workers import Team
+from rankmill.trainer.team import Team
 
 # kernel(first query, last query, ends, fill, first rows, second rows, hessians) counts pairs, or writes them
 PairKernel = Callable[

@@ -22,7 +22,7 @@ from rankmill.trainer.objectives.pairwise import _kernels
 from rankmill.trainer.objectives.protocol import OF_GRADIENTS, QUERIES, Learns, Limits, Objective, Splits
 from rankmill.trainer.objectives.spelling import parse_spelling
 from rankmill.trainer.parameters import TrainParameters
-from rankmill.trainer.workers import Team
+from rankmill.trainer.team import Team
 
 if TYPE_CHECKING:
     from numba.core.ccallback import CFunc
@@ -52,7 +52,7 @@ class UserObjective(Objective):
 
     Examples
     --------
-    >>> from rankmill.trainer.workers import Team
+    >>> from rankmill.trainer.team import Team
     >>> def squared(scores, targets, starts, g, h):
     ...     g[:], h[:] = scores - targets, 1.0
     >>> name = remember_objective(squared)
@@ -133,7 +133,7 @@ def remember_delta(function: Delta) -> str:
     Examples
     --------
     >>> from rankmill.trainer.objectives.registry import objective_of
-    >>> from rankmill.trainer.workers import Team
+    >>> from rankmill.trainer.team import Team
     >>> def top_heavy(grades, i, j):
     ...     return (grades[i] - grades[j]) * (1.0 / (i + 1) - 1.0 / (j + 1))
     >>> remember_delta(top_heavy)

@@ -39,8 +39,8 @@ from rankmill.trainer.rounds.training_result import (
     RoundRecord,
     TrainingResult,
 )
+from rankmill.trainer.team import Team, with_team, workers_for
 from rankmill.trainer.training_options import DEFAULT_OPTIONS, TrainingOptions
-from rankmill.trainer.workers import Team, with_team, workers_for
 
 
 def boost(

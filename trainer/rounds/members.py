@@ -26,8 +26,8 @@ from rankmill.trainer.rounds.line_search import best_step
 from rankmill.trainer.rounds.round_metrics import starting_scores
 from rankmill.trainer.rounds.sampling import BootstrapWeights, OutOfBag, RoundSample, Sampler, noise_of, sum_in_order
 from rankmill.trainer.rounds.tree_weights import Change, Dropout
+from rankmill.trainer.team import Team
 from rankmill.trainer.training_options import TrainingOptions
-from rankmill.trainer.workers import Team
 
 FEWEST_DRAWN_PAIRS = 65_536  # few enough to cost nothing, and more than small data have: there all pairs count
 

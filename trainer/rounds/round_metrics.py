@@ -26,7 +26,7 @@ from rankmill.trainer.parameters import RF, TrainParameters
 from rankmill.trainer.rounds.early_stopping import DEVIANCE, measures_of
 from rankmill.trainer.rounds.training_result import TRAIN, QueryValues
 from rankmill.trainer.rounds.tree_weights import Change
-from rankmill.trainer.workers import Team
+from rankmill.trainer.team import Team
 
 _LEAST_WALKED = 2048  # rows a worker that walk down a tree
 _LEAST_LINKED = 4096  # rows a worker whose outputs become scores

@@ -17,7 +17,7 @@ from rankmill.trainer.growing.grower import SplitNoise
 from rankmill.trainer.growing.histogram import total_of
 from rankmill.trainer.objectives.protocol import QUERIES, Objective
 from rankmill.trainer.parameters import BAYESIAN, DOCUMENT, GOSS, MVS, NONE, QUERY, TrainParameters
-from rankmill.trainer.workers import Team
+from rankmill.trainer.team import Team
 
 _QUERIES, _ROWS, _FEATURES, _APART, _FOLDS, _BOOTSTRAP, _NOISE, DROPPED, PERMUTED, _ORDER, _CONTROLS, GOALS = range(
     1, 13

@@ -23,9 +23,9 @@ from rankmill.trainer.nets.training import train_net
 from rankmill.trainer.parameters import ALL, NONE, OLDEST, TrainParameters, options_for
 from rankmill.trainer.rounds.checkpoints import Checkpoints
 from rankmill.trainer.rounds.training_result import CrossValidation, QueryValues, RoundRecord, note_without_splits
+from rankmill.trainer.team import workers_for
 from rankmill.trainer.training_options import TrainingOptions
 from rankmill.trainer.tuning.space import Space
-from rankmill.trainer.workers import workers_for
 
 _DECIDE_MEMORY = ("layers", "batch_documents", "embedding_width", "max_categories")  # options of nets
 

@@ -10,7 +10,7 @@ from rankmill.foundation.kernels.randoms import random_bits
 from rankmill.trainer.nets.fit_inputs import fit_inputs
 from rankmill.trainer.nets.options import NetOptions
 from rankmill.trainer.nets.passes import _DROPOUT, NO_STEP, Passes, PreparedRows, Weights
-from rankmill.trainer.workers import Team, with_team
+from rankmill.trainer.team import Team, with_team
 from tests import naive_nets
 
 N = 300  # two blocks of rows

@@ -15,7 +15,7 @@ from rankmill.trainer.nets.options import as_published
 from rankmill.trainer.nets.passes import Weights
 from rankmill.trainer.nets.training import NetData, train_net
 from rankmill.trainer.objectives.registry import objective_of
-from rankmill.trainer.workers import Team
+from rankmill.trainer.team import Team
 from tests import naive_nets
 from tests.trainer.nets.net_case import rows_of
 

@@ -19,7 +19,7 @@ from rankmill.trainer.nets.batches import Epoch, most_rows
 from rankmill.trainer.nets.options import NetOptions, as_published
 from rankmill.trainer.nets.training import NetData, NetRows, train_net
 from rankmill.trainer.objectives.registry import objective_of
-from rankmill.trainer.workers import Team
+from rankmill.trainer.team import Team
 from tests.refusals import refused
 from tests.trainer.nets.net_case import planted_data, rows_of, trained
 from tests.trainer.planted import planted

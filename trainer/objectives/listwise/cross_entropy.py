@@ -15,7 +15,7 @@ from rankmill.trainer.objectives.protocol import OF_GRADIENTS, Floats, PairHessi
 from rankmill.trainer.objectives.query_shares import QueryShares, Workspaces
 from rankmill.trainer.objectives.weights import list_weights, shares_of_lists
 from rankmill.trainer.parameters import TrainParameters
-from rankmill.trainer.workers import Team
+from rankmill.trainer.team import Team
 
 _LEAST_WORK = 20_000  # minimum documents per worker: some 300 us
 

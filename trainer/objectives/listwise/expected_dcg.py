@@ -27,7 +27,7 @@ from rankmill.trainer.objectives.protocol import OF_GRADIENTS, Floats, Splits
 from rankmill.trainer.objectives.query_shares import QueryShares, Workspaces
 from rankmill.trainer.objectives.weights import list_weights
 from rankmill.trainer.parameters import TrainParameters
-from rankmill.trainer.workers import Team
+from rankmill.trainer.team import Team
 
 _WHOLE_LIST = 2**31 - 1
 _CASCADES = frozenset({"err", "mrr"})

@@ -25,7 +25,7 @@ from rankmill.trainer.objectives.protocol import (
 )
 from rankmill.trainer.objectives.query_shares import QueryShares
 from rankmill.trainer.parameters import TrainParameters
-from rankmill.trainer.workers import Team
+from rankmill.trainer.team import Team
 
 DRAWS, PAIRS = 1, 2  # purposes of keys, so that the draws of one do not repeat those of the other
 AT_REST = 0  # the step for the draws of a deviance: the same after every round

@@ -22,7 +22,7 @@ from rankmill.trainer.objectives.protocol import Floats, NoOptions, PairHessians
 from rankmill.trainer.objectives.query_shares import QueryShares
 from rankmill.trainer.objectives.weights import list_weights
 from rankmill.trainer.parameters import TrainParameters
-from rankmill.trainer.workers import Team
+from rankmill.trainer.team import Team
 
 _LEAST_WORK = 10_000  # minimum documents per worker: some 300 us
 

@@ -16,7 +16,7 @@ from rankmill.trainer.objectives.protocol import Floats, Learns, NoOptions, Pair
 from rankmill.trainer.objectives.query_shares import QueryShares
 from rankmill.trainer.objectives.weights import document_weights, sums_of_lists
 from rankmill.trainer.parameters import TrainParameters
-from rankmill.trainer.workers import Team
+from rankmill.trainer.team import Team
 
 _LEAST_WORK = 100_000  # minimum documents per worker: some 300 us
 

@@ -18,7 +18,7 @@ from rankmill.trainer.objectives.protocol import QUERIES, Learns, Limits, Object
 from rankmill.trainer.objectives.query_shares import QueryShares
 from rankmill.trainer.objectives.weights import relative_weights
 from rankmill.trainer.parameters import BOTH, TrainParameters
-from rankmill.trainer.workers import Team
+from rankmill.trainer.team import Team
 
 Floats = npt.NDArray[np.float64]
 _LEAST_WORK = 100_000  # minimum pairs per worker: some 300 us

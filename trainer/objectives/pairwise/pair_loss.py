@@ -31,7 +31,7 @@ from rankmill.trainer.objectives.protocol import (
 )
 from rankmill.trainer.objectives.query_shares import QueryShares
 from rankmill.trainer.objectives.weights import relative_weights
-from rankmill.trainer.workers import Team
+from rankmill.trainer.team import Team
 
 Floats = npt.NDArray[np.float64]
 Order = npt.NDArray[np.uint32]

@@ -24,7 +24,7 @@ from rankmill.trainer.objectives.protocol import ALL_CRITERIA, ONE_GRADE, QUERIE
 from rankmill.trainer.objectives.query_shares import QueryShares
 from rankmill.trainer.objectives.weights import relative_weights
 from rankmill.trainer.parameters import TrainParameters
-from rankmill.trainer.workers import Team
+from rankmill.trainer.team import Team
 
 Floats = npt.NDArray[np.float64]
 _LEAST_WORK = 5_000  # minimum documents times permutations per worker: some 300 us

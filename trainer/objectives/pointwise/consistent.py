@@ -18,7 +18,7 @@ from rankmill.trainer.objectives.protocol import OF_GRADIENTS, QUERIES, Learns, 
 from rankmill.trainer.objectives.query_shares import QueryShares
 from rankmill.trainer.objectives.weights import list_weights, sums_of_lists
 from rankmill.trainer.parameters import TrainParameters
-from rankmill.trainer.workers import Team
+from rankmill.trainer.team import Team
 
 _LEAST_LISTED = 16_384  # rows of queries a worker
 

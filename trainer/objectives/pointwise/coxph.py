@@ -24,7 +24,7 @@ from rankmill.trainer.objectives.protocol import (
 )
 from rankmill.trainer.objectives.weights import document_weights
 from rankmill.trainer.parameters import TrainParameters
-from rankmill.trainer.workers import Team
+from rankmill.trainer.team import Team
 
 LEAST_RIDGE = 1e-9  # of the largest diagonal element, added to the joint Newton system
 

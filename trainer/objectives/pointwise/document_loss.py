@@ -16,7 +16,7 @@ from rankmill.trainer.data.rows import RankedRows
 from rankmill.trainer.objectives.protocol import ALL_CRITERIA, ROWS, Learns, Objective, Splits
 from rankmill.trainer.objectives.weights import document_weights
 from rankmill.trainer.parameters import TrainParameters
-from rankmill.trainer.workers import Team
+from rankmill.trainer.team import Team
 
 LEAST_ROWS = 32_768  # minimum rows per worker, for passes of some nanoseconds per row
 

@@ -13,7 +13,7 @@ from rankmill.trainer.objectives.pointwise import _kernels as kernels
 from rankmill.trainer.objectives.pointwise.document_loss import LEAST_ROWS, Floats, Pointwise
 from rankmill.trainer.objectives.protocol import Leaves, Limits, NoOptions, Splits
 from rankmill.trainer.parameters import TrainParameters
-from rankmill.trainer.workers import Team
+from rankmill.trainer.team import Team
 
 
 class SquaredError(Pointwise):

@@ -1,4 +1,4 @@
-"""Worker threads of one training. They work on one task at a time together."""
+"""The team of a training: threads of one process that work on one task at a time together."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Team:
             task(0)
             for worker in range(1, self.size):
                 if self._next(worker, self._number - 1) == _STOPPED:
-                    raise self._failure or RuntimeError("a histogram worker stopped unexpectedly")
+                    raise self._failure or RuntimeError("a thread of the team stopped unexpectedly")
         finally:
             self.signals.release()
 
