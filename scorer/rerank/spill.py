@@ -148,7 +148,7 @@ class ScoreSpill:
         """Write the buffered rows; counts are summed by query and grade."""
         held, self._held[kind] = pa.Table.from_batches(self._held[kind], self._schemas[kind]), []
         self._rows_held[kind] = self._bytes_held[kind] = 0
-        if kind == "dropped":
+        if kind == "dropped" and held.num_rows:
             added = held.group_by(["qid", "grade"], use_threads=False).aggregate([("count", "sum")])
             held = added.select(["qid", "grade", "count_sum"]).rename_columns(GRADE_COUNTS.names).cast(GRADE_COUNTS)
         for batch in held.combine_chunks().to_batches(BATCH_ROWS if kind == "dropped" else None):

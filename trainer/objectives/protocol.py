@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 Floats = npt.NDArray[np.float64]
 ROWS, QUERIES = "rows", "queries"
 LEAST_LEAF_ROWS = 16_384  # minimum rows of leaves per worker
+_PAIRS_AT_ONCE = 1 << 16  # whose leaves are looked up together
 ONE_GRADE = (
     "no query has documents of two different grades, so there is nothing to learn; check the grades (for real labels use"
     " objective l2 or query_rmse), and the query ids if every query has one document"
@@ -230,10 +231,13 @@ class Objective(ABC):
         ``leaf_of_row`` (n_rows,) is -1 for rows in no leaf, ``whole`` the sum over all pairs.
         """
         pairs = self.pair_hessians(step, scores, 0.0, team)
-        leaf = leaf_of_row[pairs.first]
-        whole_pairs = (leaf >= 0) & (leaf == leaf_of_row[pairs.second])
-        within = np.bincount(leaf[whole_pairs], weights=pairs.hessian[whole_pairs], minlength=n_leaves)
-        return within.astype(np.float64)
+        inside = np.zeros(n_leaves)
+        for begin in range(0, len(pairs.first), _PAIRS_AT_ONCE):
+            some = slice(begin, begin + _PAIRS_AT_ONCE)
+            leaf = leaf_of_row[pairs.first[some]]
+            within = (leaf >= 0) & (leaf == leaf_of_row[pairs.second[some]])
+            np.add.at(inside, leaf[within], pairs.hessian[some][within])  # pair by pair, as in one go
+        return inside
 
     @property
     def most_pairs(self) -> int:
