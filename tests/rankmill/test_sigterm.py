@@ -48,7 +48,7 @@ class Case:
 CASES = {
     "ingest": Case(
         ("data", "ingest", "judgments.txt", "-o", "new", "--buckets", "4", "--block-size", "64KiB"),
-        ("judgments.txt",), "new", ("spill/", 4),
+        ("judgments.txt",), "new", ("staging/spill", 4),
     ),
     "bin": Case(("data", "bin", "unbinned"), ("unbinned",), "unbinned", ("staging/", 5)),
     "train": Case((*TRAIN, "40", "--name", "web"), ("dataset",), "registry/blobs"),
