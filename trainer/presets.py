@@ -32,6 +32,7 @@ from rankmill.trainer.training_options import StartingModel
 FEW_QUERIES, FEWEST_QUERIES = 5_000, 300  # of the train split
 MOST_RATE, MANY_ROUNDS = 0.2, 1000
 MANY_CATEGORIES = 200  # of a feature: fewer have bins of their own, and gain nothing from it
+LEAST_BLENDED = 3  # queries: the folds that judge the kinds
 MOST_BLENDED = (
     20_000  # queries of the train split: with more, a blend was not measured, and a net needs all values in memory
 )
@@ -99,6 +100,8 @@ def why_trees_alone(given: TrainParameters, rows: RankedRows | None = None) -> s
             return f"{spelled(each.name)} is given"
     if rows is None:
         return ""
+    if rows.n_queries < LEAST_BLENDED:
+        return f"there are fewer than {LEAST_BLENDED} queries"
     if rows.n_queries > MOST_BLENDED:
         return f"there are more than {MOST_BLENDED:,} queries"
     facts = {"labels": rows.labels, "offsets": rows.offsets, "preference pairs": rows.pairs}

@@ -31,6 +31,7 @@ _EXPECTED = {
 }
 
 EXACT = 2**53  # a larger float may stand for another whole number
+_MOST_DIGITS = 4000  # Python converts few more; in floating point such a number is infinite
 _NOT_DEEPER = f"at most {DEEPEST} brackets in one another"
 
 
@@ -92,7 +93,7 @@ def _parsed(text: str) -> _Pairs | LineExplanation:
 
 
 def _whole(digits: str) -> float:
-    return -0.0 if digits == "-0" else int(digits)
+    return -0.0 if digits == "-0" else int(digits) if len(digits) <= _MOST_DIGITS else float(digits)
 
 
 def place_of(text: str, key: str, start: int = 0) -> int:

@@ -136,7 +136,7 @@ def read_keys(path: Path) -> Keys:
         if isinstance(features, dict) and not features.keys() <= nested.keys():
             nested |= _names(features)
         if first is None and found:
-            first = json.loads(text)
+            first = as_object(text.decode())
         if len(top) + len(nested) > _MOST_KEYS:
             raise DataRejected(f"{path}: more than {_MOST_KEYS} different keys; keys must not contain values")
     names = tuple(f"f{k}" for k in range(1, width + 1)) if form == "array" else naturally_sorted(nested)

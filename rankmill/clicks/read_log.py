@@ -94,7 +94,9 @@ def open_click_log(
     return_large_arrays()
     with scratch_folder("clicks") as folder, explain_errors(folder, room_only=True):
         if is_ubi(files):
-            ordered = _sorted(files[0], ubi_rows(files, options.memory, folder, say), ("converted",), folder)
+            ordered = _sorted(
+                files[0], ubi_rows(files, options.memory, folder, say), ("converted",), folder, options.memory
+            )
             yield assemble(ordered, folder, ("",), ("converted",), options.max_rejects, options.memory)
             return
         reader = _LogReader(files, options, quarantine)
@@ -102,15 +104,15 @@ def open_click_log(
         if guesses and say is not None:
             named = ", ".join(f"{part} from {column!r}" for part, column in guesses.items())
             say(f"columns: {named} (inferred; set with {spelled('columns')})")
-        ordered = _sorted(files[0], reader.rows(), reader.numbers, folder)
+        ordered = _sorted(files[0], reader.rows(), reader.numbers, folder, options.memory)
         left = options.max_rejects - len(quarantine.rejects)
         log = assemble(ordered, folder, reader.policies, reader.numbers, left, options.memory, bytes_used)
         _check_times(files[0], reader.list_columns, log.totals)
         yield log
 
 
-def _sorted(path: Path, rows: Iterator[pa.RecordBatch], numbers: Sequence[str], folder: Path) -> Path:
-    ordered = sort_rows(rows, numbers, folder)
+def _sorted(path: Path, rows: Iterator[pa.RecordBatch], numbers: Sequence[str], folder: Path, memory: int) -> Path:
+    ordered = sort_rows(rows, numbers, folder, memory)
     if ordered is None:
         raise DataRejected(f"{path}: the log has no rows, or none without a problem")
     return ordered

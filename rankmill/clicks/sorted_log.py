@@ -6,6 +6,7 @@ order depend neither on the order in which rows were read nor on the memory.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -29,7 +30,7 @@ from rankmill.pipeline.group.query_splits import hash_ids
 
 RESIDENT = 290 * 10**6  # bytes of the process with libraries, and memory that allocators keep
 BYTES_A_ROW = 64  # of a block while it is put together
-_SORTING = 100 * 10**6  # bytes of DuckDB, beside which no block is in memory
+_LEAST_SORTING = 100 * 10**6  # bytes of DuckDB, beside which no block is in memory
 _BATCH_ROWS = 1 << 16
 _BLOCK_ROWS = 1 << 20  # impressions of a block, unless one query has more
 
@@ -82,8 +83,18 @@ def _schema(numbers: Sequence[str]) -> pa.Schema:
     return columns_of(hash=pa.uint64(), **{name: kinds[name] for name in _names(numbers)})
 
 
-def sort_rows(batches: Iterable[pa.RecordBatch], numbers: Sequence[str], folder: Path) -> Path | None:
-    """Write the rows of ``batches`` (:func:`log_rows`) to a file in ``folder``, sorted; return its path, None if there are none."""
+def sort_rows(batches: Iterable[pa.RecordBatch], numbers: Sequence[str], folder: Path, memory: int) -> Path | None:
+    """Write the rows of ``batches`` (:func:`log_rows`) to a file in ``folder``, sorted; return its path, None if there are none.
+
+    Raises
+    ------
+    InputError
+        The rows cannot be sorted in ``memory`` bytes of the process.
+    OSError
+        The disk is full.
+    """
+    import duckdb
+
     read, ordered, n = folder / "rows", folder / "sorted", 0
     packed = pa.ipc.IpcWriteOptions(compression="lz4")
     with pa.ipc.new_stream(str(read), _schema(numbers), options=packed) as out:
@@ -93,20 +104,30 @@ def sort_rows(batches: Iterable[pa.RecordBatch], numbers: Sequence[str], folder:
     if not n:
         return None
     release_freed()
-    with (
-        closing(
-            open_database(memory=_SORTING, threads=1, spill=folder / "sort", preserve_insertion_order=False)
-        ) as database,
-        pa.OSFile(str(read), "rb") as file,
-        pa.ipc.open_stream(file) as rows,
-    ):
-        database.register("log_rows", rows)
-        columns = ", ".join(_names(numbers))
-        by = "hash, qid, session, within, position, doc_id"
-        sorted_rows = database.sql(f"SELECT {columns} FROM log_rows ORDER BY {by}").to_arrow_reader(_BATCH_ROWS)  # noqa: S608
-        with pa.ipc.new_stream(str(ordered), sorted_rows.schema, options=packed) as out:
-            for batch in sorted_rows:
-                out.write_batch(batch)
+    sorting = max(_LEAST_SORTING, (memory - RESIDENT) * 2 // 5)
+    try:
+        with (
+            closing(
+                open_database(memory=sorting, threads=1, spill=folder / "sort", preserve_insertion_order=False)
+            ) as database,
+            pa.OSFile(str(read), "rb") as file,
+            pa.ipc.open_stream(file) as rows,
+        ):
+            database.register("log_rows", rows)
+            columns = ", ".join(_names(numbers))
+            by = "hash, qid, session, within, position, doc_id"
+            query = f"SELECT {columns} FROM log_rows ORDER BY {by}"  # noqa: S608  columns of ours
+            sorted_rows = database.sql(query).to_arrow_reader(_BATCH_ROWS)
+            with pa.ipc.new_stream(str(ordered), sorted_rows.schema, options=packed) as out:
+                for batch in sorted_rows:
+                    out.write_batch(batch)
+    except duckdb.OutOfMemoryException:
+        raise InputError(f"sorting the log needs more memory; give a larger {spelled('memory')}") from None
+    except (duckdb.Error, pa.ArrowException) as error:
+        reason = str(error).partition("\n")[0]
+        if "Out of Memory" in reason:
+            raise InputError(f"sorting the log needs more memory; give a larger {spelled('memory')}") from None
+        raise OSError(errno.EIO, f"sorting the log failed: {reason}") from error
     read.unlink()
     release_freed()
     return ordered

@@ -180,6 +180,7 @@ def read(path, lines, **options):
 
 
 UNUSUAL = [
+    '{"qid":"q","grade":1,"x":' + "1" * 5000 + ',"shop":"s"}',
     '{"qid":Infinity,"grade":1,"x":1,"shop":"s"}',
     '{"qid":"q","grade":1,"x":Infinity,"shop":"s"}',
     '{"qid":"q","grade":1,"x":Inf,"shop":"s"}',
@@ -204,6 +205,13 @@ UNUSUAL = [
     '{"qid":"q",',
     '  \t{"qid":"q","grade":1,"x":1}\t ',
 ]
+
+
+def test_the_first_line_may_have_a_number_of_any_length(tmp_path):
+    lines = ['{"qid":"q","grade":1,"x":-' + "1" * 5000 + "}", '{"qid":"q","grade":0,"x":1}']
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    batches = [*JsonSource(tmp_path / "a.jsonl", ReadOptions()).batches()]
+    assert np.concatenate([batch.values[:, 0] for batch in batches]).tolist() == [-np.inf, 1.0]
 
 
 @pytest.mark.parametrize("usual", ['{"qid":"a","grade":1,"x":2.5,"shop":"s"}', '{"qid":3,"grade":"1","x":2,"shop":7}'])

@@ -139,3 +139,10 @@ def test_categories_and_weights_are_learnt_by_all_kinds_and_searches_clone_it():
     assert weighted.model_.sha256 != plain.model_.sha256
     other = frame.with_columns(pl.when(pl.col("c") == "x").then(pl.lit("y")).otherwise(pl.lit("x")).alias("c"))
     assert not np.allclose(plain.predict(frame), plain.predict(other))
+
+
+@pytest.mark.parametrize("queries", [1, 2])
+def test_fewer_queries_than_folds_are_learnt_by_trees(queries):
+    X, y, groups = [[float(i)] for i in range(60)] * queries, [i // 20 for i in range(60)] * queries, [60] * queries
+    ranker, alone = (Ranker(preset=preset).fit(X, y, group=groups) for preset in ("auto-2", "auto-1"))
+    np.testing.assert_array_equal(ranker.predict(X), alone.predict(X))

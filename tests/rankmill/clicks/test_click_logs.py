@@ -155,7 +155,7 @@ def test_memory_decides_which_queries_are_together_but_no_result(tmp_path):
     def blocks(memory: int, name: str) -> list[LogBlock]:
         folder = tmp_path / name
         folder.mkdir()
-        ordered = sort_rows((batch[low : low + 97] for low in range(0, len(rows), 97)), (), folder)
+        ordered = sort_rows((batch[low : low + 97] for low in range(0, len(rows), 97)), (), folder, memory)
         return list(assemble(ordered, folder, ("",), (), 0, memory).blocks())
 
     def counts(found: list[LogBlock]) -> list:
@@ -386,3 +386,14 @@ def test_bad_logs_of_ubi(tmp_path):
     broken.write_text('{"query_id": 1,\n')
     with refused(DataRejected, "UBI"), open_click_log([queries, broken]):
         pass
+
+
+@pytest.mark.slow
+def test_ids_that_the_sort_cannot_hold_are_said_in_one_line(tmp_path):
+    wide = "x" * 500
+    lines = [f"{wide}{i // 5 % 200},{wide}{i},{i % 5 + 1},0,s{i // 5}" for i in range(120_000)]
+    (tmp_path / "log.csv").write_text("\n".join(["qid,doc_id,position,clicked,session", *lines]))
+    with refused(InputError, "memory"), open_click_log([tmp_path / "log.csv"], ClickLogOptions(memory=512 * 10**6)):
+        pass
+    with open_click_log([tmp_path / "log.csv"], ClickLogOptions(memory=4 * 10**9)) as log:
+        assert log.totals.rows == 120_000
