@@ -10,6 +10,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+def ran_out_of_memory(error: Exception) -> bool:
+    """Whether a statement has failed as the memory of the database is too small; readers of its results have errors of other types."""
+    return "Out of Memory" in str(error).partition("\n")[0]
+
+
 def open_database(*, memory: int, threads: int, spill: Path, file: Path | None = None, **more: Any) -> Any:
     """Return a new database in memory, or in ``file``, that holds ``memory`` bytes and spills to the folder ``spill``.
 

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from rankmill.clicks.result_lists import LogBlock, ResultLists
 from rankmill.clicks.table_files import columns_of
 from rankmill.foundation.cures import NAME, spelled_with
-from rankmill.foundation.database import open_database
+from rankmill.foundation.database import open_database, ran_out_of_memory
 from rankmill.foundation.errors import DataRejected, InputError
 from rankmill.foundation.options import spelled
 from rankmill.foundation.process_memory import release_freed
@@ -121,13 +121,10 @@ def sort_rows(batches: Iterable[pa.RecordBatch], numbers: Sequence[str], folder:
             with pa.ipc.new_stream(str(ordered), sorted_rows.schema, options=packed) as out:
                 for batch in sorted_rows:
                     out.write_batch(batch)
-    except duckdb.OutOfMemoryException:
-        raise InputError(f"sorting the log needs more memory; give a larger {spelled('memory')}") from None
     except (duckdb.Error, pa.ArrowException) as error:
-        reason = str(error).partition("\n")[0]
-        if "Out of Memory" in reason:
+        if ran_out_of_memory(error):
             raise InputError(f"sorting the log needs more memory; give a larger {spelled('memory')}") from None
-        raise OSError(errno.EIO, f"sorting the log failed: {reason}") from error
+        raise OSError(errno.EIO, "sorting the log failed: " + str(error).partition("\n")[0]) from error
     read.unlink()
     release_freed()
     return ordered

@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rankmill.foundation.database import open_database
+from rankmill.foundation.database import open_database, ran_out_of_memory
 from rankmill.foundation.options import spelled
 from rankmill.foundation.storage.publish import fsync_file, fsync_folder
 from rankmill.foundation.threads import ahead
@@ -259,7 +259,7 @@ class SortedParts:
             if isinstance(error, OSError) and error.errno is not None:
                 raise
             first_line = str(error).partition("\n")[0]
-            if "Out of Memory" in first_line:
+            if ran_out_of_memory(error):
                 raise OSError(
                     errno.ENOMEM, f"the sort ran out of memory; raise the limit with {spelled('memory')} ({first_line})"
                 ) from error
