@@ -190,7 +190,7 @@ class DaskPeers:
         began = time.perf_counter()
         exchange = self.exchanges
         self.exchanges += 1
-        sent = b"".join(np.ascontiguousarray(each).tobytes() for each in arrays)
+        sent = b"".join(np.ascontiguousarray(each).data for each in arrays)
         self.bytes_sent += len(sent)
         to = (self.number + ahead) % self.size
         self._loop.call_soon_threadsafe(self._send, exchange, to, [len(each) for each in arrays], sent)
@@ -202,17 +202,17 @@ class DaskPeers:
     def _send(self, exchange: int, to: int, lengths: Sequence[int], values: bytes) -> None:
         from distributed.protocol import to_serialize
 
-        message = self._message(exchange, to_serialize(values))
-        self._queues[to].put_nowait({**message, "lengths": lengths, "reply": False})
+        message = self._message(exchange, to_serialize(values), lengths)
+        self._queues[to].put_nowait({**message, "reply": False})
 
-    def _message(self, exchange: int, values: Any) -> dict[str, Any]:
+    def _message(self, exchange: int, values: Any, lengths: Sequence[int] = ()) -> dict[str, Any]:
         return {
             "op": _OPERATION,
             "token": self._token,
             "exchange": exchange,
             "sender": self.number,
             "values": values,
-            "lengths": [],
+            "lengths": list(lengths),
         }
 
     def _wait(self, exchange: int, sender: int) -> tuple[Sequence[int], Any]:
