@@ -60,17 +60,17 @@ class SpillFile:
         ``values_of`` returns the values of some of the rows.
         """
         ends = np.cumsum(counts)
-        for number in np.flatnonzero(counts).tolist():
-            stop = int(ends[number])
-            n = int(counts[number])
-            part = rows.slice(stop - n, n)
-            message = memoryview(part.serialize())
-            values = memoryview(b"") if values_of is None else bytes_of(values_of(slice(stop - n, stop)))
-            ids = [_text_bytes(column) for column in part.columns[:2]]
-            with self._writing:
-                self._pieces.extend((number, n, *ids, self._end, message.nbytes, values.nbytes))
-                self._end += message.nbytes + values.nbytes
-                with self._path.open("ab", buffering=0) as file:  # opened each time, so that nothing has to be closed
+        with self._path.open("ab", buffering=0) as file:  # by each call, so that nothing has to be closed in the end
+            for number in np.flatnonzero(counts).tolist():
+                stop = int(ends[number])
+                n = int(counts[number])
+                part = rows.slice(stop - n, n)
+                message = memoryview(part.serialize())
+                values = memoryview(b"") if values_of is None else bytes_of(values_of(slice(stop - n, stop)))
+                ids = [_text_bytes(column) for column in part.columns[:2]]
+                with self._writing:
+                    self._pieces.extend((number, n, *ids, self._end, message.nbytes, values.nbytes))
+                    self._end += message.nbytes + values.nbytes
                     _write_all(file, message)
                     _write_all(file, values)
 
