@@ -110,10 +110,10 @@ def why_trees_alone(given: TrainParameters, rows: RankedRows | None = None) -> s
     return f"the rows have {found[0]}" if found else ""
 
 
-def choices_line(given: TrainParameters, chosen: TrainParameters) -> str:
+def choices_line(given: TrainParameters, chosen: TrainParameters, of_blend: str = "trees alone") -> str:
     """Return a line with the values that the preset of ``given`` has ``chosen`` and that are not the usual ones.
 
-    It is empty if the preset had nothing to choose.
+    It is empty if the preset had nothing to choose.  ``of_blend`` says which models of ``auto-2`` have them.
 
     >>> given = TrainParameters(preset="auto-1", n_rounds=80)
     >>> choices_line(given, with_preset(given, DataShape(9_000, has_valid=True, may_refit=True)))
@@ -127,8 +127,8 @@ def choices_line(given: TrainParameters, chosen: TrainParameters) -> str:
         if getattr(given, each.name) is None and getattr(chosen, each.name) != option_of(each).by_preset
     }
     words = ", ".join(f"{name} {value}" for name, value in values.items())
-    alone = ", trees alone" * (given.preset == BLENDING)
-    return f"preset {given.preset}{alone}: {words or 'the values of ' + DEFAULTS}"
+    which = f", {of_blend}" * (given.preset == BLENDING)
+    return f"preset {given.preset}{which}: {words or 'the values of ' + DEFAULTS}"
 
 
 def _auto_1(given: TrainParameters, shape: DataShape) -> Mapping[str, Any]:

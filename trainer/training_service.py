@@ -24,6 +24,7 @@ from rankmill.trainer.nets.plan import plan_net
 from rankmill.trainer.nets.train_on_dataset import NetCandidate, train_net_on
 from rankmill.trainer.options import CheckpointOptions, SeedOptions
 from rankmill.trainer.parameters import BLENDING, FAST, TrainParameters
+from rankmill.trainer.presets import choices_line
 from rankmill.trainer.progress import TrainingProgress, say_of_gains, to_stderr, training_progress
 from rankmill.trainer.rounds.training_result import Curves, note_without_splits
 from rankmill.trainer.training_facts import BlendFacts, ClickFacts, NoiseFloor, RefitFacts, TrainingFacts
@@ -159,7 +160,7 @@ def train_and_register(
         say(f"{spelled('preset')} {BLENDING} trains trees alone: {alone}")
         blends = False
     elif blends:
-        plan = replace(plan, choices=plan.choices.replace(", trees alone", ", its first trees"))
+        plan = replace(plan, choices=choices_line(parameters, plan.parameters, "its first trees"))
     registry.prepare()
     say(plan.render())
     if blends:
