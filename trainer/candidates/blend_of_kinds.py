@@ -308,7 +308,7 @@ def _judged_net(task: _Task, trees: TrainParameters) -> _Judged:
     def trained(data: NetData, stage: str, epochs: int | None = None) -> NetResult:
         own = options if epochs is None else replace(options, epochs=epochs, early_stopping_epochs=0)
         kept = None if checkpoints is None else checkpoints.of(stage)
-        return train_and_keep(data, own, kept, n_threads=n_threads)
+        return train_and_keep(data, own, kept, n_threads=n_threads, on_message=task.options.on_message)
 
     if not task.folds:
         assert task.valid is not None  # noqa: S101 - it is what is judged
