@@ -41,6 +41,8 @@ class PatientClient(BucketClient if TYPE_CHECKING else object):  # type: ignore[
         self._given_up.set()
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # of a copy that has no bucket yet
+            raise AttributeError(name)
         request = getattr(self._bucket, name)
         if name == "below":  # the whole listing is one request
             return partial(self._patiently, lambda *which, **more: list(request(*which, **more)))
