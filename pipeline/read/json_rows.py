@@ -123,7 +123,7 @@ class LineReader:
         values = (each.get(key) for each in objects if isinstance(each, dict))
         kind = _TYPES.get(type(next((value for value in values if value is not None), None)))
         part = self._roles.get(key, "")
-        if part in IDS or part == TIME:
+        if _is_exact(part):
             return pa.string() if kind is None or kinds.is_boolean(kind) else kind
         if part.startswith(KEPT) or key in self._columns.categorical:
             return kind or pa.string()
@@ -142,7 +142,7 @@ class LineReader:
             return (column.cast(pa.int8()) if kinds.is_boolean(kind) else column).cast(pa.string())
         numbers = column.drop_null().to_numpy()
         fits = np.abs(numbers) < EXACT
-        if part in IDS or part == TIME:
+        if _is_exact(part):
             fits &= numbers == np.floor(numbers)
         if not fits.all():
             return None
@@ -151,7 +151,7 @@ class LineReader:
     def _has_texts(self, key: str) -> bool:
         """Whether the values of ``key`` are read as text, exactly."""
         part = self._roles.get(key, "")
-        return part in IDS or part == TIME or part.startswith(KEPT) or key in self._columns.categorical
+        return _is_exact(part) or part.startswith(KEPT) or key in self._columns.categorical
 
     def _line_by_line(self, lines: Lines, first: int, last: int) -> Found:
         """Return the rows of lines ``first`` to ``last`` - 1, whatever their form."""
@@ -176,6 +176,11 @@ class LineReader:
         elif not self._has_texts(key):
             return pa.array([None if value is None else _as_float(value) for value in values], pa.float64())
         return pa.array([None if value is None else _as_text(value) for value in values], pa.string())
+
+
+def _is_exact(part: str) -> bool:
+    """Whether a number with this role must be whole: ids and times."""
+    return part in IDS or part == TIME
 
 
 def _as_float(value: float) -> float:
