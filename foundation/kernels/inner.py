@@ -28,7 +28,7 @@ def inner_kernel(function: Callable[..., Any] | None = None, **options: Any) -> 
     if function is None:
         return lambda f: inner_kernel(f, **options)
     compiled = kernel(function, no_cpython_wrapper=True, no_cfunc_wrapper=True, **options)
-    if compiled is not function:  # unless Numba is told to compile nothing
+    if compiled is not function:  # unless NUMBA_DISABLE_JIT is set
 
         def keep(found: Any) -> None:
             """Keep what has been compiled for kernels, and hide it from Python, which would call what does not exist."""

@@ -63,7 +63,7 @@ def _count(crew, node, bins, rows, table, histograms):
 
 
 @inner_kernel
-def _settle(child, node, crew, bins, rules, nodes, search):
+def _enqueue(child, node, crew, bins, rules, nodes, search):
     """Enqueue the node with the best split of all workers (on ties the lowest feature), or make it a leaf."""
     splits, table, best = search.splits, nodes.table, 0
     keys = search.keys if rules.noise != 0.0 or rules.weighed else search.gains
@@ -134,7 +134,7 @@ def _search_waiting(crew, bins, rows, derivatives, rules, nodes, histograms, sea
         for child in range(2):
             node = one if child == 0 else other
             if node >= 0:
-                _settle(child, node, crew, bins, rules, nodes, search)
+                _enqueue(child, node, crew, bins, rules, nodes, search)
     return True
 
 

@@ -1,6 +1,6 @@
 """Passes through a net over a batch, and steps of its weights.  The callers check the arguments.
 
-Sums over rows are sums over blocks of ``BLOCK`` rows, added up in their order, whoever computes them: the bits are the same for
+Sums over rows are sums over blocks of ``BLOCK`` rows, added up in their order, whichever thread computes them: the bits are the same for
 any number of threads.  Columns past the last of a layer are zeros everywhere.
 
 ``z`` holds the sums of a layer, ``h`` its outputs ``activation(z * factor + shift)``, ``d`` the derivative of the loss by them.

@@ -210,7 +210,7 @@ def add_pairs(document, rank, shown, clicks, ranks, weighted, unclicked):
 def follow_lists(start, document, rank, clicked, keep, gamma, examination, continuation, trust, out):
     """Predict each click from the clicks above it, for lists with ``keep``; sums by rank.
 
-    The user goes on with probability ``going``, which is updated by Bayes' rule after a skip and is ``continuation`` after a click.
+    The user continues with probability ``going``, which is updated by Bayes' rule after a skip and is ``continuation`` after a click.
     ``out`` (4, ranks): impressions, log-likelihood, probabilities of examination, clicks.
     """
     ranks = continuation.shape[0]
