@@ -20,6 +20,7 @@ from rankmill.foundation.cluster.duty import Duty, Ended
 from rankmill.foundation.cluster.workers import Cluster
 from rankmill.foundation.errors import CandidatesRejected
 from rankmill.foundation.options import spelled
+from tests import ROOT
 
 
 def square(number: int, threads: int) -> tuple[int, int]:
@@ -183,7 +184,6 @@ def joined_and_killed(
         yield peers
 
 
-ROOT = Path(__file__).resolve().parents[1]
 UNPROFILED = {"DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED": "False"}
 
 

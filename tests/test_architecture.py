@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
+from tests import ROOT
 
 MAY_IMPORT: dict[str, set[str]] = {
     "foundation": set(),

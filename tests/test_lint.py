@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
+from tests import ROOT
+
 FOLDERS = ("rankmill", "pipeline", "trainer", "scorer", "registry", "foundation", "tests", "benchmarks")
 
 

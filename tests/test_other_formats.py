@@ -21,8 +21,8 @@ from rankmill.scorer.models.loading import load_model_file
 from rankmill.scorer.rerank.rerank import rerank
 from rankmill.trainer.tuning.trials import TrialStore
 from tests.refusals import refused
-from tests.scorer.candidate_files import random_candidates, write_letor
 from tests.scorer.forests import random_forest
+from tests.scorer.rerank.candidate_files import random_candidates, write_letor
 
 
 @pytest.fixture(scope="module")

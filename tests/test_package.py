@@ -22,8 +22,8 @@ from packaging.metadata import Metadata
 from packaging.specifiers import SpecifierSet
 
 import rankmill
+from tests import ROOT
 
-ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
+from tests import ROOT
+
 HERE = Path(__file__).relative_to(ROOT).as_posix()
 TEXT = {".py", ".md", ".toml", ".yml", ".yaml", ".jinja", ".css", ".sh"}
 INSTEAD = {  # what a use contains: the pattern and the alternatives

@@ -14,12 +14,11 @@ from typing import Any
 import pytest
 
 from rankmill.registry.model_registry import Registry
+from tests import ROOT
 from tests.cloud.servers import Server
 from tests.registry.conftest import FACTS
 from tests.registry.killed_writers import ALIASES, NAME
 from tests.registry.test_killed_writers import check
-
-ROOT = Path(__file__).parents[2]
 
 
 def promoter(root: str, reported: Path, number: int) -> subprocess.Popen[str]:

@@ -14,7 +14,7 @@ from rankmill.cli import execute
 from rankmill.foundation.storage import fetching, local_copies
 from rankmill.foundation.storage.bucket import StoreError
 from tests.cloud.test_paths_in_a_bucket import SPLIT, call, inputs, model
-from tests.foundation.test_local_copies import ROOT, Bucket
+from tests.foundation.storage.test_local_copies import ROOT, Bucket
 from tests.written import files_in
 
 __all__ = ["inputs", "model"]

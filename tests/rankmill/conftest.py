@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.rankmill.small_ranker import planted_arrays
+from tests.rankmill.python.small_ranker import planted_arrays
 
 
 @pytest.fixture(scope="session")
@@ -19,7 +19,7 @@ def arrays():
 @pytest.fixture(scope="session")
 def real(tmp_path_factory):
     """The dataset of the tests of the gate."""
-    from tests.rankmill.gate_case import dataset_of, rows_of
+    from tests.rankmill.gate.gate_case import dataset_of, rows_of
 
     return dataset_of(tmp_path_factory.mktemp("real"), "real", *rows_of(1))
 
@@ -27,7 +27,7 @@ def real(tmp_path_factory):
 @pytest.fixture(scope="session")
 def model(real):
     """A model that was trained on it, at the gate."""
-    from tests.rankmill.gate_case import trained
+    from tests.rankmill.gate.gate_case import trained
 
     return trained(real)
 
@@ -35,7 +35,7 @@ def model(real):
 @pytest.fixture(scope="session")
 def chance(tmp_path_factory):
     """One that was trained on the same rows with grades that have nothing to do with the features."""
-    from tests.rankmill.gate_case import dataset_of, rows_of, shuffled, trained
+    from tests.rankmill.gate.gate_case import dataset_of, rows_of, shuffled, trained
 
     x, grades, qid = rows_of(1)
     return trained(dataset_of(tmp_path_factory.mktemp("chance"), "chance", x, shuffled(grades), qid), "web@2")
@@ -46,7 +46,7 @@ def run_once(tmp_path_factory) -> Path:
     """A project that was run once, for tests that run it again in a copy."""
     from rankmill.run.runner import run
     from rankmill.run.work import Work
-    from tests.rankmill.test_run import write_project
+    from tests.rankmill.run.test_run import write_project
 
     folder = write_project(tmp_path_factory.mktemp("run_once"))
     run(Work(folder / "rankmill.toml", folder / "registry"), lambda _line: None)
@@ -56,7 +56,7 @@ def run_once(tmp_path_factory) -> Path:
 @pytest.fixture(scope="session")
 def first_version(tmp_path_factory):
     """A work folder with a first version, which was promoted."""
-    from tests.rankmill.report_case import Work
+    from tests.rankmill.report.report_case import Work
 
     made = Work(tmp_path_factory.mktemp("first"))
     version, _ = made.train()
@@ -67,7 +67,7 @@ def first_version(tmp_path_factory):
 @pytest.fixture(scope="session")
 def two_versions(tmp_path_factory):
     """A work folder with two versions of two seeds, the second of them better and promoted in place of the first."""
-    from tests.rankmill.report_case import Work
+    from tests.rankmill.report.report_case import Work
 
     made = Work(tmp_path_factory.mktemp("two"))
     made.judge(made.train(n_rounds=2, max_leaves=2)[0], margin=1.0)

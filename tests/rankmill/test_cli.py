@@ -19,10 +19,9 @@ from rankmill import __version__, cli
 from rankmill.cli import UsageError
 from rankmill.common_options import OF_COMMANDS
 from rankmill.foundation import errors, exit_codes
+from tests import ROOT
 from tests.refusals import only_line, refused, unnamed
 from tests.waiting import LIMIT, until
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture

@@ -18,8 +18,6 @@ from rankmill.scorer.metrics import Policy
 from rankmill.trainer.parameters import TrainParameters
 from tests.refusals import refused
 
-ROOT = Path(__file__).resolve().parents[2]
-
 SMALLEST = """
 [ingest]
 sources = ["judgments.txt"]

@@ -19,7 +19,7 @@ from rankmill.scorer.forest.forest import Forest
 from rankmill.scorer.forest.predict import predict
 from rankmill.scorer.models.loading import Blend
 from tests.refusals import refused, unnamed
-from tests.scorer.exchange_cases import peer
+from tests.scorer.exchange.exchange_cases import peer
 from tests.scorer.forests import random_forest
 from tests.scorer.nets.test_net import drawn_net
 

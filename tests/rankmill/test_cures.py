@@ -22,8 +22,8 @@ from rankmill.foundation.options import spelled_for_a_command_line, spelled_for_
 from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.options import IngestOptions, ReadOptions
+from tests import ROOT
 
-ROOT = Path(__file__).parents[2]
 QUICK = ["--n-rounds", "2", "--preset", "defaults-1", "--min-rows-in-leaf", "5"]
 BLANKS = {"N": "3", "FILE": "good.qrels", "PAIRS": "good.pairs", "DATASET": "d", "SRC": "good.csv", "FEATURES": "good.csv", "VERSION": "1", "ALIAS": "production", "MODEL": "base@1", "OUT": "y4.csv"}  # fmt: skip
 _WORD = r"(?:\$'(?:[^'\\]|\\.)*'|'[^']*'|\"[^\"]*\"|[^\s;,()`'\"]|,(?=\S))+"
@@ -367,15 +367,15 @@ NOT_RUN = {
     (
         "trainer/rounds/round_metrics.py",
         "cannot decide when to stop",
-    ): "tests/trainer/test_objective_errors.py runs it in Python",
+    ): "tests/trainer/objectives/test_objective_errors.py runs it in Python",
     (
         "pipeline/read/columns.py",
         "is a key of the folders",
-    ): "tests/pipeline/test_containers.py reads keys by such options",
+    ): "tests/pipeline/read/test_containers.py reads keys by such options",
     (
         "pipeline/read/made_columns.py",
         "lists of one length",
-    ): "tests/pipeline/test_containers.py leaves out such a column",
+    ): "tests/pipeline/read/test_containers.py leaves out such a column",
     ("rankmill/python/loading.py", "models register"): "names a command, in Python",
     ("registry/archive.py", "--move-aliases"): "needs a bundle of another registry: tests/registry/test_cli.py",
     ("rankmill/removed.py", ""): "names what is there in place of what was removed",
@@ -398,7 +398,7 @@ NOT_RUN = {
     (
         "pipeline/bins/vocabulary.py",
         "too different",
-    ): "needs more categories than fit: tests/pipeline/test_categories.py",
+    ): "needs more categories than fit: tests/pipeline/bins/test_categories.py",
     ("rankmill/clicks/interleaving.py", "clicks interleave"): "names a command",
     ("scorer/exchange/formats.py", "models merge"): "names a command",
     (

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests import ROOT
+
 ROOMS = ("pipeline", "trainer", "scorer", "registry")
 
 EVERY_MODULE = """

@@ -16,11 +16,12 @@ from rankmill.python.model_files import register_file
 from rankmill.registry.model_registry import Registry
 from rankmill.scorer.forest.forest import Forest
 from rankmill.trainer.candidates.version_facts import attachments_of, dataset_facts
-from tests.rankmill.gate_case import dataset_of, rows_of, trained
-from tests.rankmill.small_ranker import planted_arrays, small
+from tests import ROOT
+from tests.rankmill.gate.gate_case import dataset_of, rows_of, trained
+from tests.rankmill.python.small_ranker import planted_arrays, small
 from tests.refusals import refused
 
-GOLDEN = sorted((Path(__file__).parent.parent / "scorer" / "golden").glob("*.rankmill"))
+GOLDEN = sorted((ROOT / "tests" / "scorer" / "golden").glob("*.rankmill"))
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pipeline.interrupted import ROOT
+from tests import ROOT
 from tests.rankmill.test_cli import commands
 from tests.waiting import until
 

@@ -24,7 +24,8 @@ from rankmill.cli import execute
 from rankmill.foundation.storage.publish import file_digest
 from rankmill.pipeline.options import SynthParameters
 from rankmill.pipeline.synth import write_synthetic
-from tests.pipeline.interrupted import ROOT, start
+from tests import ROOT
+from tests.pipeline.ingest.interrupted import start
 from tests.waiting import LIMIT
 
 TRAIN = ("train", "dataset", "--registry", "registry", "--n-rounds")

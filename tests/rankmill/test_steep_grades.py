@@ -14,7 +14,7 @@ from rankmill import Ranker
 from rankmill.cli import app
 from rankmill.pipeline.read.grades import note_on_gains
 from rankmill.python.validating import cross_validate, select_features
-from tests.rankmill.small_ranker import planted_arrays, small
+from tests.rankmill.python.small_ranker import planted_arrays, small
 
 REMARK = r"a document of grade 30 gains 1,024 times as much as one of grade 20 \(gain exp, 2\^grade - 1\)"
 CURE = r"--grades (10=1,20=2,30=3) when"

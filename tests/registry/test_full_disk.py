@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from rankmill.registry.model_registry import Registry
+from tests import ROOT
 from tests.refusals import refused
 from tests.registry.conftest import FACTS, QuickDisk, everything
 
-ROOT = Path(__file__).parents[2]
 BLOCK = 4096
 
 

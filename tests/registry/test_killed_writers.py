@@ -11,11 +11,10 @@ from pathlib import Path
 import pytest
 
 from rankmill.registry.model_registry import Registry
+from tests import ROOT
 from tests.registry.conftest import FACTS
 from tests.registry.killed_writers import ALIASES, NAME
 from tests.waiting import LIMIT
-
-ROOT = Path(__file__).parents[2]
 
 
 def survive(

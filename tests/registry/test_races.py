@@ -14,11 +14,11 @@ import pytest
 from rankmill.foundation.errors import ConflictError
 from rankmill.registry import commit_log
 from rankmill.registry.model_registry import Registry
+from tests import ROOT
 from tests.refusals import refused
 from tests.registry.conftest import FACTS, opened
 from tests.waiting import LIMIT
 
-ROOT = Path(__file__).parents[2]
 T = TypeVar("T")
 
 

@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 
 from rankmill.registry.model_registry import Registry
+from tests import ROOT
 from tests.refusals import unnamed
 from tests.registry.conftest import FACTS, OpenRegistry, QuickDisk
-from tests.scorer.candidate_files import random_candidates, write_letor
 from tests.scorer.forests import random_forest
+from tests.scorer.rerank.candidate_files import random_candidates, write_letor
 
-ROOT = Path(__file__).parents[2]
 LINUX = sys.platform == "linux"
 SUPERUSER = hasattr(os, "geteuid") and os.geteuid() == 0
 PR_CAPBSET_DROP = 24  # <linux/prctl.h>

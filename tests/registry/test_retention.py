@@ -20,13 +20,13 @@ from rankmill.registry.blob_store import Blobs, Store
 from rankmill.registry.model_registry import Registry
 from rankmill.registry.retention import DAY, RetentionRules
 from rankmill.registry.stored_records import Mark, Register
+from tests import ROOT
 from tests.refusals import refused
 from tests.registry.conftest import FACTS, OpenRegistry, QuickDisk, opened
 from tests.registry.shell import Shell
 from tests.registry.test_races import all_at_once
 from tests.waiting import LIMIT
 
-ROOT = Path(__file__).parents[2]
 RULES = RetentionRules(keep=1)
 Tree = Callable[[Path], object]
 

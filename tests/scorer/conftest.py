@@ -7,8 +7,8 @@ import pytest
 from rankmill.scorer.evaluate import evaluate, slices
 from rankmill.scorer.forest.forest import Forest
 from rankmill.scorer.metrics.significance import REPLICATES, percentile_interval
-from tests.scorer.candidate_files import random_candidates
 from tests.scorer.forests import random_forest
+from tests.scorer.rerank.candidate_files import random_candidates
 
 
 @pytest.fixture(autouse=True)

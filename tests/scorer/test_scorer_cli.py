@@ -13,8 +13,8 @@ from rankmill.registry import Registry
 from rankmill.scorer.cli import app
 from rankmill.scorer.rerank.score import DocumentBar
 from tests.refusals import refused
-from tests.scorer.candidate_files import random_candidates, ranked, read_ranked, write_letor
 from tests.scorer.forests import random_forest
+from tests.scorer.rerank.candidate_files import random_candidates, ranked, read_ranked, write_letor
 
 
 @pytest.fixture(scope="module")

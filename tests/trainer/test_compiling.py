@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import ROOT
 from tests.refusals import unnamed
-
-ROOT = Path(__file__).parents[2]
 
 SAID = """
 import numpy as np

@@ -21,11 +21,10 @@ from rankmill.trainer.candidates.train_on_dataset import plan_of
 from rankmill.trainer.data.training_rows import read_columns
 from rankmill.trainer.objectives.registry import objective_of
 from rankmill.trainer.team import Team
+from tests import ROOT
 from tests.refusals import refused
 from tests.trainer.fixed import fixed
-from tests.trainer.test_every_objective import NAMES
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.trainer.objectives.test_every_objective import NAMES
 
 
 def generated(folder: Path, name: str, queries: int, documents: int, features: int) -> Dataset:

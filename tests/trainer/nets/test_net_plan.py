@@ -14,7 +14,8 @@ from rankmill.trainer.nets.options import NetOptions
 from rankmill.trainer.nets.plan import plan_net
 from rankmill.trainer.nets.train_on_dataset import train_net_on
 from rankmill.trainer.options import CheckpointOptions
-from tests.trainer.test_plan import ROOT, generated
+from tests import ROOT
+from tests.trainer.test_plan import generated
 
 MACHINE = CheckpointOptions(n_threads=1)
 

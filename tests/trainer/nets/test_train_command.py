@@ -21,7 +21,7 @@ from rankmill.trainer.nets.options import ModelOptions, NetOptions
 from rankmill.trainer.nets.train_on_dataset import train_net_on
 from rankmill.trainer.options import CheckpointOptions
 from rankmill.trainer.parameters import TrainParameters
-from tests.rankmill.test_run import CONFIG, write_project
+from tests.rankmill.run.test_run import CONFIG, write_project
 from tests.refusals import refused
 
 SMALL = ["--model", "net", "--layers", "8", "--epochs", "3", "--batch-documents", "100"]

@@ -1,0 +1,150 @@
+"""Kill -9 during an ingest: the dataset is the old one or the new one, and the next run completes and clears up."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+from rankmill.pipeline.dataset.dataset import Dataset
+from rankmill.pipeline.dataset.manifest import MANIFEST_NAME
+from rankmill.pipeline.ingest import ingest
+from rankmill.pipeline.options import IngestOptions
+from tests.pipeline.ingest.interrupted import operations, start
+from tests.pipeline.ingest.test_ingest import judgments
+
+BUCKETS = 4
+PUBLISHING = "dataset/_manifest.json"  # what is written last, and published first or last
+INPUTS = {"old.txt", "new.txt"}
+
+
+def options(**others) -> IngestOptions:
+    return IngestOptions(buckets=BUCKETS, overwrite=True, max_rejects=1, **others)
+
+
+def command(folder: Path, name: str = "new.txt") -> list[str | Path]:
+    """The ingest that is killed; small blocks, so that it spills many times."""
+    given = ["--overwrite", "--buckets", str(BUCKETS)]
+    return ["data", "ingest", folder / name, "-o", folder / "out", "--block-size", "4KiB", "--max-rejects", "1", *given]
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory) -> tuple[Path, dict[str, str]]:
+    """A folder with two inputs and the dataset of the old one, and the digests of what can be made of them."""
+    folder = tmp_path_factory.mktemp("prepared")
+    digests = {}
+    for seed, name in enumerate(("new.txt", "old.txt")):
+        (folder / name).write_text("".join([*judgments(400, seed), "x qid:1 1:1\n"]))
+        ingest([folder / name], folder / "out", options=options())
+        digests[name] = Dataset.open(folder / "out").digest
+    assert len(set(digests.values())) == 2
+    shutil.rmtree(folder / "out")
+    ingest([folder / "old.txt"], folder / "out", options=options())
+    return folder, digests
+
+
+def check_left(folder: Path, digests: dict[str, str], *, had_one: bool) -> str | None:
+    """See that there is all of the old dataset or of the new one and nothing else in sight; return its digest."""
+    visible = {path.name for path in folder.iterdir() if not path.name.startswith(".")}
+    assert visible - {"out"} == INPUTS
+    if "out" not in visible:
+        assert not had_one
+        return None
+    dataset = Dataset.open(folder / "out")
+    dataset.verify()
+    assert dataset.digest in digests.values()
+    return dataset.digest
+
+
+def check_next(folder: Path, digests: dict[str, str]) -> None:
+    """See that the next run completes and leaves nothing but the dataset and, for its readers, the shards of the former one."""
+    former = Dataset.open(folder / "out") if (folder / "out").exists() else None
+    for path in folder.glob(".*.staging"):  # a run that was killed before it had its lock is known by its age
+        if not (path / "lock").exists():
+            os.utime(path, (0, 0))
+    ingest([folder / "old.txt"], folder / "out", options=options())
+    dataset = Dataset.open(folder / "out")
+    dataset.verify()
+    assert dataset.digest == digests["old.txt"]
+    assert {path.name for path in folder.iterdir()} == {*INPUTS, "out"}
+    named = dataset.manifest.to_bytes() + (former.manifest.to_bytes() if former else b"")
+    for path in (path for path in (folder / "out").rglob("*") if path.is_file()):
+        known = path.name in {"_rejects.parquet", MANIFEST_NAME}
+        assert known or path.stem.encode() in named, path.relative_to(folder)
+
+
+MOMENTS = {
+    "in the first pass": ("staging/spill", 5, "over"),
+    "in the second pass, with no dataset before": ("dataset/", 12, "first"),
+    "while shards are published": (PUBLISHING, 7, "over"),
+    "before the manifest is": (PUBLISHING, 15, "over"),
+}
+"""By name: the operation, counted from the first one on such a path, and whether there is an old dataset."""
+
+
+def prepare(folder: Path, prepared: Path, *, had_one: bool) -> Path:
+    """Copy what was prepared to ``folder``, the dataset if ``had_one``."""
+    return shutil.copytree(prepared, folder, ignore=None if had_one else shutil.ignore_patterns("out"))
+
+
+@pytest.mark.slow
+def test_a_killed_ingest_leaves_the_old_dataset_or_none_and_the_next_one_clears_up(tmp_path, prepared):
+    processes = {}
+    for name, (part, number, done) in MOMENTS.items():
+        folder = prepare(tmp_path / name, prepared[0], had_one=done != "first")
+        killed = command(folder)
+        processes[name] = start(folder, killed, action="kill", part=part, number=number)
+    ended = {name: (process.communicate()[1], process.returncode) for name, process in processes.items()}
+    for name, (err, code) in ended.items():
+        assert code == -9, (name, err)
+        had_one = MOMENTS[name][2] != "first"
+        left = check_left(tmp_path / name, prepared[1], had_one=had_one)
+        assert left == (prepared[1]["old.txt"] if had_one else None)
+        check_next(tmp_path / name, prepared[1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("done", ["over", "first"])
+def test_killed_at_every_step_of_publishing_the_dataset_is_the_old_or_the_new_one(tmp_path, prepared, done):
+    had_one = done != "first"
+    counted = prepare(tmp_path / "counted", prepared[0], had_one=had_one)
+    steps = len(operations(counted, command(counted), PUBLISHING))
+    found = set()
+    for first in range(1, steps + 1, 4):
+        processes = {}
+        for number in range(first, min(first + 4, steps + 1)):
+            folder = prepare(tmp_path / str(number), prepared[0], had_one=had_one)
+            killed = command(folder)
+            processes[folder] = start(folder, killed, action="kill", part=PUBLISHING, number=number)
+        for process in processes.values():
+            process.communicate()
+        for folder in processes:
+            found.add(check_left(folder, prepared[1], had_one=had_one))
+            check_next(folder, prepared[1])
+            shutil.rmtree(folder)
+    assert found == {prepared[1]["new.txt"], prepared[1]["old.txt"] if had_one else None}
+
+
+@pytest.mark.slow
+def test_killed_at_twenty_random_moments_the_dataset_is_the_old_or_the_new_one(tmp_path, prepared):
+    rng = random.Random(5)
+    folder, digests = prepare(tmp_path / "work", prepared[0], had_one=True), prepared[1]
+    began = time.monotonic()
+    operations(folder, command(folder))
+    lasts = time.monotonic() - began
+    for moment in range(20):
+        if moment == 12:
+            shutil.rmtree(folder / "out")
+        had_one = (folder / "out").exists()
+        killed = command(folder, "new.txt")
+        with start(folder, killed) as process:
+            time.sleep(rng.uniform(0.3, 1.1) * lasts)
+            process.kill()
+        check_left(folder, digests, had_one=had_one)
+        if moment % 4 == 3:
+            check_next(folder, digests)
+    check_next(folder, digests)
