@@ -1,8 +1,9 @@
 """Re-ranking and ingest from a bucket on loopback against the local disk: seconds, peak memory, and the same bytes.
 
-``python -m benchmarks.bucket --gb 1 --work FOLDER`` generates candidates (136 float32 features, files of about 128 MB) and a forest of
-500 trees, starts SeaweedFS on loopback and uploads them.  Each line is a process of its own: from the disk; from the bucket
-without and with a filled cache; and from the bucket with the server killed and started again in the middle.
+``python -m benchmarks.bucket --gb 1 --work FOLDER`` generates candidates (136 float32 features, files of about 128 MB)
+and a forest of 500 trees, starts SeaweedFS on loopback and uploads them.  Each line is a process of its own: from the
+disk; from the bucket without and with a filled cache; and from the bucket with the server killed and started again in
+the middle.
 """
 
 from __future__ import annotations
@@ -162,7 +163,8 @@ def main() -> None:
             (lists / each.url.name).write_bytes(client.get(each.url))
         seconds = time.perf_counter() - started
         sys.stdout.write(
-            f"| rerank to the bucket, killed at its first checkpoint, the rest | {seconds:.1f} | | | {_digest(lists)} |\n"
+            f"| rerank to the bucket, killed at its first checkpoint, the rest | {seconds:.1f} | | | {_digest(lists)} "
+            "|\n"
         )
         shutil.rmtree(cache, ignore_errors=True)
         ingest = ["--memory", options.memory]

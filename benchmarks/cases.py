@@ -124,7 +124,10 @@ def _spans(first: int, last: int, rows: int = 4096) -> Iterator[tuple[int, int]]
 
 
 def _dropped(first: int, last: int, features: int, share: float, seed: int) -> npt.NDArray[np.bool_]:
-    """Return which cells of rows first .. last are missing: SplitMix64 of (seed, cell), so that draws are independent."""
+    """Return which cells of rows first .. last are missing.
+
+    The draws are SplitMix64 of (seed, cell), and so independent.
+    """
     with np.errstate(over="ignore"):
         cells = np.arange(first * features, last * features, dtype=np.uint64)
         z = (cells + np.uint64(seed) * np.uint64(1 << 40) + np.uint64(1)) * np.uint64(_MISSING_KEY)

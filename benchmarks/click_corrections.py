@@ -1,18 +1,19 @@
 """How much of the gap between naive clicks and true labels each correction of position bias closes, on simulated logs.
 
-A ranker that was trained on a share of the judgments logs result lists of the train queries; in a tenth of the sessions two neighbours
-are swapped, without which no log of one ranker tells position from relevance.  Users click as one of the models of
-`rankmill.clicks.simulate` says.  Each correction makes labels or pairs for the documents that were shown; the same trees learn
-from them; the test queries have true grades.  The limits of the gap are
+A ranker that was trained on a share of the judgments logs result lists of the train queries; in a tenth of the sessions
+two neighbours are swapped, without which no log of one ranker tells position from relevance.  Users click as one of the
+models of `rankmill.clicks.simulate` says.  Each correction makes labels or pairs for the documents that were shown; the
+same trees learn from them; the test queries have true grades.  The limits of the gap are
 
     naive   click-through rates of documents, with shrinkage and weights (``clicks judge``)
     labels  the true probability of a click on an examined document, for the same documents
 
-The share that a correction closes is (correction - naive) / (labels - naive), of NDCG@10 averaged over seeds; ``-`` if that gap is below
-.01.  Corrections are the labels of ``clicks judge`` with the propensities of each click model (``pbm, ips``: the estimate ips, else pbm),
-``pbm, pairs`` its pairs with ranknet, and ``coec``, for which no model is fitted.  Intervals are 95 %
-bootstrap intervals of the paired difference from naive; queries and seeds are drawn anew.  ``recommended`` is what
-``clicks describe`` recommends: naive labels if it recommends no correction, or its model's propensities.
+The share that a correction closes is (correction - naive) / (labels - naive), of NDCG@10 averaged over seeds; ``-`` if
+that gap is below .01.  Corrections are the labels of ``clicks judge`` with the propensities of each click model (``pbm,
+ips``: the estimate ips, else pbm), ``pbm, pairs`` its pairs with ranknet, and ``coec``, for which no model is fitted.
+Intervals are 95 % bootstrap intervals of the paired difference from naive; queries and seeds are drawn anew.
+``recommended`` is what ``clicks describe`` recommends: naive labels if it recommends no correction, or its model's
+propensities.
 
 Each log is a small file in the cache; ``--shard 1/2`` and ``2/2`` fill one cache in two processes.
 

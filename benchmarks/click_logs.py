@@ -2,10 +2,11 @@
 
     python -m benchmarks.click_logs --sessions 10240000 --queries 50000
 
-The log is simulated (`rankmill data synth --clicks`) and written as Parquet.  Every step is a process of its own, whose peak memory, user
-seconds and wall-clock seconds are those that the system counts.  On a tenth of the sessions, systems alternate.  The baseline with pandas
-does the part of `clicks describe` and `clicks fit` that takes a few lines there: click-through by position, documents shown at several
-positions, counts by document and position, and 100 steps of EM for the position-based model.
+The log is simulated (`rankmill data synth --clicks`) and written as Parquet.  Every step is a process of its own, whose
+peak memory, user seconds and wall-clock seconds are those that the system counts.  On a tenth of the sessions, systems
+alternate.  The baseline with pandas does the part of `clicks describe` and `clicks fit` that takes a few lines there:
+click-through by position, documents shown at several positions, counts by document and position, and 100 steps of EM
+for the position-based model.
 """
 
 from __future__ import annotations
@@ -102,7 +103,8 @@ def main() -> None:
             "judge": [*judge, "--memory", "2GB"],
         }
         print(
-            "| | seconds | user seconds | peak MB | MB/s | million impressions/s |\n| --- | --- | --- | --- | --- | --- |"
+            "| | seconds | user seconds | peak MB | MB/s | million impressions/s |\n| --- | --- | --- | --- | --- | "
+            "--- |"
         )
         for what, command in commands.items():
             print(row(f"{what}, whole", [measured(command)], sizes["whole"], logs["whole"].impressions), flush=True)

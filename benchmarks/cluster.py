@@ -1,7 +1,7 @@
 """Re-ranking over local workers beside one process: the same bytes, seconds, CPU seconds and the largest process.
 
-``python -m benchmarks.cluster --rows 20000000 --work FOLDER`` generates the candidates and the model of `benchmarks.rerank`, then runs
-``rankmill rerank`` in one process and with ``--cluster local:N`` in turn.
+``python -m benchmarks.cluster --rows 20000000 --work FOLDER`` generates the candidates and the model of
+`benchmarks.rerank`, then runs ``rankmill rerank`` in one process and with ``--cluster local:N`` in turn.
 """
 
 from __future__ import annotations
@@ -113,7 +113,10 @@ def main() -> None:
 def compare(
     title: str, command: list[str], workers: list[int], pairs: int, prepare: Callable[[], object], out: Path
 ) -> None:
-    """Run ``command`` in one process and with local workers in turn, each time after ``prepare``, and print a table; ``out`` is what it writes."""
+    """Run ``command`` in one process and with local workers in turn, and print a table.
+
+    ``prepare`` runs before each; ``out`` is what the command writes.
+    """
     ways = {"one process": [], **{f"local:{n}": ["--cluster", f"local:{n}"] for n in workers}}
     runs: dict[str, list[Run]] = {name: [] for name in ways}
     digests: set[str] = set()

@@ -1,7 +1,8 @@
 """Ingest and bins over local workers beside one process: the same bytes, seconds, CPU seconds and the largest process.
 
-``python -m benchmarks.cluster_data ingest --format txt --work FOLDER`` generates judgments in 8 files of LETOR text, and runs
-``rankmill data ingest`` in one process and with ``--cluster local:N`` in turn; ``bin`` does the same with ``rankmill data bin``.
+``python -m benchmarks.cluster_data ingest --format txt --work FOLDER`` generates judgments in 8 files of LETOR text,
+and runs ``rankmill data ingest`` in one process and with ``--cluster local:N`` in turn; ``bin`` does the same with
+``rankmill data bin``.
 """
 
 from __future__ import annotations

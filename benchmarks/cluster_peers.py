@@ -1,7 +1,7 @@
 """LightGBM's and XGBoost's rankers on two local Dask workers, for `benchmarks.cluster_training`; prints a line of JSON.
 
-Runs in an environment of its own: ``pip install lightgbm xgboost "dask[dataframe]" distributed scikit-learn``.  ``--kill SECONDS`` kills a
-worker so long after the start of the training, and says what happens.
+Runs in an environment of its own: ``pip install lightgbm xgboost "dask[dataframe]" distributed scikit-learn``.
+``--kill SECONDS`` kills a worker so long after the start of the training, and says what happens.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ import numpy as np
 
 
 def ndcg(scores: np.ndarray, grades: np.ndarray, sizes: np.ndarray, k: int = 10) -> float:
-    """Return the mean NDCG@k over queries with a relevant document, by exponential gains; ties keep the order of the file."""
+    """Return the mean NDCG@k over queries with a relevant document, by exponential gains.
+
+    Ties keep the order of the file.
+    """
     found, start = [], 0
     discounts = 1.0 / np.log2(np.arange(2, k + 2))
     for size in sizes:

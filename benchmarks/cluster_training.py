@@ -1,11 +1,13 @@
-"""Training on local workers of a cluster, beside one process, LightGBM and XGBoost on Dask; and a model of larger clusters.
+"""Training on local workers of a cluster, beside one process, LightGBM and XGBoost on Dask.
 
-``python -m benchmarks.cluster_training --work FOLDER [--peers PYTHON]`` generates 720,000 rows x 136 features, and trains with 10 and
-with 30 rounds: a round takes a twentieth of the difference.  PYTHON is the interpreter of an environment with LightGBM, XGBoost and Dask
-(`benchmarks.cluster_peers`).
+It also models larger clusters.
 
-``--delays MS ...`` lets every exchange of `local:2` take so much longer, and compares the model with what is measured then.  ``--model``
-prints at how many rows 2, 4, 8 and 16 machines of 16 cores pay off, from the constants below.
+``python -m benchmarks.cluster_training --work FOLDER [--peers PYTHON]`` generates 720,000 rows x 136 features, and
+trains with 10 and with 30 rounds: a round takes a twentieth of the difference.  PYTHON is the interpreter of an
+environment with LightGBM, XGBoost and Dask (`benchmarks.cluster_peers`).
+
+``--delays MS ...`` lets every exchange of `local:2` take so much longer, and compares the model with what is measured
+then.  ``--model`` prints at how many rows 2, 4, 8 and 16 machines of 16 cores pay off, from the constants below.
 """
 
 from __future__ import annotations
@@ -175,12 +177,14 @@ def round_of(rows: float, machines: int, latency: float, bandwidth: float) -> fl
 def model() -> None:
     """Print the rows from which more machines pay off."""
     print(
-        f"a round of 16 cores: {FIXED * 1e3:g} ms + {(ROUND_OF_16_CORES - FIXED) / MEASURED_ROWS * 1e9:.0f} ns a row; {EXCHANGES} exchanges and"
+        f"a round of 16 cores: {FIXED * 1e3:g} ms + {(ROUND_OF_16_CORES - FIXED) / MEASURED_ROWS * 1e9:.0f} ns a row; "
+        f"{EXCHANGES} exchanges and"
         f" {MEGABYTES} MB a round; {HANDLING * 1e3:g} ms a message and {COPYING:g} MB/s"
         " besides the network\n"
     )
     print(
-        "| network | machines | faster than one from .. rows | twice as fast from | 100 million rows |\n|---|---|---|---|---|"
+        "| network | machines | faster than one from .. rows | twice as fast from | 100 million rows "
+        "|\n|---|---|---|---|---|"
     )
     for name, latency, bandwidth in (
         ("1 Gbit/s, 0.2 ms", 2e-4, 118.0),

@@ -1,7 +1,7 @@
 """Compare `lambdamart` with its defaults to LightGBM's lambdarank with its own, switching one difference at a time.
 
-Every line trains on the same generated sets and is measured on the same test queries, so differences are paired.  The floor
-is LightGBM against itself with the documents of every query in another order: only ties at the start can differ.
+Every line trains on the same generated sets and is measured on the same test queries, so differences are paired.  The
+floor is LightGBM against itself with the documents of every query in another order: only ties at the start can differ.
 
 Example: python -m benchmarks.defaults --sets 100
 """

@@ -1,9 +1,9 @@
 """Time the histogram kernel alone: ns per (row, feature) and core, compared with a straightforward kernel.
 
-A node has all rows, an eighth or a 64th of them, random and in ascending order.  The plain kernel adds gradient and hessian
-as two float64, column by column, from column-major bins.  Both kernels read gradients in the order of the node's rows and
-clear their histogram.  Each of two threads counts half of the features into its own aligned histogram.  The kernels take
-turns; results are medians with ranges in brackets.
+A node has all rows, an eighth or a 64th of them, random and in ascending order.  The plain kernel adds gradient and
+hessian as two float64, column by column, from column-major bins.  Both kernels read gradients in the order of the
+node's rows and clear their histogram.  Each of two threads counts half of the features into its own aligned histogram.
+The kernels take turns; results are medians with ranges in brackets.
 
 Bins are from generated judgments (many zeros, few distinct values, as in real data) and uniform over all 255.
 

@@ -53,7 +53,10 @@ def missing_parts(folder: Path) -> list[str]:
 
 
 def make_fold(folder: Path, number: int, work: Path, read: ReadOptions | None = None) -> Fold:
-    """Ingest fold ``number`` (from 0): three parts for training, the next for validation and the last for testing, cyclic."""
+    """Ingest fold ``number`` (from 0): three parts for training, the next for validation, the last for testing.
+
+    Parts are cyclic.
+    """
     part = [folder / f"S{(number + i) % PARTS + 1}.txt" for i in range(PARTS)]
     path = work / f"fold{number + 1}"
     ingest(part[:3], path, valid=part[3:4], test=part[4:], options=IngestOptions(read=read or ReadOptions()))

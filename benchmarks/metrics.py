@@ -1,9 +1,9 @@
 """Time five metrics of 360,000 documents, compared with ranx, both on one thread by default.
 
-Scores and grades are generated without ties, which ranx breaks by its sort; the means of both must agree.  Both take turns,
-with code compiled and data structures built before the clock starts.  ``prepared`` times only the metrics: ranx from sorted
-typed lists, ours from queries with known ideal order (our time includes sorting by score).  ``whole`` starts from Qrels and
-Run objects of ranx, and from our arrays of scores, grades and offsets.
+Scores and grades are generated without ties, which ranx breaks by its sort; the means of both must agree.  Both take
+turns, with code compiled and data structures built before the clock starts.  ``prepared`` times only the metrics: ranx
+from sorted typed lists, ours from queries with known ideal order (our time includes sorting by score).  ``whole``
+starts from Qrels and Run objects of ranx, and from our arrays of scores, grades and offsets.
 
 If ranx is in another environment, --ranx is its interpreter.
 
@@ -84,7 +84,8 @@ def main() -> None:
             rows.append([f"{kind}, {what}", spread(ours, 1), spread(theirs, 1), ratio])
     sys.stdout.write(render(surroundings()) + "\n")
     sys.stdout.write(
-        f"{given.documents:,} documents, {given.queries:,} queries, {', '.join(METRICS)}; milliseconds, median (range) of "
+        f"{given.documents:,} documents, {given.queries:,} queries, {', '.join(METRICS)}; milliseconds, median "
+        "(range) of "
         f"{given.turns} turns; the means of both agree within 1e-9\n\n"
     )
     sys.stdout.write(table(["", "rankmill", f"ranx, {given.threads} thread(s)", "ratio"], rows) + "\n")

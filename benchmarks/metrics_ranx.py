@@ -1,7 +1,7 @@
 """The part of benchmarks/metrics.py that runs ranx, in a separate interpreter; imports no module of rankmill.
 
-Reads an .npz with scores, grades and starts, then runs once for every line of standard input and prints a JSON object for
-each.
+Reads an .npz with scores, grades and starts, then runs once for every line of standard input and prints a JSON object
+for each.
 """
 
 import json

@@ -1,8 +1,9 @@
 """Small faults put into the sources, one at a time, to see whether the tests find them.
 
 ``python -m benchmarks.mutations draw > list.jsonl`` draws five faults a folder by a seed: a comparison flipped, a check
-dropped, a constant changed. ``python -m benchmarks.mutations run list.jsonl`` puts each into this checkout, runs the tests
-of its folder, then the others if these pass, puts the line back, and prints what was found. Run it in a checkout of its own:
+dropped, a constant changed. ``python -m benchmarks.mutations run list.jsonl`` puts each into this checkout, runs the
+tests of its folder, then the others if these pass, puts the line back, and prints what was found. Run it in a checkout
+of its own:
 a file of the sources holds the fault while its tests run.
 """
 
@@ -84,7 +85,8 @@ def run(faults: list[dict[str, str]]) -> None:
             path.write_text(text)
         seconds = time.monotonic() - start
         print(
-            f"{'found' if found else 'NOT FOUND':10} {seconds:4.0f} s  {path}:{place + 1}  {fault['after'].strip()}  {found}",
+            f"{'found' if found else 'NOT FOUND':10} {seconds:4.0f} s  {path}:{place + 1}  {fault['after'].strip()}  "
+            f"{found}",
             flush=True,
         )
 

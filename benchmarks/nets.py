@@ -1,10 +1,12 @@
 """Speed of nets: matrix products beside OpenBLAS, epochs beside PyTorch, and what factoring RankNet's update gains.
 
 products: our kernels and numpy's matrix product on one core, GFLOP/s.
-epochs: seconds of an epoch on generated judgments (720,000 x 136, about 120 documents a query), and of PyTorch if --torch names
+epochs: seconds of an epoch on generated judgments (720,000 x 136, about 120 documents a query), and of PyTorch if
+--torch names
     an interpreter that has it.  Preparing the inputs, once a training, is given apart.
-factored: microseconds of one query of 10 .. 1,000 documents, pair by pair and factored, and the exponents fitted to them.
-scores: documents a second of ``Net.predict``: from values, and from prepared inputs, where it only multiplies matrices.
+factored: microseconds of one query of 10 .. 1,000 documents, pair by pair and factored, and the exponents fitted to
+them. scores: documents a second of ``Net.predict``: from values, and from prepared inputs, where it only multiplies
+matrices.
 
 Example: python benchmarks/nets.py products epochs --threads 1 2 --torch /opt/torch/bin/python
 """
@@ -79,7 +81,8 @@ def products(_: argparse.Namespace) -> None:
         ours, blas = best_of(dense, x, panels, bias, 0, n, out), best_of(np.dot, x, weights, out)
         back, blas_back = best_of(add_products, x, y, n, 0, k, gradient), best_of(np.dot, x.T, y, result)
         print(
-            f"  [{n} x {k}] @ [{k} x {m}]: {flops / ours:4.0f} GFLOP/s, OpenBLAS {flops / blas:4.0f} ({blas / ours:.0%});"
+            f"  [{n} x {k}] @ [{k} x {m}]: {flops / ours:4.0f} GFLOP/s, OpenBLAS {flops / blas:4.0f} "
+            f"({blas / ours:.0%});"
             f" gradient of weights {flops / back:4.0f}, OpenBLAS {flops / blas_back:4.0f} ({blas_back / back:.0%})"
         )
 
@@ -127,7 +130,8 @@ def epochs(given: argparse.Namespace) -> None:
                 theirs, of_cores = peer["seconds"][1:], peer["cores"][1:]
                 print(
                     f"    PyTorch {peer['torch']}: {min(theirs):.2f} s at best, {np.median(theirs):.2f} s median,"
-                    f" {min(of_cores):.2f} s of cores: {min(theirs) / min(wall[1:]):.2f}, {np.median(theirs) / np.median(wall[1:]):.2f}"
+                    f" {min(of_cores):.2f} s of cores: {min(theirs) / min(wall[1:]):.2f}, "
+                    f"{np.median(theirs) / np.median(wall[1:]):.2f}"
                     f" and {min(of_cores) / min(cores[1:]):.2f} times ours",
                     flush=True,
                 )

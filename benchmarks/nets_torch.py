@@ -1,7 +1,8 @@
 """Epochs of a net in PyTorch on the CPU, for benchmarks/nets.py; run by an interpreter that has torch and numpy alone.
 
-The same net and batches: whole queries, about as many documents; dense layers, batch normalisation, ReLU, dropout, AdamW, and the
-softmax cross entropy of each list.  ``padded`` lists are how PyTorch users compute it; it takes a few per cent of the time.
+The same net and batches: whole queries, about as many documents; dense layers, batch normalisation, ReLU, dropout,
+AdamW, and the softmax cross entropy of each list.  ``padded`` lists are how PyTorch users compute it; it takes a few
+per cent of the time.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Every objective and criterion on the five folds of a LETOR folder, with the same settings.
 
 Each trains on the same bins, stops early on NDCG@10 of the same valid part, and is measured by the same metric code.
-Criteria with identical trees run once: ole equals rwse if each term of the loss has one score.  The baselines are the order
-of the rows and a constant score (the mean over all orders).
+Criteria with identical trees run once: ole equals rwse if each term of the loss has one score.  The baselines are the
+order of the rows and a constant score (the mean over all orders).
 
 Example: python benchmarks/objectives.py ../shared/data/mq2008 --seeds 1 2 3
 """

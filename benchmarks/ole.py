@@ -1,10 +1,11 @@
 """The experiment of Xia, Zhai & Wang, section 4: splits by squared error (se) against splits by the loss itself (ole).
 
-McRank and LambdaMART, leaves 10 and 20, learning rates .06, .10, .12, trees grown breadth first, a fixed number of rounds
-(the paper: 1000 for LambdaMART, 2500 for McRank), NDCG@1, @3, @10 and ERR of the test part after every round.  Data: the
-five folds of a LETOR folder, each trained on three parts and tested on the fifth, and generated judgments in the shape
-of the Microsoft data (136 features, 120 documents per query), one sample per seed.  Compare only the differences ole - se with
-the paper, which does not state its gain or its treatment of queries without relevant documents.
+McRank and LambdaMART, leaves 10 and 20, learning rates .06, .10, .12, trees grown breadth first, a fixed number of
+rounds (the paper: 1000 for LambdaMART, 2500 for McRank), NDCG@1, @3, @10 and ERR of the test part after every round.
+Data: the five folds of a LETOR folder, each trained on three parts and tested on the fifth, and generated judgments in
+the shape of the Microsoft data (136 features, 120 documents per query), one sample per seed.  Compare only the
+differences ole - se with the paper, which does not state its gain or its treatment of queries without relevant
+documents.
 
 Example: python benchmarks/ole.py ../shared/data/mq2008 --rounds 300 --generated-queries 200 --seeds 1 2 3
 """
@@ -158,7 +159,8 @@ def show(rows: list[dict[str, Any]]) -> None:
             ]
         )
     print(
-        f"**{data}**, se / ole in per cent after {' and '.join(map(str, sorted({row['rounds'] for row in rows})))} rounds\n"
+        f"**{data}**, se / ole in per cent after {' and '.join(map(str, sorted({row['rounds'] for row in rows})))} "
+        "rounds\n"
     )
     print(
         table(["system", "leaves", "rate", *METRICS, "ndcg@10 at its best round", "training loss", "seconds x"], lines)
@@ -170,7 +172,8 @@ def show(rows: list[dict[str, Any]]) -> None:
         worse = sum(difference(row, metric) < -100 * IMPROVED for row in of for metric in METRICS)
         losses = [row["ole"]["loss"][-1] / row["se"]["loss"][-1] - 1.0 for row in of]
         print(
-            f"{system}: {better} of {len(of) * len(METRICS)} better by more than 0.1 point, {worse} worse by as much (the"
+            f"{system}: {better} of {len(of) * len(METRICS)} better by more than 0.1 point, {worse} worse by as much "
+            "(the"
             f" paper's tables, two data sets: {PAPER[system]} better); training loss {100 * min(losses):+.2f} to"
             f" {100 * max(losses):+.2f} % (the paper: 0.32 to 1 % lower)\n"
         )

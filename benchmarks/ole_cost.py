@@ -1,8 +1,8 @@
 """Cost of splits by the loss itself (ole) for LambdaMART, and how often fast approximations choose the exact split.
 
-For each number of screened features and of sampled pairs per document: seconds per round compared with se and rwse (interleaved
-trainings) and, at the nodes of exactly grown trees, the share of nodes with the same split and the share of the best exact gain
-that the chosen split has.
+For each number of screened features and of sampled pairs per document: seconds per round compared with se and rwse
+(interleaved trainings) and, at the nodes of exactly grown trees, the share of nodes with the same split and the share
+of the best exact gain that the chosen split has.
 
 Example: python benchmarks/ole_cost.py --queries 1000 --features 136 --leaves 31
 """
@@ -180,7 +180,8 @@ def main() -> None:
     print(render(surroundings()))
     n, f = fold.train.n_rows, len(fold.spec.features)
     print(
-        f"{given.objective}: {n:,} documents x {f}, {n_pairs:,} pairs, {given.leaves} leaves, threads: {given.threads}\n"
+        f"{given.objective}: {n:,} documents x {f}, {n_pairs:,} pairs, {given.leaves} leaves, threads: "
+        f"{given.threads}\n"
     )
     lines = []
     for name in ways:

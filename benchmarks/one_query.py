@@ -2,9 +2,9 @@
 
     python benchmarks/one_query.py [--calls 500] [--trees 500] [--leaves 64]
 
-LightGBM trains the model (136 features), and rankmill reads it.  The documents are a float32 array and frames of three libraries.  All calls take turns on one core.
-*trees* is `ForestPredictor.scores` of an array by a predictor that is made once; *beyond* is the median of the calls less that of
-the trees.
+LightGBM trains the model (136 features), and rankmill reads it.  The documents are a float32 array and frames of three
+libraries.  All calls take turns on one core. *trees* is `ForestPredictor.scores` of an array by a predictor that is
+made once; *beyond* is the median of the calls less that of the trees.
 """
 
 from __future__ import annotations

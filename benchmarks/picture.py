@@ -1,4 +1,7 @@
-"""Draw the picture of the README and the start page from the output of the demo: `rankmill demo --json | python benchmarks/picture.py > docs/demo.svg`."""
+"""Draw the picture of the README and the start page from the output of the demo.
+
+rankmill demo --json | python benchmarks/picture.py > docs/demo.svg
+"""
 
 from __future__ import annotations
 

@@ -2,11 +2,12 @@
 
     python benchmarks/predict.py [--documents 120000] [--repeats 5] [--categorical 20] [--lleaves PYTHON]
 
-Two models trained by LightGBM (500 trees of 64 leaves, 1,000 of 31; 136 features) are scored by LightGBM and, after conversion
-with the reader of ``rankmill convert``, by us; the scores must agree.  Oblivious trees (1,000 of depth 6) are scored by CatBoost
-and by us, each with its own model of the same shape.  The systems take turns; results are medians.  lleaves compiles for
-minutes and needs its own environment: PYTHON is an interpreter with lleaves and numpy.  With ``--categorical`` so many of the
-first columns are categories, of 10, 100 or 1,000 each, which LightGBM splits by sets; CatBoost is then left out.
+Two models trained by LightGBM (500 trees of 64 leaves, 1,000 of 31; 136 features) are scored by LightGBM and, after
+conversion with the reader of ``rankmill convert``, by us; the scores must agree.  Oblivious trees (1,000 of depth 6)
+are scored by CatBoost and by us, each with its own model of the same shape.  The systems take turns; results are
+medians.  lleaves compiles for minutes and needs its own environment: PYTHON is an interpreter with lleaves and numpy.
+With ``--categorical`` so many of the first columns are categories, of 10, 100 or 1,000 each, which LightGBM splits by
+sets; CatBoost is then left out.
 """
 
 from __future__ import annotations
@@ -253,7 +254,8 @@ def main() -> None:
             rows += rows_of(f"{trees} x {leaves} leaves", systems, trees, options.documents, options.repeats)
             by_set = float(forest.splits_by_set[forest.node_feature >= 0].mean())
             notes.append(
-                f"{trees} x {leaves}: {after_binning(forest):.2f} ns a document and tree after binning; {by_set:.0%} of the"
+                f"{trees} x {leaves}: {after_binning(forest):.2f} ns a document and tree after binning; {by_set:.0%} "
+                "of the"
                 " splits by sets"
             )
             if peer is not None:

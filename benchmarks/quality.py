@@ -1,10 +1,10 @@
 """Ranking quality of all systems on the same data: mean test NDCG@10, paired differences, and seconds of training.
 
 Every system trains on the train part, is stopped early by NDCG@10 of the valid part (50 rounds of patience; the others
-train at most 1,000 rounds, ours as many as its preset says) and scores the test part; *refitted* is trained again on both
-parts for the rounds found, as ours is by its preset.  One function of ours measures all of
-them: exponential gains, equal scores count as the mean over their orders, queries with nothing relevant are left out.
-Documents are shuffled within each query; the seed of the order is the seed of the system too.
+train at most 1,000 rounds, ours as many as its preset says) and scores the test part; *refitted* is trained again on
+both parts for the rounds found, as ours is by its preset.  One function of ours measures all of them: exponential
+gains, equal scores count as the mean over their orders, queries with nothing relevant are left out. Documents are
+shuffled within each query; the seed of the order is the seed of the system too.
 
 The mean of a set is that over its folds; sets weigh the same.  Intervals are 95 % bootstrap intervals of the paired
 difference: queries are drawn anew within each fold, averaged over seeds; of generated sets the seeds are drawn anew as
@@ -316,14 +316,27 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--data", type=Path, default=Path(os.environ.get("RANKMILL_TEST_DATA", ".")),
                         help="folder of the real sets; default: RANKMILL_TEST_DATA")  # fmt: skip
     parser.add_argument("--cache", type=Path, required=True, help="folder of results; new ones are added")
-    parser.add_argument("--sets", nargs="+", choices=SETS, metavar="SET", default=[*REAL, *list(GENERATED)[:3]],
-                        help=f"of {', '.join(SETS)}; default: the real sets and the generated ones up to 1,000")  # fmt: skip
+    parser.add_argument(
+        "--sets",
+        nargs="+",
+        choices=SETS,
+        metavar="SET",
+        default=[*REAL, *list(GENERATED)[:3]],
+        # fmt: skip
+        help=f"of {', '.join(SETS)}; default: the real sets and the generated ones up to 1,000",
+    )
     parser.add_argument("--seeds", type=int, nargs="+", default=[1], help="of the real sets")
     parser.add_argument("--generated-seeds", type=int, nargs="+", default=[1, 2], help="of the generated sets")
     parser.add_argument("--systems", nargs="*", choices=list(BUILT_IN), metavar="NAME", default=list(BUILT_IN),
                         help=f"of {', '.join(BUILT_IN)}; default: all")  # fmt: skip
-    parser.add_argument("--ours", action="append", default=[], metavar="NAME=KEY=VALUE,..",
-                        help="a system of ours: parameters of Ranker, and average=N for N seeds; repeat for several")  # fmt: skip
+    parser.add_argument(
+        "--ours",
+        action="append",
+        default=[],
+        metavar="NAME=KEY=VALUE,..",
+        # fmt: skip
+        help="a system of ours: parameters of Ranker, and average=N for N seeds; repeat for several",
+    )
     parser.add_argument("--code", default="", help="version of the code of --ours, where results of several are kept")
     parser.add_argument("--reference", default="catboost modest", help="system that differences are against")
     parser.add_argument("--fresh", nargs="+", default=[], metavar="NAME", help="systems to train again")

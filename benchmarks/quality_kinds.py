@@ -1,7 +1,10 @@
-"""Generated sets of several kinds for `benchmarks.quality`, such as ``sparse-200``: the kind, and the number of train queries.
+"""Generated sets of several kinds for `benchmarks.quality`.
 
-The relevance is a sum of steps of twelve features, of six curves (tanh), each of a random direction through all features, and of
-five products of two features, in shares that depend on the kind.  Every tenth feature is mostly one of the query.
+A name such as ``sparse-200`` has the kind and the number of train queries.
+
+The relevance is a sum of steps of twelve features, of six curves (tanh), each of a random direction through all
+features, and of five products of two features, in shares that depend on the kind.  Every tenth feature is mostly one of
+the query.
 
 sparse      60 features that are mostly 0, else have a long tail; 1 to 960 documents a query, 91 % of them of grade 0
 one         one relevant document a query, of 25 or so

@@ -2,15 +2,15 @@
 
 Real sets are LETOR folders (README beside them: fold f trains on parts f, f+1, f+2, validates on f+3, tests on f+4,
 cyclic).  A generated set of n queries has n train queries, n / 3 valid queries (16 to 2,000) and 2,000 test queries of
-20 documents with 30 features, 10 of which carry the signal, and grades with noise 1.2 (mean test NDCG@10 of 0.55 to 0.75 with
-it, above 0.8 with the default noise); another seed makes another set.
+20 documents with 30 features, 10 of which carry the signal, and grades with noise 1.2 (mean test NDCG@10 of 0.55 to
+0.75 with it, above 0.8 with the default noise); another seed makes another set.
 
-A set of k categories has 2,000 train, 666 valid and 2,000 test queries of 20 documents, with eight normal features, and one
-of k categories, whose frequencies fall with rank as 1 / (rank + 10)^0.8.  A category moves the relevance by a normal number
-for itself and half of one times a feature; the number of a category says nothing about it.
+A set of k categories has 2,000 train, 666 valid and 2,000 test queries of 20 documents, with eight normal features, and
+one of k categories, whose frequencies fall with rank as 1 / (rank + 10)^0.8.  A category moves the relevance by a
+normal number for itself and half of one times a feature; the number of a category says nothing about it.
 
-The relevance of a smooth set is a sum of six curves (tanh), each of a random direction through all 30 normal features: what nets
-find easily, and trees only by many steps.  `benchmarks.quality_kinds` has further kinds.
+The relevance of a smooth set is a sum of six curves (tanh), each of a random direction through all 30 normal features:
+what nets find easily, and trees only by many steps.  `benchmarks.quality_kinds` has further kinds.
 """
 
 from __future__ import annotations
@@ -45,7 +45,10 @@ VALID_SEED, TEST_SEED = 1_000_000, 2_000_000  # added to the seed of the train p
 
 @dataclass(frozen=True)
 class Unit:
-    """One training of each system: a fold of a set (0 where it is generated) in the order and with the seed ``seed``."""
+    """One training of each system: a fold of a set in the order and with the seed ``seed``.
+
+    Generated sets have fold 0.
+    """
 
     name: str
     fold: int

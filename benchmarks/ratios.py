@@ -2,12 +2,13 @@
 
     python -m benchmarks.ratios [--pairs 3] [--queries 6000] [--history benchmarks/history.jsonl]
 
-The systems take turns, and a ratio is of two runs of one turn, so that a slow or busy machine changes both.  Every page is a line of
-the history file.  *slower* is a ratio of which no turn reached the lowest of the last page of this machine; look for its reason with the
-benchmark that is named.  Peers that are not installed are left out, which the page says.
+The systems take turns, and a ratio is of two runs of one turn, so that a slow or busy machine changes both.  Every page
+is a line of the history file.  *slower* is a ratio of which no turn reached the lowest of the last page of this
+machine; look for its reason with the benchmark that is named.  Peers that are not installed are left out, which the
+page says.
 
-Training is seconds a round, of processes of their own; prediction is from raw values to scores; ingest is megabytes a second from text
-to a published dataset, beside scikit-learn's reader, which gets a tenth of the text.
+Training is seconds a round, of processes of their own; prediction is from raw values to scores; ingest is megabytes a
+second from text to a published dataset, beside scikit-learn's reader, which gets a tenth of the text.
 """
 
 from __future__ import annotations

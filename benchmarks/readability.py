@@ -1,4 +1,6 @@
-"""Measure the prose of documentation, `--help`, docstrings and comments: words a sentence, share of sentences over 30 words.
+"""Measure the prose of documentation, `--help`, docstrings and comments.
+
+Measures are words a sentence and the share of sentences over 30 words.
 
     python benchmarks/readability.py [FOLDER]
 

@@ -1,8 +1,8 @@
 """Re-ranking at scale: seconds and peak memory, compared with its parts, each in its own process.
 
-``python -m benchmarks.rerank --rows 20000000 --work FOLDER`` generates candidates with 136 float32 features (about 11 GB; queries
-of about 1,000 documents, grouped, or with ``--shuffled`` in random order), and a forest of 500 trees of 64 leaves.  It prints
-the cost of only reading the file, of only scoring, and of ``rerank --top-k 100``.
+``python -m benchmarks.rerank --rows 20000000 --work FOLDER`` generates candidates with 136 float32 features (about 11
+GB; queries of about 1,000 documents, grouped, or with ``--shuffled`` in random order), and a forest of 500 trees of 64
+leaves.  It prints the cost of only reading the file, of only scoring, and of ``rerank --top-k 100``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ TREES, LEAVES, CUTS = 500, 64, 254
 
 
 def write_candidates(path: Path, rows: int, *, shuffled: bool, start: int = 0) -> None:
-    """Write ``rows`` candidates with normal features, numbered from ``start``; the same for the same ``rows`` and ``start``."""
+    """Write ``rows`` candidates with normal features, numbered from ``start``.
+
+    Equal ``rows`` and ``start`` give the same candidates.
+    """
     rng = np.random.default_rng(7 + start)
     names = [f"f{i + 1}" for i in range(FEATURES)]
     ids = [pa.field("qid", pa.string()), pa.field("doc_id", pa.string()), pa.field("grade", pa.int32())]

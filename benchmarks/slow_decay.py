@@ -1,14 +1,14 @@
 """Do many small losses pass the gate?  Chains of nightly promotions, judged by the gate's own functions.
 
-Each night brings a version whose true NDCG@10 differs from that of the present version by a step; the gate compares both on
-queries drawn for that night.  A version's value of a query is its true quality plus noise.  The noise is drawn from the
-differences between two real models (MQ2008, other seeds and nine tenths of the training queries), so it has their ties
-and long tails.  It is scaled to the spread that is asked for: fewer queries then have the standard error of many, and
-a night costs less.
+Each night brings a version whose true NDCG@10 differs from that of the present version by a step; the gate compares
+both on queries drawn for that night.  A version's value of a query is its true quality plus noise.  The noise is drawn
+from the differences between two real models (MQ2008, other seeds and nine tenths of the training queries), so it has
+their ties and long tails.  It is scaled to the spread that is asked for: fewer queries then have the standard error of
+many, and a night costs less.
 
 ``margin only`` is the rule of before: the lower end of the interval above -margin, against the present version.
-``not worse`` also refuses what is significantly worse than it.  ``best of 5`` is the default of the gate: the same against
-the best of the last five versions.
+``not worse`` also refuses what is significantly worse than it.  ``best of 5`` is the default of the gate: the same
+against the best of the last five versions.
 
 The bootstrap draws the same queries whenever their number is the same, so the draws are kept as a matrix here; the
 first intervals of each process are compared with those of `percentile_interval`.

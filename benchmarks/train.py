@@ -1,12 +1,13 @@
 """Speed, memory and quality of training, compared with LightGBM, XGBoost and CatBoost.
 
-Every run is a separate process that reads the same float32 arrays and warms up on a tiny part first, so that compilation of
-our kernels is not part of the comparison.  The systems take turns (every other turn in reverse order), so that changes of the
-machine's speed affect all alike, and ratios are computed within a turn.  Leaves, bins, rounds, learning rate and threads are
-equal; other settings are printed above the tables.
+Every run is a separate process that reads the same float32 arrays and warms up on a tiny part first, so that
+compilation of our kernels is not part of the comparison.  The systems take turns (every other turn in reverse order),
+so that changes of the machine's speed affect all alike, and ratios are computed within a turn.  Leaves, bins, rounds,
+learning rate and threads are equal; other settings are printed above the tables.
 
 Cases: mslr, 720,000 generated rows x 136 features, about 120 documents a query; mq2008, the parts S1 to S3 of a LETOR
-folder (--letor), tested on S5; mslr-categories, as mslr, but the first 20 columns are categories of 10, 100 and 1,000; wide, 100,000 generated rows x 700 features, half of the cells missing.
+folder (--letor), tested on S5; mslr-categories, as mslr, but the first 20 columns are categories of 10, 100 and 1,000;
+wide, 100,000 generated rows x 700 features, half of the cells missing.
 
 --compare oblivious sets symmetric trees of depth 6 and the squared error against CatBoost's, both without sampling.
 
@@ -122,8 +123,10 @@ def render_header(header: dict[str, Any]) -> str:
         note = f"; {shown['note']}" if shown["note"] else ""
         lines.append(f"- {name}: `{json.dumps(shown['settings'])}`{note}")
     lines.append(
-        "\nMedians over the turns; in brackets the range. `x` is construction seconds, and rounds a second, against the first"
-        "\nsystem's, paired by turn. NDCG@10 is the mean over the seeds. `MB` is the peak of resident memory above what it is with"
+        "\nMedians over the turns; in brackets the range. `x` is construction seconds, and rounds a second, against "
+        "the first"
+        "\nsystem's, paired by turn. NDCG@10 is the mean over the seeds. `MB` is the peak of resident memory above "
+        "what it is with"
         "\nthe arrays loaded."
     )
     return "\n".join(lines) + "\n"
@@ -160,8 +163,10 @@ def render_runs(runs: list[Run]) -> str:
         "minus the first's", "construction MB", "training MB",
     ]  # fmt: skip
     title = (
-        f"{first['case']}: {first['rows']:,} x {first['features']}, {first['queries']:,} queries, {first['leaves']} leaves;"
-        f" threads: {first['threads']}, rounds: {len(first['rounds_s'])}, turns: {len(turns)}, seeds of data: {len(seeds)}"
+        f"{first['case']}: {first['rows']:,} x {first['features']}, {first['queries']:,} queries, {first['leaves']} "
+        "leaves;"
+        f" threads: {first['threads']}, rounds: {len(first['rounds_s'])}, turns: {len(turns)}, seeds of data: "
+        f"{len(seeds)}"
     )
     return f"{title}\n\n{table(headings + (['RMSE'] if with_rmse else []), rows)}\n"
 

@@ -1,7 +1,7 @@
 """Time listing, resolving and promoting a model with many versions, in one process.
 
-The log has the same content as if written by the registry: a registration for each version, a promotion for every tenth.
-fsync is timed separately, since it depends on the disk and not on the registry.
+The log has the same content as if written by the registry: a registration for each version, a promotion for every
+tenth. fsync is timed separately, since it depends on the disk and not on the registry.
 
     python benchmarks/versions.py --versions 10000
 """
@@ -89,7 +89,10 @@ def fill(root: Path, versions: int, model_bytes: int) -> None:
 
 
 def spent(work: Callable[[], object], disk: TimedDisk, repeats: int) -> str:
-    """Return the median and maximum milliseconds of several calls without waiting for the disk, and the waiting time."""
+    """Return the median and maximum milliseconds of several calls, and the time spent waiting for the disk.
+
+    The milliseconds exclude the waiting.
+    """
     own, waited = [], []
     for _ in range(repeats):
         before, start = disk.waited, time.perf_counter()

@@ -15,8 +15,8 @@ OF_TRAINING = ("rankmill.pipeline", "rankmill.scorer", "rankmill.trainer")  # wh
 def code_digest(*packages: str) -> str:
     """Return the sha256 over every ``.py`` file of ``packages`` (dotted names) and of the foundation, which all use.
 
-    Paths in the package and bytes count, so it is the same wherever the same code is installed; a comment changes it, too.
-    Files are read once a process, 1 MB in all.
+    Paths in the package and bytes count, so it is the same wherever the same code is installed; a comment changes it,
+    too. Files are read once a process, 1 MB in all.
 
     >>> code_digest("rankmill.pipeline", "rankmill.scorer") == code_digest("rankmill.scorer", "rankmill.pipeline")
     True

@@ -6,8 +6,9 @@
     @takes_options
     def train(dataset: Annotated[Path, typer.Argument()], parameters: TrainParameters) -> None: ...
 
-has an option for every field of ``TrainParameters`` and gets the checked group.  ``Annotated[TrainParameters, Without("folds")]`` leaves
-some out, ``Annotated[Selection, With(n_queries=200)]`` has another default.  ``Annotated[Mapping[str, Any], ChangesOf(Policy)]`` has the same options without defaults and gets what was given.
+has an option for every field of ``TrainParameters`` and gets the checked group.  ``Annotated[TrainParameters,
+Without("folds")]`` leaves some out, ``Annotated[Selection, With(n_queries=200)]`` has another default.
+``Annotated[Mapping[str, Any], ChangesOf(Policy)]`` has the same options without defaults and gets what was given.
 """
 
 from __future__ import annotations
@@ -56,7 +57,10 @@ def given_names(context: typer.Context) -> list[str]:
 
 
 class _Changed:
-    """A command with another signature, which is made when it is read: at a start only for the command that is called."""
+    """A command whose signature is created when it is first read.
+
+    At start-up this happens only for the command that is called.
+    """
 
     __signature__: Any
 
@@ -100,7 +104,7 @@ class _TakesOptions(_Changed):
 
 
 class TakesUrls(_Changed):
-    """A command whose paths may be URLs (`rankmill.foundation.storage.url_arguments`); it has an option ``--cache`` then."""
+    """A command with an option ``--cache``, whose paths may be URLs (`rankmill.foundation.storage.url_arguments`)."""
 
     def __call__(self, **given: Any) -> None:
         """Run the command with local names of what the URLs name."""

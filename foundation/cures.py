@@ -45,7 +45,9 @@ _BARE_KEY = re.compile("[A-Za-z0-9_-]+")
 
 
 def spelled_with(name: str, value: Any) -> str:
-    """Return the option ``name`` with ``value``, as the caller would write it: on a command line, in a file or in Python.
+    """Return the option ``name`` with ``value`` as the caller would write it.
+
+    That is on a command line, in a file or in Python.
 
     A list of names is one text with commas on a command line, or several options if a name has a comma itself.
     """
@@ -58,7 +60,10 @@ def spelled_with(name: str, value: Any) -> str:
 
 
 def flagged(name: str, value: Any) -> str:
-    """Return the option ``name`` with ``value`` as on a command line, for texts that are stored; `respelled` shows them."""
+    """Return the option ``name`` with ``value`` as on a command line, for stored texts.
+
+    `respelled` shows them.
+    """
     return shell_line(words_of(name, value))
 
 
@@ -138,7 +143,9 @@ def shell_line(words: Iterable[str]) -> str:
 
 
 def shell_word(text: str) -> str:
-    r"""Return ``text`` as one word for a shell; a control character as an escape of bash and zsh, so that it can be seen.
+    r"""Quote ``text`` as one word for a shell.
+
+    A control character becomes an escape of bash and zsh, so that it is visible.
 
     >>> print(shell_word("$(x)"), shell_word("a\x1bb"))
     '$(x)' $'a\x1bb'
@@ -166,8 +173,8 @@ def _toml(value: Any) -> str:
 def named(texts: Iterable[str], known: Iterable[str]) -> tuple[str, ...]:
     """Return the names in the ``texts`` of an option: an exact name comes before what is between commas.
 
-    Of ``a,b,c`` the longest parts that are ``known`` are names, whatever the blanks after commas; other parts are returned as
-    they are, without blanks around them.
+    Of ``a,b,c`` the longest parts that are ``known`` are names, whatever the blanks after commas; other parts are
+    returned as they are, without blanks around them.
 
     >>> named(["price, $", "a,b,c"], ["price, $", "a,b", "c"]), named(["a, b_*"], [])
     (('price, $', 'a,b', 'c'), ('a', 'b_*'))

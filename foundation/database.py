@@ -11,15 +11,18 @@ if TYPE_CHECKING:
 
 
 def ran_out_of_memory(error: Exception) -> bool:
-    """Whether a statement has failed as the memory of the database is too small; readers of its results have errors of other types."""
+    """Whether a statement failed because the memory of the database is too small.
+
+    Readers of its results raise errors of other types.
+    """
     return "Out of Memory" in str(error).partition("\n")[0]
 
 
 def open_database(*, memory: int, threads: int, spill: Path, file: Path | None = None, **more: Any) -> Any:
     """Return a new database in memory, or in ``file``, that holds ``memory`` bytes and spills to the folder ``spill``.
 
-    ``more`` are settings of DuckDB.  Nothing is loaded from elsewhere, Python's variables are no tables, and no progress is shown,
-    which would go to stdout, into the middle of JSON.
+    ``more`` are settings of DuckDB.  Nothing is loaded from elsewhere, Python's variables are no tables, and no
+    progress is shown, which would go to stdout, into the middle of JSON.
     """
     import duckdb
 

@@ -32,7 +32,9 @@ _QUERY = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]+://?[^\s?'\"]*)\?[^\s?'\",;:]*=[^\
 
 
 def without_secrets(text: str) -> str:
-    """Return ``text`` without what may be secret in URLs: query strings, which have signatures, user names and passwords.
+    """Return ``text`` without the parts of URLs that may be secret.
+
+    These are query strings (they have signatures), user names and passwords.
 
     A local path may have lost one of the slashes of the URL that was meant.
 
@@ -61,7 +63,10 @@ class RankmillError(Exception):
 
 
 class InputError(RankmillError):
-    """The caller named something that does not exist or is not allowed: a missing file, an unknown name, a value out of bounds."""
+    """The caller named something that does not exist or is not allowed.
+
+    Examples: a missing file, an unknown name, a value out of bounds.
+    """
 
     exit_code = USAGE
 

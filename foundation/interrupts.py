@@ -1,9 +1,9 @@
 """End a command in two seconds when it is asked to, and delay that while workers wait for each other.
 
-Python runs the handlers of signals in the main thread, between any two of its steps.  So a handler alone does not end a command
-that waits in a library: a thread watches for signals, interrupts the databases that run, and ends the process if it has not ended
-by itself after a while.  And an exception between two steps could leave the other workers of a team waiting for ever in
-a kernel: there signals are delayed.
+Python runs the handlers of signals in the main thread, between any two of its steps.  So a handler alone does not end a
+command that waits in a library: a thread watches for signals, interrupts the databases that run, and ends the process
+if it has not ended by itself after a while.  And an exception between two steps could leave the other workers of a team
+waiting for ever in a kernel: there signals are delayed.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ def end_at_once_on_signals() -> None:
 def end_on_signals() -> None:
     """Let SIGINT and SIGTERM end this process in two seconds, with 130 and 143; called in the main thread.
 
-    The stack is unwound by SystemExit, so that temporary files are removed.  If that takes longer than `GRACE`, the process is
-    ended: what it has published is complete, and what it was writing is recognised by the next command.  SIGINT is heeded in the
-    background, too, where a shell without job control has it ignored.
+    The stack is unwound by SystemExit, so that temporary files are removed.  If that takes longer than `GRACE`, the
+    process is ended: what it has published is complete, and what it was writing is recognised by the next command.
+    SIGINT is heeded in the background, too, where a shell without job control has it ignored.
     """
     if signal.getsignal(signal.SIGTERM) is _end:
         return
@@ -63,8 +63,8 @@ def interruptible(connection: Any) -> None:
 def leave(code: int) -> NoReturn:
     """Exit after a command that has ended with ``code``; if a signal has ended it, with the code of that.
 
-    A later signal changes nothing.  After an earlier one the interpreter is not taken apart: threads of libraries may still
-    run, and libraries whose calls were interrupted would print what they have left.
+    A later signal changes nothing.  After an earlier one the interpreter is not taken apart: threads of libraries may
+    still run, and libraries whose calls were interrupted would print what they have left.
     """
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
@@ -127,7 +127,10 @@ def _is_unwinding() -> bool:
 
 
 def _exit_soon(code: int) -> None:
-    """Have the C library end the process, if it has timers: no thread of Python runs while a library keeps the interpreter's lock."""
+    """Have a timer of the C library end the process, if the library has timers.
+
+    Python threads do not run while a library holds the interpreter's lock.
+    """
     with suppress(AttributeError, OSError):
         library, timer = ctypes.CDLL(None), ctypes.c_void_p()
         end = ctypes.cast(library["_exit"], ctypes.c_void_p).value
@@ -139,10 +142,12 @@ def _exit_soon(code: int) -> None:
 
 
 class HeldSignals:
-    """Context manager; between :meth:`hold` and :meth:`release` signals are delayed, and their handlers run at the release.
+    """Context manager that delays signals between :meth:`hold` and :meth:`release`.
 
-    Signals without a Python handler are not affected.  In other threads than the main one nothing is done, since no handler
-    runs there.
+    Their handlers run at the release.
+
+    Signals without a Python handler are not affected.  In other threads than the main one nothing is done, since no
+    handler runs there.
     """
 
     def __init__(self) -> None:

@@ -1,6 +1,7 @@
 """HTML representations for notebooks: a title, a line of facts and short tables, without scripts or external files.
 
-Text, lines and bars take their colours from the page, so that light and dark themes both work.  Everything is escaped here.
+Text, lines and bars take their colours from the page, so that light and dark themes both work.  Everything is escaped
+here.
 """
 
 from __future__ import annotations
@@ -43,7 +44,10 @@ class ShareCell:
 
 @dataclass(frozen=True, slots=True)
 class HtmlTable:
-    """A table of text and `ShareCell` cells; only the first ``MOST_ROWS`` rows are shown, and the number of the others."""
+    """A table of text and `ShareCell` cells.
+
+    It shows the first ``MOST_ROWS`` rows and the number of the others.
+    """
 
     header: Sequence[str]
     rows: Sequence[Sequence[object]]

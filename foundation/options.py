@@ -1,8 +1,9 @@
 """Options declared once.
 
-A group of options is a class under ``@options``: a frozen dataclass whose fields are made by :func:`option`, with help, bounds and
-choices.  From that one declaration come the command line (`rankmill.foundation.command_line`), the keys of ``rankmill.toml``, the
-parameters of Python functions and classes, the checks with their messages, and the pages of the reference.
+A group of options is a class under ``@options``: a frozen dataclass whose fields are made by :func:`option`, with help,
+bounds and choices.  From that one declaration come the command line (`rankmill.foundation.command_line`), the keys of
+``rankmill.toml``, the parameters of Python functions and classes, the checks with their messages, and the pages of the
+reference.
 
 >>> @options
 ... class Growth:
@@ -91,14 +92,15 @@ def option(
     help
         One or two sentences, the same on the command line, in the reference and in Python's help.
     said
-        The other fields of :class:`Option`.  ``least``, ``most``: inclusive bounds; ``above``, ``below``: exclusive bounds (-inf
-        and inf: any finite number).  ``choices``: the allowed texts, ``""`` for "left out".  ``size``: bytes, also as text such as
-        ``2GB``.  ``read``: makes the value from the text of a command line (from a list of texts if it may be given more
-        than once, ``repeat``).  ``convert``: makes the stored value from the given one, wherever it comes from.
-        ``flags``: if they are not the name with dashes.  ``metavar``, ``panel``: as in Typer.  ``on_command_line``: false for
-        what only Python has.  ``always_stored``: false for an option that files contain only if it
-        differs from the default, so that their bytes stay the same.  ``by_preset``: left out, None, a preset
-        of the group decides; ``default`` is then the choice of its oldest preset.
+        The other fields of :class:`Option`.  ``least``, ``most``: inclusive bounds; ``above``, ``below``: exclusive
+        bounds (-inf and inf: any finite number).  ``choices``: the allowed texts, ``""`` for "left out".  ``size``:
+        bytes, also as text such as ``2GB``.  ``read``: makes the value from the text of a command line (from a list of
+        texts if it may be given more than once, ``repeat``).  ``convert``: makes the stored value from the given one,
+        wherever it comes from.
+        ``flags``: if they are not the name with dashes.  ``metavar``, ``panel``: as in Typer.  ``on_command_line``:
+        false for what only Python has.  ``always_stored``: false for an option that files contain only if it differs
+        from the default, so that their bytes stay the same.  ``by_preset``: left out, None, a preset of the group
+        decides; ``default`` is then the choice of its oldest preset.
     """
     description = help
     if said.pop("by_preset", False):
@@ -113,7 +115,9 @@ def option(
 def option_like(
     group: Any, name: str, *, default: Any = MISSING, default_factory: Any = MISSING, otherwise: str = "", **other: Any
 ) -> Any:
-    """Declare an option like that of ``group`` with this name, with another default; ``otherwise`` describes that default.
+    """Declare an option like that of ``group`` with the same name, but another default.
+
+    ``otherwise`` describes that default.
 
     ``other`` has fields of :class:`Option` that differ.
     """
@@ -125,12 +129,18 @@ def option_like(
 
 
 def group(*, default_factory: type) -> Any:
-    """Declare a field that holds another group of options, ``default_factory``, whose options belong to the outer group, too."""
+    """Declare a field that holds another group of options, ``default_factory``.
+
+    Its options belong to the outer group, too.
+    """
     return field(default_factory=default_factory, metadata={_GROUP: default_factory})
 
 
 class Without:
-    """Marks, in ``Annotated[Group, Without("name", ..)]``, options of a group that a command or a section does not have."""
+    """Marks options of a group that a command or a section does not have.
+
+    It is written ``Annotated[Group, Without("name", ..)]``.
+    """
 
     def __init__(self, *names: str) -> None:
         self.names = names
@@ -145,7 +155,10 @@ class With:
 
 @dataclass(frozen=True, slots=True)
 class ChangesOf:
-    """Marks a mapping with only those options of ``group`` that were given: ``Annotated[Mapping[str, Any], ChangesOf(Policy)]``."""
+    """Marks a mapping with only the options of ``group`` that were given.
+
+    It is written ``Annotated[Mapping[str, Any], ChangesOf(Policy)]``.
+    """
 
     group: type
 
@@ -192,7 +205,9 @@ def options(kind: type[T]) -> type[T]:
 
 
 def declared_in(kind: Any) -> list[Field[Any]]:
-    """Return the fields of a group of options that were made by :func:`option`, including those of inner groups, in order.
+    """Return the fields of a group of options that :func:`option` created, in order.
+
+    Those of inner groups are included.
 
     Of a :class:`Grouped`, those that it has.
     """
@@ -251,7 +266,10 @@ def made_from(kind: type[T], given: Mapping[str, Any]) -> T:
 
 
 def made_of(kind: type[T], given: Mapping[str, Any]) -> T:
-    """Return a group of options from values by name, including those of inner groups; the others have their defaults."""
+    """Return a group of options from values by name, including those of inner groups.
+
+    The others have their defaults.
+    """
     own = {each.name: given[each.name] for each in fields(kind) if each.name in given}  # type: ignore[arg-type]
     inner = {each.name: each.metadata[_GROUP] for each in fields(kind) if _GROUP in each.metadata}  # type: ignore[arg-type]
     return kind(**own, **{name: made_of(within, given) for name, within in inner.items() if name not in own})
@@ -300,7 +318,10 @@ def takes_options_of(*groups: type) -> Callable[[F], F]:
 def signature_of(
     function: Callable[..., object], defaults: Mapping[str, Any], types: Mapping[str, Any] | None = None
 ) -> inspect.Signature:
-    """Return the signature of ``function`` with keyword arguments instead of its ``**``, as help and editors show it."""
+    """Return the signature of ``function`` with keyword arguments instead of its ``**``.
+
+    Help and editors show it.
+    """
     known = [each for each in inspect.signature(function).parameters.values() if each.kind is not each.VAR_KEYWORD]
     hints, by_name = types or {}, inspect.Parameter.KEYWORD_ONLY
     more = [
@@ -311,7 +332,10 @@ def signature_of(
 
 
 def documented(*groups: type | Grouped, title: str = "Parameters", names: Collection[str] | None = None) -> str:
-    """Return the options of ``groups``, or those with ``names``, as a section of a docstring: name, type, default and help."""
+    """Return the options of ``groups``, or those with ``names``, as a section of a docstring.
+
+    It has name, type, default and help.
+    """
     lines = [title, "-" * len(title)]
     for group in groups:
         for each in (each for each in declared_in(group) if names is None or each.name in names):
@@ -369,7 +393,10 @@ def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
 
 
 def spelled(name: str) -> str:
-    """Return the option ``name`` as the caller wrote it: ``max_rejects`` in Python, ``--max-rejects`` on the command line."""
+    """Return the option ``name`` as the caller wrote it.
+
+    It is ``max_rejects`` in Python and ``--max-rejects`` on the command line.
+    """
     call = _call.get()
     return f"{call}({name})" if call else _spelling(name)
 

@@ -1,6 +1,7 @@
 """Memory of the process: the limit given by the user, and how many threads fit into it.
 
-Each command has a plan of its own (`rankmill.pipeline.memory_plans`, `rankmill.scorer.rerank.memory`); all of them start from here.
+Each command has a plan of its own (`rankmill.pipeline.memory_plans`, `rankmill.scorer.rerank.memory`); all of them
+start from here.
 """
 
 from __future__ import annotations
@@ -39,7 +40,10 @@ def fitting_threads(free: int, each: int, wanted: int) -> int:
 
 
 def hold_beside(size: int) -> Callable[[], None]:
-    """Leave ``size`` bytes of every limit to what works beside a command, until the function that is returned is called."""
+    """Reserve ``size`` bytes of every memory limit for helper threads.
+
+    The returned function gives them back.
+    """
     _beside.append(size)
     return lambda: _beside.remove(size)
 
@@ -52,9 +56,9 @@ def beside_bytes() -> int:
 def return_large_arrays() -> None:
     """Let glibc's malloc return large arrays to the system when they are freed; elsewhere nothing is done.
 
-    By default it raises its threshold when the first large array is freed, and keeps up to 32 MiB for every thread that allocates,
-    more than all the rest of a small limit.  The setting is for the process; it costs fresh pages, about 5 % of the time of an
-    ingest.
+    By default it raises its threshold when the first large array is freed, and keeps up to 32 MiB for every thread that
+    allocates, more than all the rest of a small limit.  The setting is for the process; it costs fresh pages, about 5 %
+    of the time of an ingest.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None and sys.platform == "linux":

@@ -68,7 +68,10 @@ class TerminalBar:
 
 
 class _NotebookProgress(Progress):
-    """Rewrites one plain output of the cell, in the end with its texts only; steps of less than a second show nothing."""
+    """Rewrites one plain output of the cell; at the end it shows only its texts.
+
+    Steps of less than a second show nothing.
+    """
 
     _output: Any = None
     _next = 0.0

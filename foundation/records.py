@@ -1,8 +1,9 @@
 """Convert typed records (frozen dataclasses) to JSON and back, in the same way for every file.
 
-A record is a frozen dataclass.  Its fields may be plain values, other records, tuples, lists, mappings, enums, paths, dates and
-NumPy's numbers and arrays.  A field made by :func:`left_out` has no key in the JSON while it is None; one made by :func:`not_in_json` never has one.  Reading is
-strict (the text ``"7"`` is no number), takes defaults for keys that are not there and ignores unknown keys.
+A record is a frozen dataclass.  Its fields may be plain values, other records, tuples, lists, mappings, enums, paths,
+dates and NumPy's numbers and arrays.  A field made by :func:`left_out` has no key in the JSON while it is None; one
+made by :func:`not_in_json` never has one.  Reading is strict (the text ``"7"`` is no number), takes defaults for keys
+that are not there and ignores unknown keys.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ def not_in_json(*, default: Any = MISSING, default_factory: Any = MISSING) -> An
 
 
 def as_json(value: object) -> Any:
-    """Return ``value``, a record or anything made of records, as values that :mod:`json` can write: dicts, lists, text, numbers, None.
+    """Return ``value``, a record or a container of records, as values that :mod:`json` can write.
+
+    These are dicts, lists, text, numbers and None.
 
     Keys come in the order of the fields.
 
@@ -101,7 +104,10 @@ def to_line(value: object) -> str:
 
 
 def other_format(what: str, found: object, known: int, cure: str, *, first: int | None = None) -> str:
-    """Say that ``what`` (its place and kind) has the format ``found``, not ``known`` or ``first`` to ``known``, and who reads it."""
+    """Return a message that ``what`` (its path and kind) has the format ``found``.
+
+    It names the known format, or the formats ``first`` to ``known``, and what reads it.
+    """
     own = sys.modules[__name__.partition(".")[0]].__version__
     reads = f"format {known}" if first is None else f"formats {first} to {known}"
     later = f"use the version after {own} that wrote it, or " if isinstance(found, int) and found > known else ""

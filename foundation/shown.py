@@ -1,7 +1,7 @@
 r"""Text as people see it: characters that would move a cursor, hide text or turn its direction are shown as escapes.
 
-Names of columns, files and models and ids come from anywhere.  What is printed goes through :class:`Shown`, pages of reports
-through :func:`shown`; files that are data keep every byte.
+Names of columns, files and models and ids come from anywhere.  What is printed goes through :class:`Shown`, pages of
+reports through :func:`shown`; files that are data keep every byte.
 
 >>> print(shown("a\x1b[31mb\u202ec"))
 a\u001b[31mb\u202ec
@@ -22,7 +22,10 @@ _HIDDEN = re.compile(
 
 
 def shown(text: str) -> str:
-    """Return ``text`` with controls (but line feeds and tabs), C1, and marks of direction as escapes of JSON, so that JSON stays the same."""
+    """Return ``text`` with non-printable characters as escapes of JSON, so that JSON stays the same.
+
+    These are controls (but not line feeds and tabs), C1, and marks of direction.
+    """
     return _HIDDEN.sub(lambda found: _escape(found[0]), text)
 
 

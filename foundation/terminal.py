@@ -33,8 +33,8 @@ def labelled(label: str, words: str) -> str:
 def text_table(header: list[str], rows: list[list[str]]) -> str:
     """Lay out a table as text, the first column and those without a name to the left, as wide as its cells.
 
-    On a terminal that is narrower, the columns that do not fit follow in a table below, which begins with the first column
-    again; a cell that is wider than the terminal is folded.
+    On a terminal that is narrower, the columns that do not fit follow in a table below, which begins with the first
+    column again; a cell that is wider than the terminal is folded.
     """
     from rich.cells import cell_len
 
@@ -57,7 +57,10 @@ def text_table(header: list[str], rows: list[list[str]]) -> str:
 
 
 def console_on(stream: TextIO, **options: Any) -> Any:
-    """Return a console of rich on ``stream`` whose styles are printed, while text is :func:`~rankmill.foundation.shown.shown`."""
+    """Return a console of rich on ``stream``.
+
+    Its styles are printed; text is passed through :func:`~rankmill.foundation.shown.shown`.
+    """
     from rich.console import Console
     from rich.segment import Segment
 
@@ -103,7 +106,10 @@ def plain_table(first: str, numbers: Iterable[str], rows: Iterable[Iterable[str]
 
 
 def printed(*parts: Any, width: int) -> list[str]:
-    """Return the lines of ``parts``, text and tables of rich, as they are printed ``width`` columns wide without colours."""
+    """Return the lines of ``parts``, text and tables of rich, as printed.
+
+    They are ``width`` columns wide, without colours.
+    """
     from rich.console import Console
 
     out = io.StringIO()

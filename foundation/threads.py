@@ -25,8 +25,9 @@ class Failure(NamedTuple):
 def in_order(items: Iterable[Item], work: Callable[[Item], None], threads: int) -> list[Failure]:
     """Call ``work`` with each of ``items``, in ``threads`` threads; return the failures in the order of items.
 
-    A free thread takes the next item, in order.  After a failure no more items are taken, but running ones are finished: the
-    first failure is therefore the one that a single thread would have met.  The iterator ``items`` may fail, too.
+    A free thread takes the next item, in order.  After a failure no more items are taken, but running ones are
+    finished: the first failure is therefore the one that a single thread would have met.  The iterator ``items`` may
+    fail, too.
     """
     waiting = iter(items)
     taking = threading.Lock()
@@ -82,10 +83,12 @@ def for_each(items: Iterable[Item], work: Callable[[Item], None], threads: int) 
 def results_in_order(
     items: Iterable[Item], work: Callable[[Item], Result], threads: int, most: int
 ) -> Generator[tuple[Item, Result], None, None]:
-    """Yield each of ``items`` with ``work(item)``, in order; ``threads`` threads work, and ``most`` items are in memory at most.
+    """Yield each of ``items`` with ``work(item)``, in order.
 
-    The first failure in the order of items is raised, be it of ``work`` or of the iterator.  If closed early, it waits for
-    the calls that have begun.
+    ``threads`` threads work; at most ``most`` items are in memory.
+
+    The first failure in the order of items is raised, be it of ``work`` or of the iterator.  If closed early, it waits
+    for the calls that have begun.
     """
     if threads == 1:
         for item in items:

@@ -29,7 +29,9 @@ _SPANS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
 def parse_span(text: str, option: str, *, zero: bool = False) -> timedelta:
-    """Return ``26h``, ``90m``, ``3600s`` or ``2d``, with ``zero`` also ``0``, the value of ``option``, as a span; else InputError.
+    """Parse ``text`` such as ``26h``, ``90m``, ``3600s`` or ``2d``, the value of ``option``, as a time span.
+
+    ``zero`` also allows ``0``. InputError for any other text.
 
     >>> parse_span("26h", "--grace") == timedelta(days=1, hours=2)
     True

@@ -56,11 +56,15 @@ def parts_of(strings: pa.Array[Any]) -> tuple[npt.NDArray[np.int32], npt.NDArray
 
 
 def refused_by_arrow(path: Path, error: Exception, otherwise: str) -> str:
-    """Return the message that Arrow refuses the file ``path`` with ``error``: for a type that it does not know, or ``otherwise``."""
+    """Return the message for a file ``path`` that Arrow refuses with ``error``.
+
+    ``otherwise`` is for errors other than an unknown type.
+    """
     reason = str(error).split("\n", 1)[0].rstrip(" .")
     if "more than 64 bits" in reason:
         return (
-            f"{path}: has whole numbers of 128 bits (Int128), which Arrow cannot read; write ids as text and numbers as floats:"
+            f"{path}: has whole numbers of 128 bits (Int128), which Arrow cannot read; write ids as text and numbers "
+            "as floats:"
             " in Polars cast(pl.String) and cast(pl.Float64)"
         )
     return f"{path}: {otherwise}: {reason}"
@@ -80,7 +84,8 @@ def parquet_metadata(path: Path) -> pq.FileMetaData:
     rows = sum(metadata.row_group(number).num_rows for number in range(metadata.num_row_groups))
     if rows != metadata.num_rows:
         raise DataRejected(
-            f"{path}: the Parquet data are damaged: the file claims {metadata.num_rows:,} rows, its row groups have {rows:,};"
+            f"{path}: the Parquet data are damaged: the file claims {metadata.num_rows:,} rows, its row groups have "
+            f"{rows:,};"
             " write it again"
         )
     return metadata

@@ -75,7 +75,8 @@ def bin_(
         typer.echo(f"{dataset}: the bins {spec.digest[:12]} already exist; training now uses them")
     else:
         typer.echo(
-            f"{dataset}: {len(bins)} features in {sum(bins):,} bins, {sum(b == options.max_bin for b in bins)} of them with all"
+            f"{dataset}: {len(bins)} features in {sum(bins):,} bins, {sum(b == options.max_bin for b in bins)} of "
+            "them with all"
             f" {options.max_bin}; bins {spec.digest[:12]}"
         )
 
@@ -97,9 +98,9 @@ def describe(
 ) -> None:
     """Describe a dataset: splits, grades, queries without training signal, and every feature.
 
-    With --against, measure how far each feature and the grades drifted from an older dataset: the population stability index
-    (PSI) on the bins of the older dataset. An alarm means a PSI above 0.1 that is also significant
-    (p < 0.001 for all features together). Examples:
+    With --against, measure how far each feature and the grades drifted from an older dataset: the population stability
+    index (PSI) on the bins of the older dataset. An alarm means a PSI above 0.1 that is also significant (p < 0.001 for
+    all features together). Examples:
 
     rankmill data describe DATASET
 
@@ -137,9 +138,9 @@ def query(
 ) -> None:
     """Query a dataset with SQL. This is read-only and does not verify the digests of files.
 
-    The tables are features (qid, doc_id, grade, one column a feature; NULL is missing), queries, and, where the dataset has
-    them, categories, bins, pairs, unjudged and the lists of rejects. To join features and bins, use their columns shard and row.
-    For example:
+    The tables are features (qid, doc_id, grade, one column a feature; NULL is missing), queries, and, where the dataset
+    has them, categories, bins, pairs, unjudged and the lists of rejects. To join features and bins, use their columns
+    shard and row. For example:
 
     rankmill data query DATASET "SELECT grade, count(*), avg(f1) FROM features GROUP BY grade ORDER BY grade"
 

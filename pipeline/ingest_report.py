@@ -96,7 +96,8 @@ class IngestReport:
         highest = max((count.grade for count in self.manifest.grades), default=0)
         if highest > HIGHEST_LABEL_AS_GRADE:
             lines.append(
-                f"grades up to {highest:,}: amounts are labels (a column label, {spelled_with('columns', {'label': NAME})}; {spelled_with('labels', 'real')} for LETOR text)"
+                f"grades up to {highest:,}: amounts are labels (a column label, "
+                f"{spelled_with('columns', {'label': NAME})}; {spelled_with('labels', 'real')} for LETOR text)"
             )
         elif note := note_on_gains(count.grade for count in self.manifest.grades):
             lines.append(note)

@@ -1,8 +1,8 @@
 """Divide the memory limit of ingest and binning into numbers of threads and bytes per thread.
 
-Peak of the first pass of an ingest: the resident part and, for each thread, the text of a block, the parsed numbers and ids, and
-two copies of a batch of dense rows.  Peak of the second pass: the resident part and, for each thread, the values of a bucket (or as
-many as fit), an output row group, input batches, and ids, order and digests of the bucket.
+Peak of the first pass of an ingest: the resident part and, for each thread, the text of a block, the parsed numbers and
+ids, and two copies of a batch of dense rows.  Peak of the second pass: the resident part and, for each thread, the
+values of a bucket (or as many as fit), an output row group, input batches, and ids, order and digests of the bucket.
 """
 
 from __future__ import annotations
@@ -42,12 +42,18 @@ class MemoryShare:
 
 
 def bytes_of_texts(memory: int, features: int) -> int:
-    """Return how much of ``memory`` the texts of categorical ``features`` may take: half of what the process leaves, at most."""
+    """Return how much of ``memory`` the texts of categorical ``features`` may take.
+
+    It is at most half of what the process leaves.
+    """
     return min(features * MOST_BYTES, max(0, memory - RESIDENT) // 2)
 
 
 def reading_threads(memory: int, threads: int, block_bytes: int, database_bytes: int = 0) -> int:
-    """Return how many of ``threads``, each with ``database_bytes`` of DuckDB, fit into memory in the first pass, at least 1."""
+    """Return how many of ``threads`` fit into memory in the first pass, at least 1.
+
+    Each needs ``database_bytes`` of DuckDB.
+    """
     each = _BLOCKS * block_bytes + 2 * BATCH_BYTES + database_bytes
     return fitting_threads(memory - RESIDENT, each, threads)
 
@@ -64,7 +70,8 @@ def writing_share(
 ) -> MemoryShare:
     """Return how many of ``threads`` may write shards at once, and how much of ``memory`` each has for values.
 
-    The largest bucket has ``bucket_rows`` rows of ``row_bytes`` bytes of values, of which ``row_group_bytes`` are written at a time.
+    The largest bucket has ``bucket_rows`` rows of ``row_bytes`` bytes of values, of which ``row_group_bytes`` are
+    written at a time.
 
     Parameters
     ----------

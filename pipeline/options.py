@@ -1,4 +1,7 @@
-"""The options of reading, ingest and bins, declared once.  Nothing heavy is imported here: the command line reads this module."""
+"""The options of reading, ingest and bins, declared once.
+
+Nothing heavy is imported here: the command line reads this module.
+"""
 
 from __future__ import annotations
 
@@ -82,7 +85,10 @@ def _names(texts: Iterable[str]) -> tuple[str, ...]:
 
 
 def _texts(texts: Iterable[str]) -> tuple[str, ...]:
-    """Keep names as they were given; the names of the columns decide where a comma ends one (`rankmill.foundation.cures.named`)."""
+    """Keep names as they were given.
+
+    The names of the columns decide where a comma ends a name (`rankmill.foundation.cures.named`).
+    """
     return tuple(text for text in texts if text.strip())
 
 
@@ -218,7 +224,8 @@ class ReadOptions:
     Attributes
     ----------
     grade_required
-        Whether rows are judgments.  Otherwise they are candidates: ``grade`` is optional, and optional columns are ignored.
+        Whether rows are judgments.  Otherwise they are candidates: ``grade`` is optional, and optional columns are
+        ignored.
     ungraded
         Whether a table of judgments may lack ``grade`` and ``label``, because pairs replace them.  Grades are 0 then.
     known_features
@@ -257,7 +264,8 @@ class ReadOptions:
     )
     delimiter: str | None = option(
         default=None,
-        help="Character between the columns of CSV and TSV files, such as ';' or tab; default: the one in the first line.",
+        help="Character between the columns of CSV and TSV files, such as ';' or tab; default: the one in the first "
+        "line.",
         metavar="CHAR",
         convert=_delimiter,
         panel=_MEANING,
@@ -373,8 +381,8 @@ class ReadOptions:
 class IngestOptions:
     """How to build a dataset.
 
-    ``read`` says what the input means.  Without ``split``, ``split_time`` and ``folds`` the splits are the files, as given.
-    ``buckets`` is a constant of the dataset: the order of its rows depends on it.
+    ``read`` says what the input means.  Without ``split``, ``split_time`` and ``folds`` the splits are the files, as
+    given. ``buckets`` is a constant of the dataset: the order of its rows depends on it.
     """
 
     format: Format = option(
@@ -418,7 +426,8 @@ class IngestOptions:
     )
     aggregate: Aggregate | None = option(
         default=None,
-        help="How to combine several judgments of one document. Default: keep all rows; in --qrels, differing judgments are an error.",
+        help="How to combine several judgments of one document. Default: keep all rows; in --qrels, differing "
+        "judgments are an error.",
         choices=AGGREGATES,
         panel=_GRADES,
     )
@@ -482,8 +491,8 @@ class QueryOptions:
 class SynthParameters:
     """Parameters of generated judgments; the defaults give a small data set.
 
-    Queries have 1 to 2 * ``documents_per_query`` documents.  ``noise`` is the standard deviation of the noise of grades;
-    that of the hidden relevance is 0.7.
+    Queries have 1 to 2 * ``documents_per_query`` documents.  ``noise`` is the standard deviation of the noise of
+    grades; that of the hidden relevance is 0.7.
     """
 
     queries: int = option(default=1000, help="Number of queries.", least=1, most=1 << 40)

@@ -16,22 +16,23 @@ Ten features carry the signal; the others imitate further features of such data.
     nav     = f9                 f9   how navigational the query is, 0 to 1: the same for all documents of a query
     fresh   = 30 / (30 + f10)    f10  age in days, heavy tail
 
-It has additive terms, interactions, a step, a non-monotone term, and weights that depend on the query.  Four thresholds on
-``h + offset of the query + noise * e`` give the grades 0 to 4, which 52, 32, 13, 2 and 1 % of a large sample have; e and the
-offset are bell-shaped (the sum of four and of two uniform numbers) with standard deviation 1 and 0.41.  Ranking by ``h``
-itself (`ideal_scores`) is the best possible ranking.
+It has additive terms, interactions, a step, a non-monotone term, and weights that depend on the query.  Four thresholds
+on ``h + offset of the query + noise * e`` give the grades 0 to 4, which 52, 32, 13, 2 and 1 % of a large sample have; e
+and the offset are bell-shaped (the sum of four and of two uniform numbers) with standard deviation 1 and 0.41.  Ranking
+by ``h`` itself (`ideal_scores`) is the best possible ranking.
 
 The features from f11 on repeat a cycle of nine kinds: a noisy copy and a rescaled exact copy of a signal feature; an
-unrelated heavy-tailed count, a count that is zero in 90 %, a flag set in 1 to 5 %, a share that is often exactly 0 or 1,
-a small category, a feature of the query, and plain noise.
+unrelated heavy-tailed count, a count that is zero in 90 %, a flag set in 1 to 5 %, a share that is often exactly 0 or
+1, a small category, a feature of the query, and plain noise.
 
-With ``categorical`` there are more features, c1, c2, .., whose values are text.  Category i of k, from 0, has a share of
-``sqrt((i + 1) / k) - sqrt(i / k)`` of the documents, whatever else they are, and its own effect, which is added to h: uniform in
--0.9 to 0.9, a standard deviation of 0.52.  The thresholds of the grades are chosen so that their shares stay.
+With ``categorical`` there are more features, c1, c2, .., whose values are text.  Category i of k, from 0, has a share
+of ``sqrt((i + 1) / k) - sqrt(i / k)`` of the documents, whatever else they are, and its own effect, which is added to
+h: uniform in -0.9 to 0.9, a standard deviation of 0.52.  The thresholds of the grades are chosen so that their shares
+stay.
 
-The same parameters give the same bytes: random numbers are from Philox keyed by (seed, query), values are on a decimal grid, and
-only operations that IEEE 754 defines exactly are used.  The rows of a query do not depend on the number of queries; its grades
-and first features do not depend on the number of features.
+The same parameters give the same bytes: random numbers are from Philox keyed by (seed, query), values are on a decimal
+grid, and only operations that IEEE 754 defines exactly are used.  The rows of a query do not depend on the number of
+queries; its grades and first features do not depend on the number of features.
 """
 
 from __future__ import annotations
@@ -124,15 +125,16 @@ class QueryBlock:
 def write_synthetic(path: Path, parameters: SynthParameters, *, overwrite: bool = False) -> SynthReport:
     """Write generated judgments to ``path``: Parquet if it ends in .parquet, else LETOR text.
 
-    Text lines read ``grade qid:Q 1:v 2:v ... #docid = D``; Parquet has the columns qid, doc_id, grade, f1, f2, ...  Both
-    hold the same float32 values.  Categories, c1, c2, .., are dictionaries of text, which only Parquet has.  Memory does not grow with the number of queries.  With ``overwrite`` an
-    existing file is replaced when the new one is complete.
+    Text lines read ``grade qid:Q 1:v 2:v ... #docid = D``; Parquet has the columns qid, doc_id, grade, f1, f2, ...
+    Both hold the same float32 values.  Categories, c1, c2, .., are dictionaries of text, which only Parquet has.
+    Memory does not grow with the number of queries.  With ``overwrite`` an existing file is replaced when the new one
+    is complete.
 
     Raises
     ------
     InputError
-        The suffix of ``path`` is neither .parquet nor one of text (.txt, .letor, .svm or none), or ``path`` exists and may not
-        be replaced, or it is text and there are categorical features.
+        The suffix of ``path`` is neither .parquet nor one of text (.txt, .letor, .svm or none), or ``path`` exists and
+        may not be replaced, or it is text and there are categorical features.
     """
     write = _WRITERS.get(path.suffix)
     if write is None:
@@ -222,7 +224,10 @@ def _generate_block(parameters: SynthParameters, queries: range, thresholds: Flo
 def _draw_categories(
     key: int, queries: range, sizes: npt.NDArray[np.int64], parameters: SynthParameters
 ) -> npt.NDArray[np.int32]:
-    """Return the categories of the documents of ``queries``, (categorical features, rows), from streams of their own."""
+    """Return the categories of the documents of ``queries``, (categorical features, rows).
+
+    They come from random streams of their own.
+    """
     numbers = parameters.categorical
     if not numbers:
         return np.empty((0, int(sizes.sum())), dtype=np.int32)
@@ -261,7 +266,8 @@ def _draw(
 ) -> tuple[npt.NDArray[np.float64], Draws, npt.NDArray[np.int64]]:
     """Return uniform numbers (queries, 8), draws (features + 2, rows) and row offsets of ``queries``.
 
-    The stream of a query has the query's own numbers, then draws for each feature, beginning with the signal and its noise.
+    The stream of a query has the query's own numbers, then draws for each feature, beginning with the signal and its
+    noise.
     """
     headers = np.empty((len(queries), _HEADER), dtype=np.float64)
     starts = np.zeros(len(queries) + 1, dtype=np.int64)

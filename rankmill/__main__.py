@@ -18,7 +18,10 @@ class _Spared:
 
 
 def _let_imports_be() -> None:
-    """Look for garbage later: imports make objects by the thousand that all stay, and looking takes a sixth of a short command."""
+    """Collect garbage less often.
+
+    Imports create thousands of objects that all stay; collecting takes a sixth of a short command.
+    """
     usual = gc.get_threshold()
 
     def go_on_as_usual(phase: str, _: dict[str, int]) -> None:

@@ -79,7 +79,10 @@ _EXAMPLE = re.compile(r"\s*([A-Z][\w ,]*: )?rankmill ")  # a line of a help text
 
 
 class PlainHelp:
-    """The help of a command or a group, in a layout that can be read at any width: Typer's table gives texts what is left."""
+    """The help of a command or a group, in a layout for any width.
+
+    Typer's table gives texts only the space that is left.
+    """
 
     def get_help(self: Any, ctx: Any) -> str:
         """Return the help, whose styles may be printed."""
@@ -89,7 +92,10 @@ class PlainHelp:
         return text
 
     def format_help(self: Any, ctx: Any, formatter: Any) -> None:
-        """Write the help, the options by panel; of a command with many options the common ones, unless all are asked for."""
+        """Write the help, the options by panel.
+
+        A command with many options shows the common ones, unless all are requested.
+        """
         formatter.width = min(shutil.get_terminal_size().columns, 100) - 2
         self.format_usage(ctx, formatter)
         formatter.write_paragraph()
@@ -392,7 +398,8 @@ rankmill.pipeline.cli.app.command()(synth)
 app.add_typer(rankmill.pipeline.cli.app, name="data")
 models = typer.Typer(
     no_args_is_help=True,
-    help=f"{rankmill.registry.cli.app.info.help}\n\nNAME alone means its production version where a model is used (rerank, evaluate,"
+    help=f"{rankmill.registry.cli.app.info.help}\n\nNAME alone means its production version where a model is used "
+    "(rerank, evaluate,"
     " compare, convert, report), and its latest version where it is shown or judged (show, diff, gate).",
 )
 rankmill.registry.cli.metric_checks.append(parse_metric)  # a policy with an unknown metric would lock the alias

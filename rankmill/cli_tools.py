@@ -1,4 +1,7 @@
-"""``rankmill convert``: models of other tools; ``doctor``: facts about the machine; ``warm``: compile every kernel for it."""
+"""``rankmill convert``: models of other tools.
+
+``doctor``: facts about the machine. ``warm``: compile every kernel for it.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,8 @@ def convert(
         str,
         typer.Argument(
             metavar="MODEL|FILE",
-            help="With --to: a model file, or NAME@7, NAME@latest or NAME (its production version).  With --from: a file of that tool.",
+            help="With --to: a model file, or NAME@7, NAME@latest or NAME (its production version).  With --from: a "
+            "file of that tool.",
         ),
     ],
     to: Annotated[
@@ -31,7 +35,8 @@ def convert(
         typer.Option(
             "--to",
             metavar="FORMAT",
-            help="Output format: lightgbm, xgboost, solr or onnx.  Default: by the suffix of -o: .txt lightgbm, .onnx onnx.",
+            help="Output format: lightgbm, xgboost, solr or onnx.  Default: by the suffix of -o: .txt lightgbm, .onnx "
+            "onnx.",
         ),
     ] = None,
     source: Annotated[
@@ -45,8 +50,8 @@ def convert(
 ) -> None:
     """Write a model for another tool, or import a model that another tool has trained.
 
-    Thresholds are exact and missing values keep their direction.  The report says how exact the scores are in the other tool.
-    A model that the format cannot express is rejected with the reason.
+    Thresholds are exact and missing values keep their direction.  The report says how exact the scores are in the other
+    tool. A model that the format cannot express is rejected with the reason.
 
     Example: rankmill convert web -o web.onnx
 
@@ -62,7 +67,8 @@ def convert(
         to = target_of(out)
     if (to is None) == (source is None):
         raise InputError(
-            "choose a direction: --to FORMAT writes a model for another tool, --from FORMAT reads a model of another tool"
+            "choose a direction: --to FORMAT writes a model for another tool, --from FORMAT reads a model of another "
+            "tool"
         )
     if to is not None:
         if out is None:
@@ -73,7 +79,8 @@ def convert(
     else:
         if options.missing != "keep" or options.nearest_thresholds:
             raise InputError(
-                "--missing and --nearest-thresholds can only be used with --to: an imported model keeps its directions and thresholds"
+                "--missing and --nearest-thresholds can only be used with --to: an imported model keeps its "
+                "directions and thresholds"
             )
         done = convert_from(str(source), Path(model), out=out, registry=registry, options=options, overwrite=overwrite)
     typer.echo(done.to_json() if as_json else done.render())
@@ -83,8 +90,9 @@ def convert(
 def doctor(registry: RegistryFolder = DEFAULT_FOLDER, as_json: AsJson = False) -> None:
     """Check this installation: versions, cores, memory, kernel cache, and the file system of a registry.
 
-    Add the output to a bug report. It has no host name and no user name, and the home folder is shown as ~. The file system is
-    tested with a small file, which is removed again. Exit code: 0, or 74 if the folder cannot hold a registry.
+    Add the output to a bug report. It has no host name and no user name, and the home folder is shown as ~. The file
+    system is tested with a small file, which is removed again. Exit code: 0, or 74 if the folder cannot hold a
+    registry.
 
     Example: rankmill doctor --registry registry-data
     """
@@ -103,10 +111,13 @@ def doctor(registry: RegistryFolder = DEFAULT_FOLDER, as_json: AsJson = False) -
 
 @app.command()
 def warm(as_json: AsJson = False) -> None:
-    """Compile every kernel for this machine, which takes about five minutes of processor time; nothing is compiled later.
+    """Compile every kernel for this machine, about five minutes of processor time.
+
+    Nothing is compiled later.
 
     A wheel for Linux on x86-64 and the image come with kernels for any CPU of level x86-64-v3. Those made here know all
-    instructions of this CPU and are used instead. Results are the same, bit for bit. What is there already is not compiled again.
+    instructions of this CPU and are used instead. Results are the same, bit for bit. What is there already is not
+    compiled again.
 
     Example: rankmill warm
     """

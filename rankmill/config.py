@@ -1,7 +1,7 @@
 """The sections and keys of ``rankmill.toml``, the configuration of ``rankmill run``.
 
-Relative paths start at the folder of the configuration file, so that a scheduler may start the run anywhere.  The keys of
-``[train]`` and ``[evaluate]`` are the names of the training parameters and of the fields of a metric policy.
+Relative paths start at the folder of the configuration file, so that a scheduler may start the run anywhere.  The keys
+of ``[train]`` and ``[evaluate]`` are the names of the training parameters and of the fields of a metric policy.
 """
 
 from __future__ import annotations
@@ -54,10 +54,12 @@ class IngestSection:
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)
 class ClicksSection:
-    """``[clicks]``: a click log that becomes judgments of the rows in ``[ingest]``, corrected as far as the log supports it.
+    """``[clicks]``: a click log that becomes judgments of the rows in ``[ingest]``.
 
-    Names and defaults are those of ``rankmill clicks fit`` and ``rankmill clicks judge``.  Left out, ``model`` is the click model
-    that predicts held-out clicks best.
+    They are corrected as far as the log supports it.
+
+    Names and defaults are those of ``rankmill clicks fit`` and ``rankmill clicks judge``.  Left out, ``model`` is the
+    click model that predicts held-out clicks best.
     """
 
     sources: Texts
@@ -72,11 +74,13 @@ class ClicksSection:
             raise ConfigError('form: a run makes "labels" or "grades" from clicks, found "pairs"')
         if self.judge.estimate in WITHOUT_PROPENSITIES:
             raise ConfigError(
-                f"estimate: {self.judge.estimate} uses no click model, and the naive model learns from dctr anyway; leave it out"
+                f"estimate: {self.judge.estimate} uses no click model, and the naive model learns from dctr anyway; "
+                "leave it out"
             )
         if self.judge.thresholds:
             raise ConfigError(
-                "thresholds: labels with and without correction have other scales, so that grades begin elsewhere; use quantiles"
+                "thresholds: labels with and without correction have other scales, so that grades begin elsewhere; "
+                "use quantiles"
             )
 
 
@@ -115,7 +119,10 @@ class TrainSection:
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)
 class BlendSection:
-    """``[blend]``: models of the registry with which the trained one is blended; the blend is what later stages judge and use."""
+    """``[blend]``: models of the registry with which the trained one is blended.
+
+    Later stages use the blend.
+    """
 
     name: str
     models: Texts  # NAME means production
@@ -141,7 +148,9 @@ class EvaluateSection:
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)
 class GateSection:
-    """``[gate]``: the alias that the new version takes over if it passes, and the limits.  Conventions are those of ``[evaluate]``.
+    """``[gate]``: the alias that the new version takes over if it passes, and the limits.
+
+    Conventions are those of ``[evaluate]``.
 
     Names and defaults are those of ``rankmill models gate``, but for the split: test, or valid where there is no test.
     """
@@ -167,8 +176,8 @@ class PromoteSection:
 class RerankSection:
     """``[rerank]``: candidates to rank with the new version.  Without this section nothing is ranked.
 
-    ``absent`` and ``index_base`` are those of ``[ingest]``, since the model was trained on data that was read in this way.  With
-    TREC runs in ``run``, only the documents that they list are ranked.
+    ``absent`` and ``index_base`` are those of ``[ingest]``, since the model was trained on data that was read in this
+    way.  With TREC runs in ``run``, only the documents that they list are ranked.
     """
 
     candidates: Texts
@@ -227,7 +236,8 @@ class ReportSection:
 class DriftSection:
     """``[drift]``: an older dataset to compare with before training; ``previous`` is that of the last complete run.
 
-    Features that drifted, appeared or disappeared raise an alarm: the run continues and exits with 12; with ``stop`` it ends at once.
+    Features that drifted, appeared or disappeared raise an alarm: the run continues and exits with 12; with ``stop`` it
+    ends at once.
     """
 
     against: Annotated[str, Field(min_length=1)] = PREVIOUS
@@ -236,7 +246,10 @@ class DriftSection:
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)
 class Tell:
-    """``[tell]``: the log in which a run reports its events to other programs.  Default: in the work folder; ``""`` turns it off."""
+    """``[tell]``: the log in which a run reports its events to other programs.
+
+    Default: in the work folder; ``""`` turns it off.
+    """
 
     log: str | None = None
 
@@ -272,7 +285,10 @@ class Config:
     tell: Tell = Field(default_factory=Tell)
 
     def on_cluster(self) -> Config:
-        """Return the same with ``[cluster]`` in all stages that use it; InvalidParameter if its address names no cluster."""
+        """Return the same with ``[cluster]`` in all stages that use it.
+
+        InvalidParameter if its address names no cluster.
+        """
         if self.cluster is None:
             return self
         cluster_address(self.cluster.address, "address")

@@ -189,7 +189,8 @@ def _check_later_stages(path: Path, config: Config) -> None:
             and not (config.ingest.test or config.ingest.valid or config.ingest.qrels)
         ):
             raise ConfigError(
-                f"{path}: [gate] needs grades to compare by, but labels from clicks have none; give queries that people judged with"
+                f"{path}: [gate] needs grades to compare by, but labels from clicks have none; give queries that "
+                "people judged with"
                 ' ingest.test, or choose form = "grades" in [clicks]'
             )
     if config.gate is not None:
@@ -219,7 +220,10 @@ def _check_later_stages(path: Path, config: Config) -> None:
 def _not_toml(path: Path, message: str) -> str:
     """Say where ``path`` is not TOML: ``message`` ends in (at line 3, column 5)."""
     if path.suffix != ".toml":
-        return f"{path}: is not a configuration in TOML; name one, such as rankmill.toml ({message[:1].lower()}{message[1:]})"
+        return (
+            f"{path}: is not a configuration in TOML; name one, such as rankmill.toml "
+            f"({message[:1].lower()}{message[1:]})"
+        )
     lines = path.read_text(encoding="utf-8").rstrip("\n").split("\n")
     place = re.fullmatch(r"(.*) \(at (?:line (\d+), column (\d+)|end of document)\)", message)
     if place is None:
@@ -271,7 +275,7 @@ def _explain(error: ErrorDetails) -> str:
 
 
 def _such_as(name: str, found: object, *, table: bool) -> str:
-    """Return what kind of value the key ``name`` has, with an example made of what was ``found`` where that is possible.
+    """Return what kind of value the key ``name`` has, with an example based on ``found`` if possible.
 
     >>> _such_as("ignore", "in_stock,title", table=False)
     'a list, such as ["in_stock", "title"]'

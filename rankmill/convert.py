@@ -73,7 +73,9 @@ def convert_to(
     options: ConvertOptions,
     overwrite: bool = False,
 ) -> Conversion:
-    """Write ``model``, a file or a version in ``registry``, in the format ``target`` to ``out``, and return how exact it is.
+    """Write ``model``, a file or a version in ``registry``, in the format ``target`` to ``out``.
+
+    Return how exact it is.
 
     Raises
     ------
@@ -130,7 +132,8 @@ def convert_from(
     Raises
     ------
     InputError
-        The file does not exist, ``out`` exists and may not be replaced, or both or neither of ``out`` and ``name`` are given.
+        The file does not exist, ``out`` exists and may not be replaced, or both or neither of ``out`` and ``name`` are
+        given.
     RankmillError, rankmill.foundation.errors.RankmillError
         It is not a valid model of that tool, cannot be expressed here, or the name is invalid.
     """

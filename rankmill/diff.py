@@ -31,7 +31,10 @@ class Side:
 
     @classmethod
     def of(cls, reference: str, registry: Location) -> Side:
-        """Look up a model file, NAME (its latest version), NAME@7 or NAME@alias; RankmillError if there is none, or it is damaged."""
+        """Look up a model file, NAME (its latest version), NAME@7 or NAME@alias.
+
+        RankmillError if there is none, or it is damaged.
+        """
         if reference.endswith(MODEL_SUFFIX) or Path(reference).is_file():
             from rankmill.scorer.models.loading import load_model_file
 

@@ -1,4 +1,7 @@
-"""Facts about the machine for bug reports: versions, cores, memory, kernel cache, and the file system of the registry."""
+"""Facts about the machine for bug reports.
+
+These are versions, cores, memory, kernel cache, and the file system of the registry.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,10 @@ LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_by
 
 
 def facts_of(registry: Location) -> dict[str, str]:
-    """Inspect this installation and the folder or bucket ``registry``, where no file is left; paths at home begin with ``~``."""
+    """Inspect this installation and the folder or bucket ``registry``, where no file is left.
+
+    Paths at home begin with ``~``.
+    """
     kernels = Path(os.environ.get("NUMBA_CACHE_DIR") or rankmill.__path__[0])
     problem = _problem(registry)
     return {

@@ -115,7 +115,8 @@ def plot_dependence(model: Model, *features: str, X: Any = None) -> alt.Chart | 
     features
         One name or two.
     X
-        Documents to average over, as :meth:`Ranker.predict` takes them; None: the training rows, from counts in the model.
+        Documents to average over, as :meth:`Ranker.predict` takes them; None: the training rows, from counts in the
+        model.
 
     Raises
     ------
@@ -189,9 +190,12 @@ def plot_dependence(model: Model, *features: str, X: Any = None) -> alt.Chart | 
 
 
 def plot_shap_summary(model: Model, X: Any, qid: npt.ArrayLike | None = None, top: int = 12) -> alt.Chart:  # noqa: N803
-    """Plot the SHAP values of documents, one row of points per feature, features with the largest mean absolute value first.
+    """Plot the SHAP values of documents, one row of points per feature.
 
-    The colour is the rank of the value among those of the feature; categories and missing values, which have none, are grey.
+    Features are sorted by mean absolute value, largest first.
+
+    The colour is the rank of the value among those of the feature; categories and missing values, which have none, are
+    grey.
 
     Parameters
     ----------
@@ -266,7 +270,9 @@ def plot_shap_summary(model: Model, X: Any, qid: npt.ArrayLike | None = None, to
 
 
 def plot_metric_by_slice(evaluation: Evaluation, by: str | None = None, metric: str | None = None) -> alt.LayerChart:
-    """Plot a metric with its 95 % interval for each slice of an evaluation; a dashed line marks the value over all queries.
+    """Plot a metric with its 95 % interval for each slice of an evaluation.
+
+    A dashed line marks the value over all queries.
 
     Parameters
     ----------

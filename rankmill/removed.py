@@ -1,4 +1,7 @@
-"""What earlier versions had and this one has not, with what to use instead: the answer to an old option, key, command or parameter."""
+"""Removed names of earlier versions, with what to use instead.
+
+They answer an old option, key, command or parameter.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,9 @@ _TRAININGS, _PARAMETERS = ("train", "cv", "tune", "select-features"), ("[train]"
 
 
 class Removed(NamedTuple):
-    """A name that was removed from some ``places``: commands, ``[sections]`` of rankmill.toml, `RANKER`; or itself a `COMMAND`.
+    """A name that was removed from some ``places``.
+
+    Places are commands, ``[sections]`` of rankmill.toml, and `RANKER`; or the name itself is a `COMMAND`.
 
     ``NAME=VALUE`` is a value that the option or key ``NAME``, which stayed, no longer has.
     """

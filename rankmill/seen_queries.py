@@ -15,7 +15,10 @@ from rankmill.python.other_libraries import frame_of_search
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DigestedQueries:
-    """Queries of rows in memory: the id of each as text (n_queries,), and a digest of its documents and their grades."""
+    """Queries of rows in memory.
+
+    They are the id of each as text (n_queries,), and a digest of its documents and their grades.
+    """
 
     ids: npt.NDArray[np.str_]
     digests: npt.NDArray[np.uint64]
@@ -49,15 +52,16 @@ class SeenQueries:
     def warn_of(self, scored: DigestedQueries) -> None:
         """Warn if ``scored`` queries are of an eval set that was learnt from, or have other documents in ``fit``.
 
-        It does not warn of whole queries of ``X``: that these were learnt from is no surprise.  Ids that just count the queries
-        say nothing, unless scikit-learn has cut them from the same rows.
+        It does not warn of whole queries of ``X``: that these were learnt from is no surprise.  Ids that just count the
+        queries say nothing, unless scikit-learn has cut them from the same rows.
         """
         whole = np.isin(scored.digests, self.trained)
         for name, digests in self.then.items():
             of_set = np.isin(scored.digests, digests) & ~whole
             if n_found := int(np.count_nonzero(of_set)):
                 warnings.warn(
-                    f"score: {n_found:,} of {len(whole):,} queries are known: {learnt_in_the_end(name)}; score others, or fit with"
+                    f"score: {n_found:,} of {len(whole):,} queries are known: {learnt_in_the_end(name)}; score "
+                    "others, or fit with"
                     ' refit="none"',
                     UserWarning,
                     stacklevel=3,
@@ -67,8 +71,10 @@ class SeenQueries:
             return
         if n_found := overlap(self.ids, scored.ids[~whole].tolist()).found:
             warnings.warn(
-                f"score: {n_found:,} of {len(whole):,} queries have ids of queries that fit has learnt from, with other documents; if"
-                " they are the same queries, the score is higher than that of new ones: keep queries whole, in scikit-learn"
+                f"score: {n_found:,} of {len(whole):,} queries have ids of queries that fit has learnt from, with "
+                "other documents; if"
+                " they are the same queries, the score is higher than that of new ones: keep queries whole, in "
+                "scikit-learn"
                 " with cv=GroupKFold(..) and groups=",
                 UserWarning,
                 stacklevel=3,
@@ -82,7 +88,10 @@ def _are_numbers(ids: npt.NDArray[np.str_]) -> bool:
 
 
 def seen_queries(train: DigestedQueries | None, then: Mapping[str, DigestedQueries | None]) -> SeenQueries | None:
-    """Return what is kept of the queries of ``X``, and of eval sets that were learnt from; None if they are those of a dataset."""
+    """Return the record of the queries of ``X``, and of eval sets used for learning.
+
+    None if they are those of a dataset.
+    """
     if train is None or None in then.values():
         return None
     learnt = {name: each for name, each in then.items() if each is not None}
@@ -92,4 +101,7 @@ def seen_queries(train: DigestedQueries | None, then: Mapping[str, DigestedQueri
 
 def learnt_in_the_end(eval_set: str) -> str:
     """Say what a training with ``refit="all"`` has done with the first ``eval_set``."""
-    return f'the model learns from the eval set {eval_set!r} too in the end (refit="all"), so its score there is no test result'
+    return (
+        f'the model learns from the eval set {eval_set!r} too in the end (refit="all"), so its score there is no '
+        "test result"
+    )

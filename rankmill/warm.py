@@ -1,9 +1,9 @@
 """Compile every kernel ahead of time: ``rankmill warm``, for this machine, and `rankmill.shipped`, for others.
 
 Numba compiles a kernel on its first call with each combination of argument types, and caches the machine code in
-``NUMBA_CACHE_DIR`` for the CPU ``NUMBA_CPU_NAME``.  The commands below, on a few generated queries, call every kernel with all
-types that occur (``many`` has enough rows for several threads), and every objective with every criterion.  A test runs other
-commands afterwards and checks that nothing is compiled any more.
+``NUMBA_CACHE_DIR`` for the CPU ``NUMBA_CPU_NAME``.  The commands below, on a few generated queries, call every kernel
+with all types that occur (``many`` has enough rows for several threads), and every objective with every criterion.  A
+test runs other commands afterwards and checks that nothing is compiled any more.
 """
 
 from __future__ import annotations
@@ -145,7 +145,10 @@ def command_lines() -> Iterator[str]:
         else:
             yield line.replace("METRICS", metrics)
     if find_spec("distributed"):  # kernels that a cluster alone needs
-        yield "train {folder}/dataset --name clustered --registry {folder}/registry --n-rounds 2 --preset defaults-1 --cluster local:2"
+        yield (
+            "train {folder}/dataset --name clustered --registry {folder}/registry --n-rounds 2 --preset defaults-1 "
+            "--cluster local:2"
+        )
 
 
 def _trainings() -> Iterator[str]:
@@ -157,7 +160,8 @@ def _trainings() -> Iterator[str]:
         name = objective.partition("(")[0]
         measured = "" if name in _NO_LOSS else " --eval-metric deviance"
         return (
-            f"train {{folder}}/{dataset} --name {name} --registry {{folder}}/registry --n-rounds 2 --max-leaves 4 --preset defaults-1"
+            f"train {{folder}}/{dataset} --name {name} --registry {{folder}}/registry --n-rounds 2 --max-leaves 4 "
+            "--preset defaults-1"
             f" --objective {shlex.quote(objective)} {options}{measured}"
         )
 
@@ -375,7 +379,10 @@ def _grade_difference(grades: npt.NDArray[np.int32], i: int, j: int) -> float:
 
 
 def warm_up() -> dict[str, str | int]:
-    """Compile all kernels that are not there yet; return how many that were, for which CPU, and the folder that holds them."""
+    """Compile all missing kernels.
+
+    Return how many were missing, for which CPU, and the folder that holds them.
+    """
     from rankmill.foundation.kernels.compiling import cpu_and_folder
 
     with tempfile.TemporaryDirectory(prefix="rankmill-warm-") as folder:

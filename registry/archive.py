@@ -1,16 +1,17 @@
 """Copy a model, or one version of it, to another registry by a tar file: a bundle.
 
-A bundle is a plain, uncompressed tar: ``contents.json``, which says what it is and names the digest of the last entry, then the entries of
-the log, byte for byte, oldest first, then the blobs, sorted by digest.  That digest covers all entries, and these name all blobs.
-Members have no owners and times, so the same log and blobs always give the same bytes.
+A bundle is a plain, uncompressed tar: ``contents.json``, which says what it is and names the digest of the last entry,
+then the entries of the log, byte for byte, oldest first, then the blobs, sorted by digest.  That digest covers all
+entries, and these name all blobs. Members have no owners and times, so the same log and blobs always give the same
+bytes.
 
-The whole bundle is read and checked before any of it is used: it must have exactly the bytes that an export of what it holds has.  So links,
-devices and foreign paths are refused, and no path is ever taken from an archive.  All digests match, the entries form a chain, exactly the
-blobs that they refer to are there, gate reports agree with their entries, and all texts that are shown or parsed later are
-well-formed.
+The whole bundle is read and checked before any of it is used: it must have exactly the bytes that an export of what it
+holds has.  So links, devices and foreign paths are refused, and no path is ever taken from an archive.  All digests
+match, the entries form a chain, exactly the blobs that they refer to are there, gate reports agree with their entries,
+and all texts that are shown or parsed later are well-formed.
 
-Entries are added one by one, each a transaction.  So a killed import leaves an earlier state of the model, and a repeated one
-resumes from there.
+Entries are added one by one, each a transaction.  So a killed import leaves an earlier state of the model, and a
+repeated one resumes from there.
 """
 
 from __future__ import annotations
@@ -103,7 +104,10 @@ class Contents(StoredRecord):
 
 
 class Origin(StoredRecord):
-    """The registry entry from which a version was imported; ``before`` is the origin of that version, if it was imported too."""
+    """The registry entry from which a version was imported.
+
+    ``before`` is the origin of that version, if it was imported too.
+    """
 
     model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
 
@@ -128,7 +132,8 @@ class Origin(StoredRecord):
         return [line, *([] if self.before is None else self.before.lines())]
 
 
-# -- export ---------------------------------------------------------------------------------------------------------------
+# -- export
+# ---------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +220,8 @@ def _write(file: Any, members: Iterable[tuple[str, bytes]]) -> None:
             tar.addfile(member, io.BytesIO(data))
 
 
-# -- read a bundle --------------------------------------------------------------------------------------------------------
+# -- read a bundle
+# --------------------------------------------------------------------------------------------------------
 
 
 class _Digest:
@@ -345,7 +351,10 @@ class OpenedBundle:
         self.entries.append(entry)
 
     def _checks(self, rows: Sequence[Registered]) -> Callable[[str, bytes], None]:
-        """Return what checks the content of a blob: manifests, gate reports and origins are JSON that agrees with the log."""
+        """Return the check for the content of a blob.
+
+        Manifests, gate reports and origins are JSON that agrees with the log.
+        """
         gates: dict[str, list[GateRecord]] = {}
         for entry in self.entries:
             if isinstance(entry.change, GateRecord):
@@ -387,7 +396,10 @@ class OpenedBundle:
 
 
 def _check_words(entry: Entry) -> None:
-    """Check texts of foreign origin that are shown, or parsed as times and names, later; digests say nothing about them."""
+    """Check foreign texts that are later shown, or parsed as times and names.
+
+    Digests say nothing about them.
+    """
     if (alias := getattr(entry.change, "alias", None)) is not None:
         check_alias(alias)
     for text in _texts(entry.to_json()):
@@ -410,7 +422,8 @@ def _texts(value: JsonValue) -> Iterator[str]:
             yield from _texts(inner)
 
 
-# -- import ---------------------------------------------------------------------------------------------------------------
+# -- import
+# ---------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -494,8 +507,10 @@ def refuse_moves(opened: OpenedBundle, name: str, state: State, protected: Seque
         shown = "; ".join(f"entry {entry.number} {what_of(entry)}" for entry in moves[-3:])
         few = f"{len(moves) - 3} earlier ones, and " if len(moves) > 3 else ""
         raise PromotionRefused(
-            f"{opened.path}: nothing was imported, since its history moves what is protected here, without a gate of this registry: {few}"
-            f"{shown}; --move-aliases accepts that, and the bundle of a version (rankmill models export {opened.contents.name}@N) "
+            f"{opened.path}: nothing was imported, since its history moves what is protected here, without a gate of "
+            f"this registry: {few}"
+            f"{shown}; --move-aliases accepts that, and the bundle of a version (rankmill models export "
+            f"{opened.contents.name}@N) "
             f"moves nothing and can pass the gate here as {name}"
         )
 
@@ -508,7 +523,8 @@ def _check_same_history(log: CommitLog, opened: OpenedBundle, state: State) -> N
         return
     fork = next(number for number in range(1, common + 1) if log.read(number).digest != entries[number - 1].digest)
     raise ConflictError(
-        f"{opened.path}: the history of {log.name} here differs from entry {fork} on; import it under another name, such"
+        f"{opened.path}: the history of {log.name} here differs from entry {fork} on; import it under another name, "
+        "such"
         f" as --as {log.name[:55]}-imported, or import single versions (export {opened.contents.name}@N)"
     )
 

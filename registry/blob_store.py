@@ -1,4 +1,6 @@
-"""The files of a registry: its format number, immutable blobs named by digest, and entries that never replace each other.
+"""The files of a registry: its format number, immutable blobs named by digest, and log entries.
+
+An entry never replaces another.
 
 ::
 
@@ -8,7 +10,8 @@
          blobs/<name>/<64 hex>       read-only; model bytes, manifests, attachments and gate reports alike
          tmp/                        files being written
 
-ROOT is a folder on a disk (`rankmill.registry.disk_storage`) or a prefix of a bucket (`rankmill.registry.bucket_storage`).
+ROOT is a folder on a disk (`rankmill.registry.disk_storage`) or a prefix of a bucket
+(`rankmill.registry.bucket_storage`).
 """
 
 from __future__ import annotations
@@ -39,7 +42,8 @@ _BLOB = re.compile(r"([0-9a-f]{64})(\.[0-9a-f]{16})?")
 class Format:
     """``FORMAT.json``: ``{"format":4,"kind":"disk","protected":["production"]}``, with the protected aliases.
 
-    ``kind`` is ``bucket`` in a bucket, whose blobs have other names, so that a raw copy to a disk, or from one, is not mistaken.
+    ``kind`` is ``bucket`` in a bucket, whose blobs have other names, so that a raw copy to a disk, or from one, is not
+    mistaken.
     """
 
     kind: Kind
@@ -56,7 +60,10 @@ class Format:
 
     @classmethod
     def from_bytes(cls, data: bytes, kind: Kind) -> Format:
-        """Read the file of a registry of this ``kind``; IntegrityError, without its path, if it is damaged or of another format."""
+        """Read the file of a registry of this ``kind``.
+
+        IntegrityError, without its path, if it is damaged or of another format.
+        """
         sound = None
         with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError, InvalidName):
             facts = json.loads(data)
@@ -69,7 +76,8 @@ class Format:
             raise IntegrityError(f"expected such as {cls(kind).to_bytes().decode().strip()}, found {data[:60]!r}")
         if sound.kind != kind:
             raise IntegrityError(
-                f"this is a registry of a {sound.kind}, and it is on a {kind}: its files were copied as they are; copy a registry with"
+                f"this is a registry of a {sound.kind}, and it is on a {kind}: its files were copied as they are; "
+                "copy a registry with"
                 " rankmill models copy"
             )
         return sound
@@ -158,8 +166,8 @@ class Blob(NamedTuple):
 class Blobs:
     """The blobs of the model ``name``.
 
-    Who stores blobs holds the model's lock until the entry that refers to them is committed, and so does the collector.  So no blob
-    is deleted between.  In a bucket, the grace period of the collector does that.
+    Who stores blobs holds the model's lock until the entry that refers to them is committed, and so does the collector.
+    So no blob is deleted between.  In a bucket, the grace period of the collector does that.
     """
 
     def __init__(self, storage: Storage[Any], root: Location, name: str) -> None:
@@ -170,7 +178,7 @@ class Blobs:
         return self._folder / sha256
 
     def locked(self) -> contextlib.AbstractContextManager[None]:
-        """Hold the lock of the model, to store blobs and to commit the entry that refers to them, or to delete blobs."""
+        """Hold the lock of the model, to store blobs and commit the entry that refers to them, or to delete blobs."""
         return self._storage.locked(self._model)
 
     @contextlib.contextmanager

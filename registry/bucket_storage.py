@@ -1,18 +1,19 @@
 """A registry below a prefix of a bucket.
 
-*Entries* are written by conditional puts (``If-None-Match: *``), of which one wins, as link(2) on a disk.  An entry holds the number of its
-transaction, drawn by its writer, so no two writers ever write the same bytes under the same name.  Hence an answer that was lost is found again by
-reading: if the object holds our bytes, we have written it; if it holds others, somebody else has; if it is missing, the same request is
-sent again, and whichever of the two arrives first counts.
+*Entries* are written by conditional puts (``If-None-Match: *``), of which one wins, as link(2) on a disk.  An entry
+holds the number of its transaction, drawn by its writer, so no two writers ever write the same bytes under the same
+name.  Hence an answer that was lost is found again by reading: if the object holds our bytes, we have written it; if it
+holds others, somebody else has; if it is missing, the same request is sent again, and whichever of the two arrives
+first counts.
 
-*Blobs* are ``blobs/<name>/<sha256>.<16 hex>``: each writer draws a name that no other object ever had or will have, and relies on no
-object of another writer.  So a collector deletes exactly the object that it examined, and there is no lock: it deletes no object that
-is younger than the grace period, by the store's clock, within which the writer of that object has committed the entry that refers
-to it, or never will.
+*Blobs* are ``blobs/<name>/<sha256>.<16 hex>``: each writer draws a name that no other object ever had or will have, and
+relies on no object of another writer.  So a collector deletes exactly the object that it examined, and there is no
+lock: it deletes no object that is younger than the grace period, by the store's clock, within which the writer of that
+object has committed the entry that refers to it, or never will.
 
-*Durable* is what the store has acknowledged.  Stores that list and read objects as soon as they are written are needed: S3, Google Cloud
-Storage and Azure do.  A request that was sent and not answered is assumed to be carried out, if at all, within the grace period of
-the collector.
+*Durable* is what the store has acknowledged.  Stores that list and read objects as soon as they are written are needed:
+S3, Google Cloud Storage and Azure do.  A request that was sent and not answered is assumed to be carried out, if at
+all, within the grace period of the collector.
 """
 
 from __future__ import annotations

@@ -150,7 +150,9 @@ def log(
     registry: RegistryFolder = DEFAULT_FOLDER,
     as_json: AsJson = False,
 ) -> None:
-    """Show the log of a model, newest last: who registered, promoted, rolled back, gated, tagged or swept what, and why.
+    """Show the log of a model, newest last.
+
+    It has who registered, promoted, rolled back, gated, tagged or swept what, and why.
 
     Example: rankmill models log web --last 20
     """
@@ -250,7 +252,8 @@ def rollback(
         typer.Option(
             "--to",
             min=1,
-            help="Version to return to; the alias must have pointed to it before.  Default: the one before, unless the last move was a rollback.",
+            help="Version to return to; the alias must have pointed to it before.  Default: the one before, unless "
+            "the last move was a rollback.",
         ),
     ] = None,
     expect: Expect = None,
@@ -260,7 +263,8 @@ def rollback(
 ) -> None:
     """Point an alias at the version before again. The log keeps both moves.
 
-    Versions that were rolled back from are passed over. A second rollback in a row needs --to (rankmill models alias NAME lists the versions).
+    Versions that were rolled back from are passed over. A second rollback in a row needs --to (rankmill models alias
+    NAME lists the versions).
 
     Example: rankmill models rollback web --reason "slow on phones"
     """
@@ -413,8 +417,8 @@ def init(
 ) -> None:
     """Create a registry with protected aliases: production and those of --protect.
 
-    A protected alias moves only to a version that has passed the gate. Checks that the file system can keep a registry safely, and
-    prints how; fails if it cannot. An existing registry is not changed.
+    A protected alias moves only to a version that has passed the gate. Checks that the file system can keep a registry
+    safely, and prints how; fails if it cannot. An existing registry is not changed.
 
     Example: rankmill models init --registry /srv/models --protect staging
     """
@@ -423,7 +427,8 @@ def init(
         print_json(done)
     else:
         typer.echo(
-            f"{'Created a registry in' if done.made else 'A registry exists already:'} {done.registry} (format {done.format})"
+            f"{'Created a registry in' if done.made else 'A registry exists already:'} {done.registry} (format "
+            f"{done.format})"
         )
         protected = ", ".join(done.protected)
         typer.echo(
@@ -453,9 +458,10 @@ def gc(
 ) -> None:
     """Delete old versions that nothing needs.
 
-    Kept are the last three versions that each alias pointed to, versions with a tag keep=.., younger than --grace, or among the
-    --keep newest. Any other version is marked first. It is swept --grace later, if nothing needs it by then: its bytes are
-    deleted, while its manifest and history are kept. Run this command on a schedule, for example once a day.
+    Kept are the last three versions that each alias pointed to, versions with a tag keep=.., younger than --grace, or
+    among the --keep newest. Any other version is marked first. It is swept --grace later, if nothing needs it by then:
+    its bytes are deleted, while its manifest and history are kept. Run this command on a schedule, for example once a
+    day.
 
     Example: rankmill models gc --dry-run
     """
@@ -501,8 +507,8 @@ def export_bundle(
 ) -> None:
     """Write a model, or one version of it, to a tar file that another registry can import.
 
-    The same content gives the same bytes.  A history includes the log, all models that were not swept, manifests and reports.
-    A version includes what was registered with it, and its log entry.
+    The same content gives the same bytes.  A history includes the log, all models that were not swept, manifests and
+    reports. A version includes what was registered with it, and its log entry.
 
     Example: rankmill models export web -o web.tar
     One version: rankmill models export web@production -o web-production.tar
@@ -537,10 +543,10 @@ def import_bundle(
 ) -> None:
     """Import a model, or one version of it, from a bundle.  A killed import continues when it is repeated.
 
-    A whole history keeps its log and aliases.  If that moves an alias that is protected here, such as production, nothing is
-    imported without --move-aliases.  Every move is printed.  If the model exists here already, only new entries are added; if the two
-    histories have diverged, nothing is changed (exit 75).  A single version becomes the next version of the model and gets no
-    alias.
+    A whole history keeps its log and aliases.  If that moves an alias that is protected here, such as production,
+    nothing is imported without --move-aliases.  Every move is printed.  If the model exists here already, only new
+    entries are added; if the two histories have diverged, nothing is changed (exit 75).  A single version becomes the
+    next version of the model and gets no alias.
 
     Example: rankmill models import web.tar
     By another name: rankmill models import web.tar --as web-of-berlin
@@ -570,8 +576,8 @@ def copy(
 ) -> None:
     """Copy models with their whole history to another registry, on a disk or in a bucket.
 
-    A new registry gets the protected aliases of this one. What is there already is not copied again, so that a killed copy is
-    continued by the same command. If a model has another history there, nothing of it is changed (exit 75).
+    A new registry gets the protected aliases of this one. What is there already is not copied again, so that a killed
+    copy is continued by the same command. If a model has another history there, nothing of it is changed (exit 75).
 
     Example: rankmill models copy --registry /srv/models --to s3://bucket/models
     """

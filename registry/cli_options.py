@@ -71,7 +71,8 @@ class PolicyTerms:
     )
     convention: str | None = option(
         default=None,
-        help="With --protect: the gate must use these metric conventions; the digest is in the output of models gate --json.",
+        help="With --protect: the gate must use these metric conventions; the digest is in the output of models gate "
+        "--json.",
         metavar="SHA256",
     )
     dataset: str | None = option(

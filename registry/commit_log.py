@@ -8,9 +8,10 @@
 in canonical JSON, so that any changed byte is detected.  The chain detects accidents and careless edits; it is not a
 signature: a process that can write to the folder can forge a whole log, or cut off its end.
 
-``models/<name>/packed.jsonl`` has the files of the first entries, one a line, so that readers need not open each of them.  It is a cache:
-it may be missing, old or damaged, and may be deleted at any time.  It is used only if its entries form a chain to the log's
-entry of the last number; the digest of that one covers all earlier entries.
+``models/<name>/packed.jsonl`` has the files of the first entries, one a line, so that readers need not open each of
+them.  It is a cache:
+it may be missing, old or damaged, and may be deleted at any time.  It is used only if its entries form a chain to the
+log's entry of the last number; the digest of that one covers all earlier entries.
 """
 
 from __future__ import annotations
@@ -94,8 +95,8 @@ class CommitLog:
     def entries(self, after: int = 0) -> Iterator[Entry]:
         """Read the entries after ``after``, in order.
 
-        A listing may lag behind (NFS) or, during writes, show an entry without the one before it.  So it only tells which
-        entries must exist; each file is opened by name.
+        A listing may lag behind (NFS) or, during writes, show an entry without the one before it.  So it only tells
+        which entries must exist; each file is opened by name.
         """
         listed = self.listed(after)
         for number in itertools.count(after + 1):
@@ -145,7 +146,10 @@ class CommitLog:
         return state, entries
 
     def packed(self) -> list[Entry]:
-        """Return the entries in the pack; none if it is missing or damaged.  Whether they are the log's own is for the caller to check."""
+        """Return the entries in the pack; none if it is missing or damaged.
+
+        Whether they are the log's own is for the caller to check.
+        """
         with contextlib.suppress(OSError, IntegrityError):
             return [
                 Entry.from_bytes(line)
@@ -154,7 +158,10 @@ class CommitLog:
         return []
 
     def pack(self, entries: Iterable[Entry]) -> None:
-        """Write all ``entries`` of the log as its pack; best effort and not flushed, as readers ignore a damaged one."""
+        """Write all ``entries`` of the log as its pack.
+
+        A failure is ignored and the file is not flushed, as readers ignore a damaged pack.
+        """
         with contextlib.suppress(OSError):
             self.store.storage.put(self.pack_path, b"".join(entry.to_bytes() for entry in entries))
 
@@ -162,7 +169,8 @@ class CommitLog:
         """Append the change that ``decide`` returns for the current state; return the durable entry.
 
         If another writer takes the number first, the new entries are read and ``decide`` is called again: it checks its
-        preconditions each time and raises if they no longer hold.  If nothing has to change, it returns the number of an existing entry.
+        preconditions each time and raises if they no longer hold.  If nothing has to change, it returns the number of
+        an existing entry.
 
         Raises
         ------
@@ -198,7 +206,10 @@ class CommitLog:
         raise ConflictError(f"{self.name}: concurrent writers got in first {ATTEMPTS} times; try again")
 
     def append(self, entry: Entry) -> bool:
-        """Write an entry that follows the last one, durably; return whether the log now holds it.  InputError if it is too large."""
+        """Write an entry that follows the last one, durably; return whether the log now holds it.
+
+        InputError if it is too large.
+        """
         data = entry.to_bytes()
         if len(data) > LARGEST_ENTRY:
             raise InputError(f"{self.name}: the maximum size of a log entry is {LARGEST_ENTRY} bytes, got {len(data)}")
@@ -207,8 +218,8 @@ class CommitLog:
     def flush(self, state: State) -> bool:
         """Make the entries that were read durable; return whether there is still no newer one.
 
-        Needed before "no change needed" is reported, as the writer of the last entry may not have flushed it yet.  A network
-        file system may cache for a minute that the next entry is missing; opening the folder renews the cache.
+        Needed before "no change needed" is reported, as the writer of the last entry may not have flushed it yet.  A
+        network file system may cache for a minute that the next entry is missing; opening the folder renews the cache.
         """
         self.store.storage.flush(self.folder)
         try:
@@ -219,7 +230,10 @@ class CommitLog:
 
 
 def every_log(store: Store) -> Iterator[CommitLog]:
-    """Return the logs of all models, sorted by name; that of a model whose first registration was killed has no entries."""
+    """Return the logs of all models, sorted by name.
+
+    A model whose first registration was killed has no entries.
+    """
     for name in sorted(filter(NAME.fullmatch, store.storage.names(store.root / "models"))):
         yield CommitLog(store, name)
 

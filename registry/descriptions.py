@@ -1,7 +1,7 @@
 """What ``models list``, ``alias`` and ``show`` say of versions and aliases.
 
-The registry requires few facts in a manifest and knows nothing about trees.  Facts that `rankmill train` adds are formatted if
-present; unknown facts are shown as they are.
+The registry requires few facts in a manifest and knows nothing about trees.  Facts that `rankmill train` adds are
+formatted if present; unknown facts are shown as they are.
 """
 
 from __future__ import annotations
@@ -41,7 +41,10 @@ LATEST_VERSIONS = 20
 
 
 def chosen(state: State, tags: Mapping[str, str], *, every: bool) -> list[int]:
-    """Return the versions to show: the last 20 and those with an alias, or all; with ``tags``, only those that have these tags."""
+    """Return the versions to show: the last 20 and those with an alias, or all.
+
+    ``tags`` keeps only those that have these tags.
+    """
     numbers = [n for n in state.versions if tags.items() <= state.tags.get(n, {}).items()]
     if every:
         return numbers

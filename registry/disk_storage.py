@@ -1,8 +1,8 @@
 """A registry in a folder on a disk.
 
-A file is written under ``tmp/``, flushed, and gets its real name by link(2), which fails if the name is taken: nobody ever sees half
-a file, and of two writers one wins.  Nothing is ever replaced.  Symbolic links below the root are not followed, neither by
-readers nor by writers.
+A file is written under ``tmp/``, flushed, and gets its real name by link(2), which fails if the name is taken: nobody
+ever sees half a file, and of two writers one wins.  Nothing is ever replaced.  Symbolic links below the root are not
+followed, neither by readers nor by writers.
 
 The lock of a model is flock(2) on ``models/<name>/lock``; it ends with its process.
 """
@@ -150,7 +150,10 @@ class DiskStorage(Storage[Path]):
         return super()._is_ours(name) or name in IGNORED_NAMES or name.startswith(".")
 
     def _make_folders(self, folder: Path) -> None:
-        """Create ``folder`` and its parents below the root, durably, even if they exist: their creator may not have flushed them."""
+        """Create ``folder`` and its parents below the root, durably, even if they exist.
+
+        Their creator may not have flushed them.
+        """
         if folder in self._made:
             return
         for part in [part for part in (*reversed(folder.parents), folder) if self.root in part.parents]:

@@ -74,8 +74,8 @@ class Initialised:
 class Registry:
     """Versioned models in one folder or bucket, which the first write fills.  Readers take no lock and write nothing.
 
-    ``root`` is the folder, or a URL such as ``s3://bucket/prefix``; None: RANKMILL_REGISTRY, else ``registry-data`` in the working
-    directory.
+    ``root`` is the folder, or a URL such as ``s3://bucket/prefix``; None: RANKMILL_REGISTRY, else ``registry-data`` in
+    the working directory.
     """
 
     protects_at_first: ClassVar[tuple[str, ...]] = (PRODUCTION,)
@@ -114,13 +114,16 @@ class Registry:
     def prepare(self, protected: Iterable[str] | None = None) -> None:
         """Create the registry if it does not exist; an existing one keeps its protected aliases.
 
-        The aliases ``protected`` (None: production) move only to versions that passed the gate, for every model.  InputError if the folder has other
-        files or an alias is invalid, OSError if the folder cannot be created or written to.
+        The aliases ``protected`` (None: production) move only to versions that passed the gate, for every model.
+        InputError if the folder has other files or an alias is invalid, OSError if the folder cannot be created or
+        written to.
         """
         self._store.prepare(self.protects_at_first if protected is None else protected)
 
     def initialise(self, *, leave_open: bool = False, protect: Sequence[str] = ()) -> Initialised:
-        """Create the registry; ``protect`` names protected aliases besides production, ``leave_open`` leaves production open.
+        """Create the registry.
+
+        ``protect`` names protected aliases besides production; ``leave_open`` leaves production open.
 
         An existing registry is not changed; it must have the same protected aliases.
 
@@ -164,7 +167,9 @@ class Registry:
         attachments: Mapping[str, bytes] | None = None,
         reason: str = "",
     ) -> Version:
-        """Register ``model`` as the next version of ``name``; if the same bytes and facts exist already, return that version.
+        """Register ``model`` as the next version of ``name``.
+
+        If the same bytes and facts exist already, return that version.
 
         Parameters
         ----------
@@ -175,8 +180,8 @@ class Registry:
         manifest
             JSON facts; see `rankmill.registry.stored_records.VersionManifest` for the required ones.
         attachments
-            More bytes that belong to the version, by name (the rules are those for names of models).  They do not distinguish
-            versions: those of the first registration are kept.
+            More bytes that belong to the version, by name (the rules are those for names of models).  They do not
+            distinguish versions: those of the first registration are kept.
         reason
             One line for the log.
 
@@ -216,7 +221,10 @@ class Registry:
         return self._version(name, log.state(), entry.change.version)
 
     def versions(self, name: str, choose: Callable[[State], Iterable[int]] | None = None) -> list[Version]:
-        """All versions of ``name``, oldest first, or those that ``choose`` names; UnknownModel if there is no such model."""
+        """All versions of ``name``, oldest first, or those that ``choose`` names.
+
+        UnknownModel if there is no such model.
+        """
         log = self._known(name)
         state = log.state()
         if choose is not None:
@@ -228,7 +236,10 @@ class Registry:
         return self._known(name).state()
 
     def log(self, name: str, after: int = 0) -> list[Entry]:
-        """Return the log entries of ``name`` after entry ``after``, oldest first; with ``after=0`` the chain is checked."""
+        """Return the log entries of ``name`` after entry ``after``, oldest first.
+
+        With ``after=0`` the chain is checked.
+        """
         log = self._known(name)
         return list(log.entries(after)) if after else log.advance(State())
 
@@ -335,9 +346,9 @@ class Registry:
     ) -> Entry:
         """Point ``alias`` at the version before again (or at ``to``, an earlier target); this adds a log entry.
 
-        Versions that were rolled back from are passed over, and a second rollback needs ``to``.  No gate is needed.  Of two
-        concurrent rollbacks one gets a ConflictError, since together they would go back two steps.  Parameters and errors are
-        those of `promote`.
+        Versions that were rolled back from are passed over, and a second rollback needs ``to``.  No gate is needed.  Of
+        two concurrent rollbacks one gets a ConflictError, since together they would go back two steps.  Parameters and
+        errors are those of `promote`.
         """
         check_alias(alias)
         log, seen = self._known(name), expect
@@ -441,7 +452,9 @@ class Registry:
         return log.blobs.read_json(gate_of(log, entry).report)
 
     def export(self, reference: str, path: Path | str, *, overwrite: bool = False) -> Exported:
-        """Export a model (``NAME``: its whole history) or one version (``NAME@7``, ``NAME@production``) to the tar file ``path``.
+        """Export a model (``NAME``, with its history) or one version (``NAME@7``) to the tar file ``path``.
+
+        ``NAME@production`` is the version of an alias.
 
         It is written atomically, and the same content gives the same bytes.
 
@@ -461,12 +474,14 @@ class Registry:
     def import_(
         self, path: Path | str, *, name: str | None = None, reason: str = "", move_aliases: bool = False
     ) -> BundleImport:
-        """Import the bundle at ``path`` as the model ``name`` (None: its original name); a second import changes nothing.
+        """Import the bundle at ``path`` as the model ``name`` (None: its original name).
 
-        A whole history keeps every entry; if the model exists, only new entries are added.  With ``move_aliases`` these may move
-        aliases that are protected here.  A single version becomes the next
-        version of the model, ``reason`` goes to the log, and the attachment ``origin`` records its source; no alias
-        moves.  The whole bundle is checked before anything is written, and what is refused creates no registry.
+        A second import changes nothing.
+
+        A whole history keeps every entry; if the model exists, only new entries are added.  With ``move_aliases`` these
+        may move aliases that are protected here.  A single version becomes the next version of the model, ``reason``
+        goes to the log, and the attachment ``origin`` records its source; no alias moves.  The whole bundle is checked
+        before anything is written, and what is refused creates no registry.
 
         Raises
         ------
@@ -488,9 +503,12 @@ class Registry:
         return import_bundle(self._store, opened, wanted, reason, move_aliases=move_aliases)
 
     def copy(self, to: Registry, names: Sequence[str] | None = None) -> list[BundleImport]:
-        """Copy models (None: all) with their whole history to another registry, on a disk or in a bucket; repeat it to continue.
+        """Copy models (None: all) with their whole history to another registry.
 
-        A new registry gets the protected aliases of this one, and all aliases move as here.  What is there already is not copied again.
+        It is on a disk or in a bucket. Repeat the call to resume.
+
+        A new registry gets the protected aliases of this one, and all aliases move as here.  What is there already is
+        not copied again.
 
         Raises
         ------
@@ -519,7 +537,9 @@ class Registry:
         return verify(self._store, self.names() if name is None else [name])
 
     def gc(self, name: str | None = None, *, rules: RetentionRules | None = None, dry_run: bool = False) -> Collected:
-        """Mark and sweep versions of one model or of all, and delete blobs that nothing refers to; see `rankmill.registry.retention`.
+        """Mark and sweep versions of one model or of all, and delete unused blobs.
+
+        See `rankmill.registry.retention`.
 
         Raises
         ------

@@ -73,12 +73,18 @@ class State:
         return moves[-1].version if moves else None
 
     def standing(self, alias: str) -> int | None:
-        """Return the version that a candidate for ``alias`` is compared with: its target, else the last earlier target not swept."""
+        """Return the version that a candidate for ``alias`` is compared with.
+
+        It is its target, else the last earlier target not swept.
+        """
         moves = self.moves.get(alias, [])
         return next((m.version for m in reversed(moves) if m.version is not None and m.version not in self.swept), None)
 
     def holders(self, alias: str) -> list[int]:
-        """Return the versions that ``alias`` pointed to, newest first, without those that were rolled back from since."""
+        """Return the versions that ``alias`` pointed to, newest first.
+
+        Those that were rolled back from since are left out.
+        """
         found: dict[int, None] = {}
         until = None  # the target of a rollback: what came after its promotion was taken back
         for move in reversed(self.moves.get(alias, [])):
@@ -101,7 +107,10 @@ class State:
         return tuple(alias for alias, target in self.set_aliases().items() if target == version)
 
     def entry_of(self, model: str, manifest: str) -> int | None:
-        """Return the entry that registered this model with this manifest, by their digests; None if none did, or it was swept."""
+        """Return the entry that registered this model with this manifest, by their digests.
+
+        None if there is none, or if it was swept.
+        """
         for number, row in self.versions.items():
             if (row.model, row.manifest) == (model, manifest) and number not in self.swept:
                 return row.entry

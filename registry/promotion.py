@@ -1,4 +1,7 @@
-"""Decide where an alias moves next.  Pure functions of a state; `rankmill.registry.commit_log.CommitLog.commit` writes the result."""
+"""Decide where an alias moves next.
+
+Pure functions of a state; `rankmill.registry.commit_log.CommitLog.commit` writes the result.
+"""
 
 from __future__ import annotations
 
@@ -46,9 +49,9 @@ def promote(
 ) -> Move | int:
     """Return the change that points ``alias`` at ``version``, or the number of the current entry if it does already.
 
-    ``policy`` is the policy of a protected alias (None: open), ``gate_at`` reads the gate result of an entry, ``report_of`` the
-    report of one, which must agree with it: logs may come from elsewhere.  ``force`` promotes
-    without a passed gate.  Errors are those of `rankmill.registry.model_registry.Registry.promote`.
+    ``policy`` is the policy of a protected alias (None: open), ``gate_at`` reads the gate result of an entry,
+    ``report_of`` the report of one, which must agree with it: logs may come from elsewhere.  ``force`` promotes without
+    a passed gate.  Errors are those of `rankmill.registry.model_registry.Registry.promote`.
     """
     check_bytes(name, state, version)
     current = state.target(alias)
@@ -86,7 +89,10 @@ def _fault(state: State, alias: str, version: int, policy: AliasPolicy, gate: Ga
     if gate.baseline != standing:
         before = "nothing" if gate.baseline is None else _version_text(gate.baseline)
         now = "is" if state.target(alias) == standing else "last was"
-        return f"the gate compared with {before}, while {alias} {now} {_version_text(standing)}{' now' if now == 'is' else ''}"
+        return (
+            f"the gate compared with {before}, while {alias} {now} "
+            f"{_version_text(standing)}{' now' if now == 'is' else ''}"
+        )
     shortfall = policy.shortfall(gate)
     return None if shortfall is None else f"the gate did not measure what the alias asks for: {shortfall}"
 
@@ -134,8 +140,9 @@ def lapsed(state: State, alias: str, at: int | None, gate: GateRecord | None) ->
 def rollback(name: str, state: State, alias: str, to: int | None, expect: Expected = ...) -> Move | int:
     """Return the change that points ``alias`` at ``to`` again; by default at the version before the current one.
 
-    That is `State.before`.  UnknownModel if the alias was never set, never had another target, or never pointed to ``to``.
-    InputError without ``to`` after a rollback, as it is not clear whether that is to be undone or an older version is wanted.
+    That is `State.before`.  UnknownModel if the alias was never set, never had another target, or never pointed to
+    ``to``. InputError without ``to`` after a rollback, as it is not clear whether that is to be undone or an older
+    version is wanted.
     """
     current = state.target(alias)
     check_expected(name, alias, current, expect)
@@ -161,18 +168,23 @@ def _before(name: str, state: State, alias: str) -> int:
     if moves[-1].back:
         older = f"before that it was version {before}" if before else "no earlier version is left"
         raise InputError(
-            f"{name}@{alias} was rolled back to version {current} in entry {moves[-1].entry} of the log already; {older}; name "
+            f"{name}@{alias} was rolled back to version {current} in entry {moves[-1].entry} of the log already; "
+            f"{older}; name "
             f"the version that you want with {cure}"
         )
     if before is None:
         raise UnknownModel(
-            f"{name}@{alias} has no earlier version, other than swept ones and those that it was rolled back from; name one with {cure}"
+            f"{name}@{alias} has no earlier version, other than swept ones and those that it was rolled back from; "
+            f"name one with {cure}"
         )
     return before
 
 
 def unset(name: str, state: State, alias: str, expect: Expected = ...) -> Unset | int:
-    """Return the change that removes ``alias``, or the number of the current entry if it is removed.  UnknownModel if it was never set."""
+    """Return the change that removes ``alias``, or the number of the current entry if it is removed.
+
+    UnknownModel if it was never set.
+    """
     current = state.target(alias)
     check_expected(name, alias, current, expect)
     if alias not in state.moves:
@@ -186,7 +198,8 @@ def check_expected(name: str, alias: str, current: int | None, expect: Expected)
     """Raise ConflictError if the alias does not point to the expected version."""
     if expect is not ... and current != expect:
         raise ConflictError(
-            f"{name}@{alias} is {_version_text(current)}, expected {_version_text(expect)}; see rankmill models log {name}, then decide again"
+            f"{name}@{alias} is {_version_text(current)}, expected {_version_text(expect)}; see rankmill models log "
+            f"{name}, then decide again"
         )
 
 

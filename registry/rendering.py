@@ -29,7 +29,10 @@ def size_text(n: int) -> str:
 
 
 def flat(value: Any, path: str = "") -> list[tuple[str, str]]:
-    """Yield the path and value of each leaf of nested mappings: {"valid": {"ndcg@10": 0.5}} gives ("valid ndcg@10", "0.5")."""
+    """Yield the path and value of each leaf of nested mappings.
+
+    {"valid": {"ndcg@10": 0.5}} gives ("valid ndcg@10", "0.5").
+    """
     if isinstance(value, dict) and value:
         return [pair for key, inner in value.items() for pair in flat(inner, f"{path} {key}".strip())]
     if isinstance(value, list) and value and all(isinstance(each, dict) for each in value):
@@ -46,12 +49,18 @@ def lines_of(value: Any) -> str:
 
 
 def print_json(value: object) -> None:
-    """Print a record, or a mapping that contains records, as a JSON object on one line; non-printable characters are escaped."""
+    """Print a record, or a mapping that contains records, as a JSON object on one line.
+
+    Non-printable characters are escaped.
+    """
     typer.echo(shown(json.dumps(as_json(value), ensure_ascii=False)))
 
 
 def print_lines(lines: Iterable[tuple[str, str]]) -> None:
-    """Print each (text, style) on a line without wrapping; styles such as ``bold red`` have an effect only on a terminal."""
+    """Print each (text, style) on a line without wrapping.
+
+    Styles such as ``bold red`` have an effect only on a terminal.
+    """
     from rich.text import Text
 
     console = console_on(sys.stdout, highlight=False)
@@ -118,7 +127,10 @@ def what_of(entry: Entry) -> str:
 
 
 def stands_out(entry: Entry) -> bool:
-    """Whether to highlight an entry in the log: a forced promotion, a failed gate, or one that let a worse version pass."""
+    """Whether to highlight an entry in the log.
+
+    These are a forced promotion, a failed gate, and one that let a worse version pass.
+    """
     from rankmill.registry.stored_records import GateRecord
 
     change = entry.change

@@ -1,17 +1,18 @@
 """Delete what nothing needs: the model bytes of swept versions, and blobs that no entry refers to.
 
-*Which versions go* is decided by log entries, by a pure function of the state before them (`plan`).  A version that no rule keeps is
-marked; if no rule keeps it a grace period later, it is swept: it has no model bytes any more.  Promotions, rollbacks and tags are entries of the same log: of two writers of the same number, one
-decides again on the state that the other made.  So no alias ever points to a swept version, and no version is swept that an
-alias points to or that a rollback would return to.
+*Which versions go* is decided by log entries, by a pure function of the state before them (`plan`).  A version that no
+rule keeps is marked; if no rule keeps it a grace period later, it is swept: it has no model bytes any more.
+Promotions, rollbacks and tags are entries of the same log: of two writers of the same number, one decides again on the
+state that the other made.  So no alias ever points to a swept version, and no version is swept that an alias points to
+or that a rollback would return to.
 
-*Which files go* is decided under the model's lock, which everybody holds who stores blobs, until the entry that refers to them is
-committed: blobs that are older than the grace period and that no entry refers to, except as the model of a swept version.  In a
-bucket, which has no locks, a writer relies on the objects alone that it has written itself, within the grace period.  Readers that
-looked a version up before it was swept have the grace period to read it.
+*Which files go* is decided under the model's lock, which everybody holds who stores blobs, until the entry that refers
+to them is committed: blobs that are older than the grace period and that no entry refers to, except as the model of a
+swept version.  In a bucket, which has no locks, a writer relies on the objects alone that it has written itself, within
+the grace period.  Readers that looked a version up before it was swept have the grace period to read it.
 
-*Clocks.*  The time of an entry is the later of its own timestamp and its file's; the current time is the earlier of our clock and
-the storage's.  So a clock that jumps only delays deletion.
+*Clocks.*  The time of an entry is the later of its own timestamp and its file's; the current time is the earlier of our
+clock and the storage's.  So a clock that jumps only delays deletion.
 """
 
 from __future__ import annotations

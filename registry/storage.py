@@ -1,4 +1,4 @@
-"""What the registry needs of the place that keeps it: names, bytes, and a way to write a file that never replaces another.
+"""The storage of a registry: names, bytes, and a write that never replaces another file.
 
 Two places have it: a folder on a disk (`rankmill.registry.disk_storage`) and a prefix of a bucket
 (`rankmill.registry.bucket_storage`).  Everything else about a registry is the same for both.
@@ -23,7 +23,10 @@ P = TypeVar("P", bound=Location)
 FORMAT_NAME = "FORMAT.json"
 OWN_NAMES = {FORMAT_NAME, "blobs", "models", "tmp"}
 Kind = Literal["disk", "bucket"]
-NOBODY_KNOWS = "it is unknown whether the change was written: see rankmill models log NAME, and repeat the command if it is not there"
+NOBODY_KNOWS = (
+    "it is unknown whether the change was written: see rankmill models log NAME, and repeat the command if "
+    "it is not there"
+)
 OLD = 24 * 3600.0  # seconds after which something in tmp/ belongs to a killed process
 
 

@@ -1,4 +1,7 @@
-"""``models verify``: read the entries, the chain, the pack and every blob of models, and report each problem; nothing is changed."""
+"""``models verify``: check the entries, the chain, the pack and every blob of models.
+
+It reports each problem and changes nothing.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +58,10 @@ def verify(store: Store, names: Iterable[str]) -> VerifyReport:
 
 
 def _verify_log(log: CommitLog, report: VerifyReport) -> tuple[State, list[Register]]:
-    """Return the state after the entries up to the first fault, and all that registers a version; others are still checked alone."""
+    """Return the state after the entries up to the first fault, and all entries that register a version.
+
+    Later entries are still checked alone.
+    """
     packed = dict(enumerate(log.packed(), start=1))  # before the log, which may grow meanwhile
     registered: list[Register] = []
     state, chained = State(), True
@@ -107,7 +113,10 @@ def _verify_blobs(log: CommitLog, state: State, registered: list[Register], repo
         report.bytes_read += len(data)
         expected = sizes.get(blob.sha256, len(data))
         if digest_of(data) != blob.sha256:
-            wrong = "the content does not match the digest in its name; restore it from a backup, or register or import it again"
+            wrong = (
+                "the content does not match the digest in its name; restore it from a backup, or register or "
+                "import it again"
+            )
             report.findings.append(f"{blob.path}: {wrong}")
         elif len(data) != expected:
             report.findings.append(f"{blob.path}: expected {expected} bytes, found {len(data)}")

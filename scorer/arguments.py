@@ -1,7 +1,7 @@
 """The options that Python functions take by name, with their types, for editors and type checkers.
 
-The classes are made by ``python -m rankmill.reference.pages docs`` from those that declare the options; a test says if they are out of
-date.
+The classes are made by ``python -m rankmill.reference.pages docs`` from those that declare the options; a test says if
+they are out of date.
 """
 
 from __future__ import annotations

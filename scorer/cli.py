@@ -29,7 +29,8 @@ def rerank(
         typer.Option(
             "--model",
             "-m",
-            help="Model file, or NAME@7, NAME@latest or NAME (its production version).  Repeat for several: each writes its own folder OUT/NAME@7.",
+            help="Model file, or NAME@7, NAME@latest or NAME (its production version).  Repeat for several: each "
+            "writes its own folder OUT/NAME@7.",
         ),
     ],
     out: Annotated[
@@ -44,8 +45,8 @@ def rerank(
 ) -> None:
     """Score CANDIDATES and write the ranked list of each query, best document first, in bounded memory.
 
-    Rows of a query may be in any order and any file.  Ties are broken by ascending doc_id.  A killed run resumes if it is
-    started again with the same models, candidates, options and OUT.
+    Rows of a query may be in any order and any file.  Ties are broken by ascending doc_id.  A killed run resumes if it
+    is started again with the same models, candidates, options and OUT.
 
     Example: rankmill rerank candidates.parquet --model web -o ranked --top-k 100
 
@@ -148,7 +149,8 @@ def compare(
         list[str],
         typer.Argument(
             metavar="MODEL|SCORED|RUN...",
-            help="Two or more rankings: model files, NAME@7, NAME@latest or NAME (production), scored lists or TREC runs.",
+            help="Two or more rankings: model files, NAME@7, NAME@latest or NAME (production), scored lists or TREC "
+            "runs.",
         ),
     ],
     on: Annotated[
@@ -177,9 +179,9 @@ def compare(
 ) -> None:
     """Compare rankings of the same queries: differences with intervals, p-values, wins and losses, and seed noise.
 
-    Each ranking is compared with the first (see --baseline), query by query.  The queries with the largest loss are chosen by the
-    first metric.  If the registry has versions of a model that differ only in their seed, the report says whether the difference
-    is larger than the difference between seeds.
+    Each ranking is compared with the first (see --baseline), query by query.  The queries with the largest loss are
+    chosen by the first metric.  If the registry has versions of a model that differ only in their seed, the report says
+    whether the difference is larger than the difference between seeds.
 
     Example: rankmill compare web@production web@latest --on web.dataset
 

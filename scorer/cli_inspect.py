@@ -90,7 +90,8 @@ class _Inspected:
         )
         if len(documents.doc_ids) < documents.n_read and not selection.qids:
             typer.echo(
-                f"sampled {len(documents.qids):,} queries with {len(documents.doc_ids):,} of {documents.n_read:,} documents; "
+                f"sampled {len(documents.qids):,} queries with {len(documents.doc_ids):,} of {documents.n_read:,} "
+                "documents; "
                 "use --queries 0 for all",
                 err=True,
             )
@@ -126,8 +127,8 @@ def influence(
 ) -> None:
     """Show the importance of each feature.
 
-    Without --on: its share of the gains of all splits, which only models of trees have. With --on: how much worse the metric gets
-    where its values are exchanged among the documents of each query.
+    Without --on: its share of the gains of all splits, which only models of trees have. With --on: how much worse the
+    metric gets where its values are exchanged among the documents of each query.
 
     Example: rankmill inspect influence web@latest --top 10
 
@@ -171,7 +172,8 @@ def dependence(
         int | None,
         typer.Option(
             min=0,
-            help="Maximum number of values to show per feature, besides missing; 0: all.  Default: 20, or 8 with two features.",
+            help="Maximum number of values to show per feature, besides missing; 0: all.  Default: 20, or 8 with two "
+            "features.",
         ),
     ] = None,
     selection: Annotated[Selection, With(n_queries=200)],
@@ -180,8 +182,8 @@ def dependence(
 ) -> None:
     """Show partial dependence: the mean score of the model for each value of one or two features.
 
-    Each row stands for the values between the next lower threshold and the one shown.  --split and --qid choose from --on, which
-    models without trees need; of these, rows are values of the documents.
+    Each row stands for the values between the next lower threshold and the one shown.  --split and --qid choose from
+    --on, which models without trees need; of these, rows are values of the documents.
 
     Example: rankmill inspect dependence web@latest bm25
 
@@ -441,7 +443,9 @@ def optimality(
     registry: RegistryFolder = DEFAULT_FOLDER,
     as_json: AsJson = False,
 ) -> None:
-    """Test whether the leaf values or the weights of a net are a local maximum of a metric: move them in random directions.
+    """Test whether the leaf values or the weights of a net are a local maximum of a metric.
+
+    The test moves them in random directions.
 
     Expect a maximum only on the queries that the model was trained on.
 
@@ -472,7 +476,10 @@ def _is_list(path: Path) -> bool:
 
 
 def _policy(metric: str, convention: str, model: Model, documents: Documents) -> tuple[Metric, Policy, str]:
-    """Return the metric, its policy and the policy in words.  The highest grade is from the training, else from the documents."""
+    """Return the metric, its policy and the policy in words.
+
+    The highest grade is from the training, else from the documents.
+    """
     from rankmill.foundation.errors import InputError
     from rankmill.scorer.metrics import parse_metric
     from rankmill.scorer.metrics.conventions import named_convention

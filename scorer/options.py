@@ -16,11 +16,13 @@ from rankmill.scorer.metrics.metric import DEFAULT_METRICS, Metric
 
 THREADS = "Number of threads; 0: all cores.  Does not change the result."
 SPLIT = (
-    "Split of the dataset: train, valid, test or all.  Default: test, or valid if there is no test split.  For a dataset that"
+    "Split of the dataset: train, valid, test or all.  Default: test, or valid if there is no test split.  For a "
+    "dataset that"
     " the models were not trained on: all."
 )
 CONVENTION = (
-    "Compute metrics as this tool does: rankmill, trec, gdeval, lightgbm, xgboost, catboost, ranklib, letor4, mslr, yahoo or "
+    "Compute metrics as this tool does: rankmill, trec, gdeval, lightgbm, xgboost, catboost, ranklib, letor4, mslr, "
+    "yahoo or "
     "sklearn.  Options for single rules, such as --ties, override it."
 )
 QRELS = "Judgments: TREC lines, or a table with qid, doc_id and grade.  They override grades in the input."
@@ -47,7 +49,8 @@ class CandidateOptions:
         ReadOptions,
         "columns",
         default=None,
-        help="Map columns of tables to their roles: qid=query_id,doc_id=url, and grade=rel to evaluate; repeat for more.",
+        help="Map columns of tables to their roles: qid=query_id,doc_id=url, and grade=rel to evaluate; repeat for "
+        "more.",
     )
     n_rounds: int | None = option(
         default=None, help="Use only N rounds of the model, the first ones unless --start-round says otherwise."
@@ -69,9 +72,10 @@ class RerankOptions(CandidateOptions):
     """How to re-rank.
 
     With ``top_k``, the counts of each grade in a query's whole list are written too (``_grades.pq``, or
-    ``OUT.grades.parquet`` next to a .parquet file OUT, and next to text with ``grade_counts``).  With them, an evaluation of the top k still knows the ideal list.  A
-    document may be in several files of ``run``, once in each; it must have one row.  A killed run with the same model, candidates
-    and options is resumed unless ``fresh``; the output has the same bytes.
+    ``OUT.grades.parquet`` next to a .parquet file OUT, and next to text with ``grade_counts``).  With them, an
+    evaluation of the top k still knows the ideal list.  A document may be in several files of ``run``, once in each; it
+    must have one row.  A killed run with the same model, candidates and options is resumed unless ``fresh``; the output
+    has the same bytes.
     """
 
     top_k: int | None = option(default=None, help="Write only the top k documents of each query.", least=1)
@@ -84,12 +88,14 @@ class RerankOptions(CandidateOptions):
     )
     grade_counts: bool = option(
         default=False,
-        help="With --top-k and a text file OUT: also write OUT.grades.parquet, by which evaluate knows the grades below the top k.",
+        help="With --top-k and a text file OUT: also write OUT.grades.parquet, by which evaluate knows the grades "
+        "below the top k.",
     )
     memory: int = option(default="2GB", help=MEMORY, size=True, least=MIN_MEMORY)
     run: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = option(
         default=(),
-        help="TREC run of a first-stage ranker, or a folder of runs.  Rank only the documents that it lists; their features come"
+        help="TREC run of a first-stage ranker, or a folder of runs.  Rank only the documents that it lists; their "
+        "features come"
         " from CANDIDATES.  Repeat for several.",
         read=lambda paths: tuple(map(Path, paths)),
         repeat=True,
@@ -109,15 +115,19 @@ class RerankOptions(CandidateOptions):
 
 @options
 class JudgedOptions(CandidateOptions):
-    """Which metrics to compute, on which queries, with which judgments.  `Policy` has the options for single conventions.
+    """Which metrics to compute, on which queries, with which judgments.
+
+    `Policy` has the options for single conventions.
 
     ``by`` is ``query_size``, ``grade_mix``, or a column of the subject (see `rankmill.scorer.evaluate.slices`).
     """
 
     metrics: Sequence[str | Metric] = option(
         default=DEFAULT_METRICS,
-        help="Metric to compute; repeat for several.  Default: ndcg@1, @5, @10, err@10, map, mrr and precision@10.  Others: dcg, "
-        "recall@k, wta, rbp(0.8), concordance, concordance_micro and balanced_error; ndcg@10:bought is by the grades of the goal bought.",
+        help="Metric to compute; repeat for several.  Default: ndcg@1, @5, @10, err@10, map, mrr and precision@10.  "
+        "Others: dcg, "
+        "recall@k, wta, rbp(0.8), concordance, concordance_micro and balanced_error; ndcg@10:bought is by the grades "
+        "of the goal bought.",
         flags=("--metric",),
         read=tuple,
         repeat=True,
@@ -131,7 +141,8 @@ class JudgedOptions(CandidateOptions):
     )
     by: Sequence[str] = option(
         default=(),
-        help="Also report metrics by group of queries: by a column of the input, query_size or grade_mix; repeat for several.",
+        help="Also report metrics by group of queries: by a column of the input, query_size or grade_mix; repeat for "
+        "several.",
         metavar="COLUMN",
         read=tuple,
         repeat=True,
@@ -140,7 +151,10 @@ class JudgedOptions(CandidateOptions):
 
 @options
 class Selection(CandidateOptions):
-    """Which documents to inspect: those of the queries ``qids``, or of a sample of ``n_queries``, in a split or in all candidates."""
+    """Which documents to inspect, in a split or in all candidates.
+
+    They are those of the queries ``qids``, or of a sample of ``n_queries``.
+    """
 
     split: str | None = option(default=None, help=SPLIT)
     qids: tuple[str, ...] = option(
@@ -166,7 +180,8 @@ class ConvertOptions:
     )
     features: str | None = option(
         default=None,
-        help="New names for the features, in the model's order: a list with commas (f1..f46 is 46 names), or a file with one name"
+        help="New names for the features, in the model's order: a list with commas (f1..f46 is 46 names), or a file "
+        "with one name"
         " per line.",
         metavar="A,B,..|FILE",
     )
@@ -193,7 +208,8 @@ class MoveOptions:
     )
     p0: float = option(
         default=0.01,
-        help="Draw so many random directions that, if none of them improves the metric, fewer than this share of all directions do,"
+        help="Draw so many random directions that, if none of them improves the metric, fewer than this share of all "
+        "directions do,"
         " with confidence 1 - delta.",
     )
     delta: float = option(default=0.01, help="Accepted chance of being wrong about --p0.")

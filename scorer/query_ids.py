@@ -1,7 +1,7 @@
 """Query ids from Python: arrays, columns of frames and lists, whose ids stay what they are, or are refused.
 
-Two ids that differ never become one: whole numbers do not pass through floats, and floats are ids only where neighbouring whole
-numbers are different floats.
+Two ids that differ never become one: whole numbers do not pass through floats, and floats are ids only where
+neighbouring whole numbers are different floats.
 """
 
 from __future__ import annotations
@@ -24,13 +24,15 @@ _CURE = "give ids as whole numbers or text, as they were before anything made th
 def query_ids(given: Any, where: str = "") -> npt.NDArray[Any]:
     """Return the ids ``given``, an array, a column or a list: whole numbers, text, or other values that can be sorted.
 
-    Whole numbers of any kind (floats and decimals too) become int64, uint64, or Python's integers where neither has room.
+    Whole numbers of any kind (floats and decimals too) become int64, uint64, or Python's integers where neither has
+    room.
 
     Raises
     ------
     TrainingDataRejected
-        An id is missing, infinite, empty or a boolean; a number is not whole, or a float is so large that it may stand for several whole
-        numbers; ids are of several kinds; or ``given`` is no list of ids.  The message begins with ``where``.
+        An id is missing, infinite, empty or a boolean; a number is not whole, or a float is so large that it may stand
+        for several whole numbers; ids are of several kinds; or ``given`` is no list of ids.  The message begins with
+        ``where``.
     """
     found = _as_array(given, where)
     if np.ma.is_masked(given):
@@ -81,7 +83,7 @@ def _whole_floats(ids: npt.NDArray[Any], where: str) -> npt.NDArray[np.int64]:
 
 
 def _exact_below(dtype: np.dtype[Any]) -> float:
-    """Return the number below which whole numbers of this type of floats have neighbours of their own: 2^53 for float64."""
+    """Return the bound below which this type of floats represents every whole number: 2^53 for float64."""
     return float(2 ** min(np.finfo(dtype).nmant + 1, 53))
 
 

@@ -7,7 +7,9 @@ import numpy.typing as npt
 
 
 def without_exponent(values: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.float64], int]:
-    """Return ``values``, finite, times 2^-e, the greatest of them below 1, and e; exact, but for what is 2^-1000 of the greatest.
+    """Return the finite ``values`` times 2^-e, the greatest of them below 1, and e.
+
+    The result is exact, except for values below 2^-1000 of the greatest.
 
     >>> without_exponent(np.array([3.0, -0.5]))
     (array([ 0.75 , -0.125]), 2)

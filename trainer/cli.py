@@ -54,8 +54,8 @@ def train(
 ) -> None:
     """Train a model on DATASET and register it as the next version of NAME.
 
-    If there is a valid split, it decides how many rounds are kept (see --early-stopping-rounds and --keep-rounds). With the
-    default preset, up to 5,000 training queries and a test split, it is then learnt from (see --refit).
+    If there is a valid split, it decides how many rounds are kept (see --early-stopping-rounds and --keep-rounds). With
+    the default preset, up to 5,000 training queries and a test split, it is then learnt from (see --refit).
 
     Example: rankmill train web.dataset --name web --metric ndcg@10
     More rounds: rankmill train web.dataset --name web --resume web@latest --n-rounds 1000

@@ -52,9 +52,9 @@ def tune(
 ) -> None:
     """Search for the training parameters that perform best on held-out queries.
 
-    Trials are compared by the stop metric, by cross-validation if there are few queries, else on the valid split. On these
-    queries the best of many trials looks better than it is; the last lines say by how much. If nothing is left of the gain, the
-    options as given win. No model is registered: rankmill train --params OUT/winner.toml does it.
+    Trials are compared by the stop metric, by cross-validation if there are few queries, else on the valid split. On
+    these queries the best of many trials looks better than it is; the last lines say by how much. If nothing is left of
+    the gain, the options as given win. No model is registered: rankmill train --params OUT/winner.toml does it.
 
     Example: rankmill tune web.dataset -o web.tuning --minutes 10
     One parameter: rankmill tune web.dataset -o t --trials 12 --vary learning_rate=0.02..0.3:log
@@ -130,9 +130,9 @@ def select_features(
 ) -> None:
     """Find a small set of features that ranks the valid split about as well as all of them.
 
-    Train, permute each feature within the queries of the valid split to see how much of the stop metric depends on it, drop those
-    that matter least, and train again. The recommended set is the smallest within --tolerance of the best. The valid split has chosen
-    it, so measure the model on the test split.
+    Train, permute each feature within the queries of the valid split to see how much of the stop metric depends on it,
+    drop those that matter least, and train again. The recommended set is the smallest within --tolerance of the best.
+    The valid split has chosen it, so measure the model on the test split.
 
     Example: rankmill select-features web.dataset -o web.selection --metric ndcg@10
     The model: rankmill models register web.selection/model.rankmill --name web

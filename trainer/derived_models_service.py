@@ -108,7 +108,8 @@ class BlendReport:
             f"{'registered' if self.new else 'the same as'} {self.model} in {self.registry}: {self.split} {self.metric}"
             f" {self.together:.4f}",
             *(
-                f"{part.share:6.1%} {part.model or part.sha256[:12]}, alone {part.alone:.4f}; its scores times {part.weight:.4g}"
+                f"{part.share:6.1%} {part.model or part.sha256[:12]}, alone {part.alone:.4f}; its scores times "
+                f"{part.weight:.4g}"
                 for part in self.parts
             ),
             f"{self.split} queries: {'; '.join(self.remarks)}",
@@ -129,7 +130,8 @@ def blend_and_register(
 ) -> BlendReport:
     """Blend ``models``, files or versions, with the weights that are best on ``dataset``, and register the blend.
 
-    ``attached`` is added to the registration.  Errors are those of :func:`rankmill.trainer.candidates.blending.blended` and of the registry.
+    ``attached`` is added to the registration.  Errors are those of :func:`rankmill.trainer.candidates.blending.blended`
+    and of the registry.
     """
     check_name(name)
     found = [find_model(model, registry.root) for model in models]

@@ -36,7 +36,8 @@ def parse_goals(texts: Iterable[str]) -> dict[str, float]:
             name, weight = "", 0.0
         if not name or name in found:
             raise InvalidParameter(
-                f"{spelled('goals')}: expected each goal once as NAME:WEIGHT, such as bought:0.3,fresh:0.1, found {part!r}"
+                f"{spelled('goals')}: expected each goal once as NAME:WEIGHT, such as bought:0.3,fresh:0.1, found "
+                f"{part!r}"
             )
         found[name] = weight
     return found

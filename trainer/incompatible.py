@@ -1,7 +1,7 @@
 """What does not work together: one table of options, losses and places of training, with the reason and the cure.
 
-An option that is left out, None, works with everything until a preset has chosen its value.  ``criterion`` and ``leaf`` are looked up
-as they are for a loss: ``ole`` of a sum of single terms is ``rwse``.
+An option that is left out, None, works with everything until a preset has chosen its value.  ``criterion`` and ``leaf``
+are looked up as they are for a loss: ``ole`` of a sum of single terms is ``rwse``.
 """
 
 from __future__ import annotations
@@ -65,11 +65,11 @@ _SCORES = "which needs one score per document and gradients of it"
 
 CLASHES = (
     # rounds
-    Clash("keep_rounds", _among("all"), "rounds_by", _not("valid"), "the first keeps every round, the second drops some"),
+    Clash("keep_rounds", _among("all"), "rounds_by", _not("valid"), "the first keeps every round, the second drops " "some"),
     Clash("step_search", _not("none"), "boosting", _not("gbdt"), "that decides the weights of trees", "set it to none"),
-    Clash("rounds_by", _among("oob"), "boosting", _among("dart"), "a round changes earlier trees, which have seen everything"),
+    Clash("rounds_by", _among("oob"), "boosting", _among("dart"), "a round changes earlier trees, which have seen " "everything"),
     Clash("rounds_by", _among("oob"), "members", _above(1), "it measures one model"),
-    Clash("rounds_by", _among("oob"), "bootstrap", _among(*_BY_GRADIENT), "it needs a sample that does not depend on gradients"),
+    Clash("rounds_by", _among("oob"), "bootstrap", _among(*_BY_GRADIENT), "it needs a sample that does not depend on " "gradients"),
     Clash("members", _above(1), "boosting", _among("rf"), "a forest is a mean already", "give more rounds instead"),
     # clicks
     Clash("position_bias", _not("none"), "propensities", _on, "they correct the same bias"),
@@ -85,7 +85,7 @@ CLASHES = (
         Clash("bootstrap", _among("goss"), name, _below(1.0), "it draws each query or document itself", "set it to 1")
         for name in ("query_fraction", "row_fraction")
     ),
-    Clash("bootstrap by query", _among("mvs"), "row_fraction", _below(1.0), "it draws each query itself", "set it to 1"),
+    Clash("bootstrap by query", _among("mvs"), "row_fraction", _below(1.0), "it draws each query itself", "set it to " "1"),
     Clash("bootstrap by document", _among("mvs"), "query_fraction", _below(1.0), "it draws each document itself", "set it to 1"),
     Clash(
         "feature_fraction_by_node", _below(1.0), "grow", _among("oblivious"), "all nodes of a depth share a condition",
@@ -106,7 +106,7 @@ CLASHES = (
     Clash("goals", _on, "criterion", _OLE, "it needs the pairs of one loss", _OTHER_CRITERION),
     Clash("goals", _on, "leaf", _among("exact"), "it needs the pairs of one loss", "leave it out"),
     Clash("goals", _on, "leaves of the loss", _on, "leaf values of its own cannot be mixed", _OTHER_LOSS),
-    Clash("goals", _on, "averages", _on, "its rounds fit targets of their own", "use another objective, such as ranknet"),
+    Clash("goals", _on, "averages", _on, "its rounds fit targets of their own", "use another objective, such as " "ranknet"),
     *(
         Clash(option, test, fact, _on, _SCORES, _OTHER_LOSS)
         for option, test in (("goals", _on), ("position_bias", _not("none")))
@@ -140,14 +140,15 @@ CLASHES = (
 
 
 def check_given(parameters: Parameters) -> None:
-    """Raise InvalidParameter if two of the given parameters do not work together, whatever the loss and the data are."""
+    """Raise InvalidParameter if two of the given parameters never work together."""
     _check(_facts_of(parameters), CLASHES)
 
 
 def check_loss(loss: Loss, parameters: Parameters, **more: object) -> None:
     """Raise InvalidParameter if parameters do not work with a loss, or with its criterion and leaves.
 
-    ``more``: other facts of the table, by the names that they have there; only what they do not work with is checked then.
+    ``more``: other facts of the table, by the names that they have there; only what they do not work with is checked
+    then.
     """
     name, limits = f"{spelled('objective')} {loss.name}", loss.limits
     facts: dict[str, object] = {

@@ -118,7 +118,8 @@ class SelectOptions:
 
     drop_fraction: float = option(
         default=0.2,
-        help="Share of the features left to drop in each step: those that no tree uses, then those whose loss is lowest; at least one.",
+        help="Share of the features left to drop in each step: those that no tree uses, then those whose loss is "
+        "lowest; at least one.",
         above=0,
         below=1,
     )
@@ -209,14 +210,17 @@ class TuneOptions:
 
     trials: int = option(
         default=0,
-        help="Number of random trials, in addition to one with the options as given. 0: 30, or with --minutes no limit.",
+        help="Number of random trials, in addition to one with the options as given. 0: 30, or with --minutes no "
+        "limit.",
         least=0,
         most=100_000,
     )
     minutes: float = option(
         default=0.0,
-        help="Time limit of the whole command: start no trial that would, with the repeats after it, end later, and stop"
-        " what is not done then after its round. The same command continues the search for so many minutes more. 0: none.",
+        help="Time limit of the whole command: start no trial that would, with the repeats after it, end later, and "
+        "stop"
+        " what is not done then after its round. The same command continues the search for so many minutes more. 0: "
+        "none.",
         least=0,
     )
     compare_by: str = option(
@@ -254,5 +258,6 @@ class SearchOptions:
         """Check that a cluster has no processes beside it."""
         if self.where.cluster is not None and self.how.workers:
             raise InvalidParameter(
-                f"{spelled('workers')} counts processes of this machine; leave it out with {spelled('cluster')}, which has its own"
+                f"{spelled('workers')} counts processes of this machine; leave it out with {spelled('cluster')}, "
+                "which has its own"
             )

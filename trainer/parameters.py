@@ -84,7 +84,8 @@ class TrainParameters:
 
     preset: str = option(
         default=AUTO,
-        help="What chooses the options that you leave out: auto-1 (by the number of queries), auto-2 (the same, and blends two"
+        help="What chooses the options that you leave out: auto-1 (by the number of queries), auto-2 (the same, and "
+        "blends two"
         " kinds of trees and a net) or defaults-1 (fixed values). Options that you give always win.",
         choices=PRESETS,
     )
@@ -115,7 +116,8 @@ class TrainParameters:
     )
     goals: Mapping[str, float] = younger(
         default_factory=dict,
-        help="Further grades of the dataset to learn from, and their weights of 1 together at most: the grade has the rest.",
+        help="Further grades of the dataset to learn from, and their weights of 1 together at most: the grade has the "
+        "rest.",
         metavar="NAME:WEIGHT,..",
         read=parse_goals,
         repeat=True,
@@ -123,7 +125,8 @@ class TrainParameters:
     )
     mix_goals: str = younger(
         default=SUM,
-        help="With goals: how their losses become one. sum: the weighted sum of their gradients; draw: in each round, each query"
+        help="With goals: how their losses become one. sum: the weighted sum of their gradients; draw: in each round, "
+        "each query"
         " learns from one of the grades, which is drawn with the weights as probabilities.",
         choices=MIXES,
     )
@@ -146,8 +149,10 @@ class TrainParameters:
     )
     boosting: str = younger(
         default="gbdt",
-        help="How rounds add up: gbdt (each corrects the sum of all before it), dart (each corrects the sum without some rounds that"
-        " are drawn and dropped) or rf (random forest: the mean of trees that all start anew; learning_rate is not used).",
+        help="How rounds add up: gbdt (each corrects the sum of all before it), dart (each corrects the sum without "
+        "some rounds that"
+        " are drawn and dropped) or rf (random forest: the mean of trees that all start anew; learning_rate is not "
+        "used).",
         choices=BOOSTINGS,
     )
     drop_rate: float = younger(
@@ -280,7 +285,8 @@ class TrainParameters:
     )
     path_smooth: float = younger(
         default=0.0,
-        help="Average the value of each node with that of the node above it, as if that had this many documents; 0: do not.",
+        help="Average the value of each node with that of the node above it, as if that had this many documents; 0: "
+        "do not.",
         least=0,
     )
     l2_scale: str = younger(
@@ -306,14 +312,16 @@ class TrainParameters:
     )
     category_smoothing: float = younger(
         default=10.0,
-        help="Added to the hessian sum of each category when categories are ordered by their mean gradient; categories of"
+        help="Added to the hessian sum of each category when categories are ordered by their mean gradient; "
+        "categories of"
         " fewer documents of a node are in no set.",
         least=0,
     )
     encode_above: int = younger(
         default=0,
         by_preset=True,
-        help="Give each categorical feature of more than this many categories a second column: the mean grade of a category's"
+        help="Give each categorical feature of more than this many categories a second column: the mean grade of a "
+        "category's"
         " documents in earlier queries, in a random order (ordered target encoding). 0: none.",
         least=0,
         most=2**31,
@@ -325,7 +333,8 @@ class TrainParameters:
     )
     min_rows_in_group: int = younger(
         default=100,
-        help="Minimum number of documents by which a set of categories differs from the one tried before, and that are not"
+        help="Minimum number of documents by which a set of categories differs from the one tried before, and that "
+        "are not"
         " in it.",
         least=0,
         most=2**31,
@@ -341,7 +350,8 @@ class TrainParameters:
     )
     interaction_constraints: Sequence[Sequence[str]] = younger(
         default_factory=list,
-        help="Group of features that may occur together on a path of a tree; repeat for several. A feature in no group occurs"
+        help="Group of features that may occur together on a path of a tree; repeat for several. A feature in no "
+        "group occurs"
         " with no other.",
         metavar="NAME,NAME,..",
         read=parse_groups,
@@ -350,7 +360,8 @@ class TrainParameters:
     )
     feature_weights: Mapping[str, float] = younger(
         default_factory=dict,
-        help="Weight of a feature: factor of the gains of its splits where splits are compared; 0: never use it. Repeat for several.",
+        help="Weight of a feature: factor of the gains of its splits where splits are compared; 0: never use it. "
+        "Repeat for several.",
         metavar="NAME:WEIGHT",
         read=partial(parse_amounts, "feature_weights"),
         repeat=True,
@@ -368,7 +379,8 @@ class TrainParameters:
     )
     feature_fraction_by_node: float = younger(
         default=1.0,
-        help="Share of the features of a depth to sample for each node, in (0, 1]. Not with oblivious trees, whose nodes of a"
+        help="Share of the features of a depth to sample for each node, in (0, 1]. Not with oblivious trees, whose "
+        "nodes of a"
         " depth share a condition.",
         above=0.0,
         most=1.0,
@@ -395,14 +407,16 @@ class TrainParameters:
         default="none",
         by_preset=True,
         help="Weights of queries or documents, drawn anew for each tree: bayesian, (-ln u)^bagging_temperature; mvs,"
-        " minimal-variance sampling: large gradients are drawn more often, and each is weighted by 1 / probability; goss: the"
+        " minimal-variance sampling: large gradients are drawn more often, and each is weighted by 1 / probability; "
+        "goss: the"
         " largest gradients (top_rate), and with a higher weight a random part of the others (other_rate).",
         choices=BOOTSTRAPS,
     )
     bootstrap_by: str = younger(
         default="query",
         by_preset=True,
-        help="With bootstrap: give one weight to each query, or to each document. With mvs, query_fraction or row_fraction is"
+        help="With bootstrap: give one weight to each query, or to each document. With mvs, query_fraction or "
+        "row_fraction is"
         " the expected share of those that have a gradient.",
         choices=BOOTSTRAP_UNITS,
     )
@@ -411,13 +425,15 @@ class TrainParameters:
     )
     top_rate: float = younger(
         default=0.2,
-        help="With bootstrap goss: share of the queries or documents that are kept for their large gradients, in (0, 1).",
+        help="With bootstrap goss: share of the queries or documents that are kept for their large gradients, in (0, "
+        "1).",
         above=0,
         below=1,
     )
     other_rate: float = younger(
         default=0.1,
-        help="With bootstrap goss: share of the queries or documents to draw from the others, in (0, 1). Both shares are at"
+        help="With bootstrap goss: share of the queries or documents to draw from the others, in (0, 1). Both shares "
+        "are at"
         " most 1 together.",
         above=0,
         below=1,
@@ -432,14 +448,16 @@ class TrainParameters:
     random_strength: float = younger(
         default=0.0,
         by_preset=True,
-        help="Noise on split scores, as a multiple of the score that a feature without signal gets by chance. It fades over the"
+        help="Noise on split scores, as a multiple of the score that a feature without signal gets by chance. It "
+        "fades over the"
         " rounds. 0: none.",
         least=0,
     )
     members: int = younger(
         default=1,
         by_preset=True,
-        help="Number of models to boost side by side, which differ by their random draws; the score is their mean. All have"
+        help="Number of models to boost side by side, which differ by their random draws; the score is their mean. "
+        "All have"
         " the same number of rounds. Training and scoring take as many times as long.",
         least=1,
         most=100,
@@ -453,13 +471,16 @@ class TrainParameters:
     )
     lambda_normalisation: bool = option(
         default=True,
-        help="Reduce the weight of pairs with distant scores, and normalise lambdas per query. Not done where propensities or"
+        help="Reduce the weight of pairs with distant scores, and normalise lambdas per query. Not done where "
+        "propensities or"
         " position_bias unbiased weigh clicks, whose weights it would undo.",
     )
     position_bias: str = younger(
         default=NONE,
-        help="Correct the position bias of clicks (grade 1: clicked, 0: not; column position). additive: learn a number for each"
-        " position, which is added to scores while training. unbiased: weigh pairs by ratios for each position (Unbiased"
+        help="Correct the position bias of clicks (grade 1: clicked, 0: not; column position). additive: learn a "
+        "number for each"
+        " position, which is added to scores while training. unbiased: weigh pairs by ratios for each position "
+        "(Unbiased"
         " LambdaMART; for lambdamart and ranknet). none: do not.",
         choices=POSITION_BIASES,
     )
@@ -475,8 +496,10 @@ class TrainParameters:
     )
     propensities: Mapping[str, Any] = younger(
         default_factory=dict,
-        help="Weigh clicks by the examination probabilities of this file of clicks fit (inverse propensities): the pairs of"
-        " lambdamart, ranknet and other losses of pairs, or the labels of l2 and query_rmse, which also correct trust. Needs the"
+        help="Weigh clicks by the examination probabilities of this file of clicks fit (inverse propensities): the "
+        "pairs of"
+        " lambdamart, ranknet and other losses of pairs, or the labels of l2 and query_rmse, which also correct "
+        "trust. Needs the"
         " column position.",
         metavar="FILE",
         read=as_propensities,
@@ -484,13 +507,15 @@ class TrainParameters:
     )
     propensity_clip: float = younger(
         default=0.05,
-        help="With propensities: lowest examination probability that is used, so that no click weighs more than 1 / this.",
+        help="With propensities: lowest examination probability that is used, so that no click weighs more than 1 / "
+        "this.",
         above=0,
         most=1,
     )
     self_normalise: bool = younger(
         default=False,
-        help="With propensities and a loss of pairs: divide the weights of the clicks of a list by their mean. Lists with"
+        help="With propensities and a loss of pairs: divide the weights of the clicks of a list by their mean. Lists "
+        "with"
         " one click lose their correction, so this is for logs in which most have several.",
     )
     seed: int = option(default=7, help="Random seed.", least=0, most=2**63 - 1)
@@ -502,11 +527,13 @@ class TrainParameters:
                 object.__setattr__(self, name, value)
         if self.metric == "deviance":
             raise InvalidParameter(
-                "metric 'deviance' is the loss, which training always minimises; to stop early by it, set stop_metric to deviance"
+                "metric 'deviance' is the loss, which training always minimises; to stop early by it, set stop_metric "
+                "to deviance"
             )
         if ":" in self.metric:
             raise InvalidParameter(
-                f"metric {self.metric!r}: losses are by the grade; to rank by goals, too, set {spelled('goals')}, and to stop early"
+                f"metric {self.metric!r}: losses are by the grade; to rank by goals, too, set {spelled('goals')}, and "
+                "to stop early"
                 " by a goal, stop_metric"
             )
         check_given(self)
@@ -517,7 +544,8 @@ class TrainParameters:
             )
         if self.grow == "oblivious" and (self.max_depth or 0) > MOST_OBLIVIOUS_DEPTH:
             raise InvalidParameter(
-                f"{spelled('max_depth')} of oblivious trees must be in 0 .. {MOST_OBLIVIOUS_DEPTH}, got {self.max_depth}"
+                f"{spelled('max_depth')} of oblivious trees must be in 0 .. {MOST_OBLIVIOUS_DEPTH}, got "
+                f"{self.max_depth}"
             )
 
     @property
@@ -584,7 +612,9 @@ OLDEST = TrainParameters(preset=DEFAULTS)  # files that do not name an option we
 
 
 def all_parameters(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """Return every parameter by name of a file that has ``stored`` some: the others have the values of the oldest preset.
+    """Return every parameter by name of a file that has ``stored`` some.
+
+    The others have the values of the oldest preset.
 
     >>> all_parameters({"preset": "defaults@1"}) == all_parameters({}) == OLDEST.as_dict()
     True

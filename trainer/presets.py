@@ -73,8 +73,8 @@ def shape_of_dataset(dataset: Dataset) -> DataShape:
 def with_preset(parameters: TrainParameters, shape: DataShape, resume: StartingModel | None = None) -> TrainParameters:
     """Return ``parameters`` of trees with a value for every option that was left out; those that were given stay.
 
-    The trees of ``auto-2`` are those of ``auto-1``, and say so.  A training that resumes keeps what the preset chose for the
-    model, as more rounds could make it choose otherwise.
+    The trees of ``auto-2`` are those of ``auto-1``, and say so.  A training that resumes keeps what the preset chose
+    for the model, as more rounds could make it choose otherwise.
     """
     if parameters.preset == DEFAULTS:
         return parameters
@@ -132,7 +132,10 @@ def choices_line(given: TrainParameters, chosen: TrainParameters, of_blend: str 
 
 
 def _auto_1(given: TrainParameters, shape: DataShape) -> Mapping[str, Any]:
-    """Shallow trees, a smoothed stop, and for few queries random weights and a refit (docs/presets.md has the evidence)."""
+    """Shallow trees, a smoothed stop, and for few queries random weights and a refit.
+
+    docs/presets.md has the evidence.
+    """
     few, forest = shape.queries <= FEW_QUERIES, given.boosting == RF
     values: dict[str, Any] = {"stop_window": 40 if few else 20}
     if not shape.pairs_alone:
@@ -165,7 +168,9 @@ def _auto_1(given: TrainParameters, shape: DataShape) -> Mapping[str, Any]:
 
 
 def _rounds_and_rate(given: TrainParameters, shape: DataShape) -> dict[str, Any]:
-    """Return ``n_rounds`` and ``learning_rate``: many rounds if something chooses among them, else as many as are usually best.
+    """Return ``n_rounds`` and ``learning_rate``.
+
+    There are many rounds if something chooses among them, else as many as are usually best.
 
     What is usually best is a product of both, so fewer rounds than that learn faster.
     """

@@ -79,7 +79,8 @@ class TrainingProgress(TerminalBar):
     step
         What a round is called.
     log_every, on_message, clock
-        As :class:`Ticker` takes them; there is a bar only if ``log_every`` is None and stderr is a terminal, or in a notebook.
+        As :class:`Ticker` takes them; there is a bar only if ``log_every`` is None and stderr is a terminal, or in a
+        notebook.
     bar
         Whether there may be a bar.
     """
@@ -147,8 +148,8 @@ def verbosely(
     """Yield the progress of a training from Python: of the whole training, or only of its folds if ``folds_alone``.
 
     ``verbose`` 0 or False: no output; 1 or True: a bar in a notebook, elsewhere a line on stderr about every
-    :data:`LOG_SECONDS`; N above 1: ``choices``, those of the preset, and a line after every N rounds.  A compilation of kernels is announced, too.
-    ``step`` is what a round is called.
+    :data:`LOG_SECONDS`; N above 1: ``choices``, those of the preset, and a line after every N rounds.  A compilation of
+    kernels is announced, too. ``step`` is what a round is called.
 
     Raises
     ------
@@ -185,7 +186,9 @@ def to_stderr(line: str) -> None:
 
 
 class TrialsProgress(TerminalBar):
-    """Context manager that counts trials and shows the best score so far; arguments as `rankmill.trainer.progress.TrainingProgress`.
+    """Context manager that counts trials and shows the best score so far.
+
+    Arguments are those of `rankmill.trainer.progress.TrainingProgress`.
 
     ``n_trials`` None: the time limits them.
     """
@@ -248,6 +251,7 @@ def note_few_queries(dataset: Dataset, decided: str) -> None:
         of = f" of {len(differ):,}" * (counting < len(differ))
         what = f"{counting}{of} quer{'y' if counting == len(differ) == 1 else 'ies'}"
         to_stderr(
-            f"note: the valid split has only {what}{' with documents of different grades' if of else ''}: {decided} is uncertain;"
+            f"note: the valid split has only {what}{' with documents of different grades' if of else ''}: {decided} "
+            "is uncertain;"
             f" all queries of the train split are measured by {command('cv', dataset.path)}"
         )

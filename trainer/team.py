@@ -32,9 +32,9 @@ class Team:
     """``size`` workers; the caller is worker 0 and decides, the others wait for the next task.
 
     The helpers are started by one ``joblib.Parallel`` call for the whole run, since such a call costs about 10 ms.
-    They synchronise by spinning on flags in a kernel without the GIL: measured on a virtual machine, a step of two workers
-    costs 50 to 100 us, where passing a ``threading.Barrier`` twice costs 150 and more, most of it for waking
-    a thread.  A worker that waits for long sleeps between spins.  A helper that fails raises its exception in
+    They synchronise by spinning on flags in a kernel without the GIL: measured on a virtual machine, a step of two
+    workers costs 50 to 100 us, where passing a ``threading.Barrier`` twice costs 150 and more, most of it for waking a
+    thread.  A worker that waits for long sleeps between spins.  A helper that fails raises its exception in
     :meth:`each`.
     """
 
@@ -52,7 +52,10 @@ class Team:
         self.signals = HeldSignals()
 
     def each(self, task: Task, busy: int | None = None) -> None:
-        """Run ``task(worker)`` once for every worker 0 .. busy-1 (all of them by default), and wait until they are done."""
+        """Run ``task(worker)`` once for every worker 0 .. busy-1, and wait until they are done.
+
+        By default these are all workers.
+        """
         busy = self.size if busy is None else busy
         if busy == 1:
             task(0)
@@ -70,7 +73,10 @@ class Team:
             self.signals.release()
 
     def share(self, n: int, least: int, task: Callable[[int, int, int], object]) -> None:
-        """Run ``task(first, last, worker)`` so that the ranges make up 0 .. n, with as many workers as get ``least`` each."""
+        """Run ``task(first, last, worker)`` so that the ranges make up 0 .. n.
+
+        It uses as many workers as get ``least`` each.
+        """
         busy = self.busy(n, least)
         self.each(lambda worker: task(worker * n // busy, (worker + 1) * n // busy, worker), busy)
 

@@ -16,7 +16,8 @@ def read_toml(path: Path, what: str) -> dict[str, Any]:
     Raises
     ------
     InvalidParameter
-        There is no such file, or it is not valid TOML; the message begins with the path, and the line and column if known.
+        There is no such file, or it is not valid TOML; the message begins with the path, and the line and column if
+        known.
     """
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))

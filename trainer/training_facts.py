@@ -1,7 +1,8 @@
 """Records of a training in the manifest of a registered version, and in its attachment ``circumstances``.
 
-The trainer writes them; the registry, the report and ``models diff`` read them.  Models of other programs are registered as well, so
-readers must expect any fact to be missing.  The facts that every version must state are in :mod:`rankmill.registry.stored_records`.
+The trainer writes them; the registry, the report and ``models diff`` read them.  Models of other programs are
+registered as well, so readers must expect any fact to be missing.  The facts that every version must state are in
+:mod:`rankmill.registry.stored_records`.
 """
 
 from __future__ import annotations
@@ -192,7 +193,8 @@ class BlendFacts:
         'blend of trees 75% (0.5000 alone, 1,200 rounds), net 25% (0.4000 alone, 9 epochs); ndcg@10 0.6250 of 80 queries in 3 folds'
         """
         words = ", ".join(
-            f"{each.kind} {each.share:.0%} ({_value(each.alone)} alone, {each.rounds:,} {'epochs' if each.kind == 'net' else 'rounds'})"
+            f"{each.kind} {each.share:.0%} ({_value(each.alone)} alone, {each.rounds:,} "
+            f"{'epochs' if each.kind == 'net' else 'rounds'})"
             for each in self.kinds
         )
         return f"blend of {words}; {self.measured} {_value(self.together)} of {self.judged}"

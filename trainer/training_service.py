@@ -75,13 +75,15 @@ class TrainingReport:
         metrics = "; ".join(f"{split} {spelled_metrics(found)}" for split, found in sets.items() if found)
         resumed = f" ({self.rounds_resumed} of them before)" if self.rounds_resumed else ""
         lines = [
-            f"{'registered' if self.new else 'the same as'} {self.model} in {self.registry}: {self._kept_words()}{resumed};"
+            f"{'registered' if self.new else 'the same as'} {self.model} in {self.registry}: "
+            f"{self._kept_words()}{resumed};"
             f" {metrics}",
             f"sha256 {self.sha256}",
         ]
         if self.refit is not None:
             lines.append(
-                f"trained again on {self.refit.rows:,} documents of {self.refit.queries:,} queries, the valid split included;"
+                f"trained again on {self.refit.rows:,} documents of {self.refit.queries:,} queries, the valid split "
+                "included;"
                 " the metrics are those before that"
             )
         if self.note is not None:
@@ -146,11 +148,14 @@ def train_and_register(
     reason: str = "",
     attached: Mapping[str, bytes] | None = None,
 ) -> TrainedVersion[Candidate | BlendCandidate]:
-    """Train on ``dataset`` and register the model as the next version of ``name``: trees, or a blend if the preset is ``auto-2``.
+    """Train on ``dataset`` and register the model as the next version of ``name``.
+
+    The model is trees, or a blend if the preset is ``auto-2``.
 
     Messages and, without a bar, progress go to ``options.on_message``, by default to stderr; ``log_every`` is that of
-    :class:`rankmill.trainer.progress.TrainingProgress`, ``reason`` that of the registration, to which ``attached`` is added.  Invalid input is refused before
-    the training, with the errors of :func:`rankmill.trainer.candidates.multi_seed_training.train_candidate` and of the registry.
+    :class:`rankmill.trainer.progress.TrainingProgress`, ``reason`` that of the registration, to which ``attached`` is
+    added.  Invalid input is refused before the training, with the errors of
+    :func:`rankmill.trainer.candidates.multi_seed_training.train_candidate` and of the registry.
     """
     check_name(name)
     say = options.on_message or to_stderr
@@ -218,7 +223,8 @@ def train_net_and_register(
 ) -> TrainedVersion[NetCandidate]:
     """Train a net on ``dataset`` and register it as the next version of ``name``.
 
-    Arguments and errors are as for :func:`train_and_register` and :func:`rankmill.trainer.nets.train_on_dataset.train_net_on`.
+    Arguments and errors are as for :func:`train_and_register` and
+    :func:`rankmill.trainer.nets.train_on_dataset.train_net_on`.
     """
     check_name(name)
     say = on_message or to_stderr

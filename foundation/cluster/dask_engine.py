@@ -1,6 +1,7 @@
 """Dask distributed as the engine of a cluster.
 
-Calls are sent as bytes that only workers unpickle, so the scheduler needs no rankmill.  Dask itself retries nothing here:
+Calls are sent as bytes that only workers unpickle, so the scheduler needs no rankmill.  Dask itself retries nothing
+here:
 a call is bound to one worker, and `rankmill.foundation.cluster.workers` decides what happens when that one is lost.
 """
 
@@ -48,7 +49,10 @@ class DaskEngine:
 
     @classmethod
     def open(cls, address: ClusterAddress) -> Self:
-        """Connect to a scheduler, or start local workers; the errors of `rankmill.foundation.cluster.workers.open_cluster`."""
+        """Connect to a scheduler, or start local workers.
+
+        Raises the errors of `rankmill.foundation.cluster.workers.open_cluster`.
+        """
         try:
             import distributed
         except ImportError:
@@ -64,7 +68,8 @@ class DaskEngine:
             client = distributed.Client(address.scheduler, timeout=_ANSWER_SECONDS, set_as_default=False)
         except (OSError, TimeoutError, ValueError) as error:
             raise ClusterUnavailable(
-                f"{address}: no Dask scheduler answers there ({_words(error)}); check the address, or start one with: dask scheduler"
+                f"{address}: no Dask scheduler answers there ({_words(error)}); check the address, or start one with: "
+                "dask scheduler"
             ) from error
         stack = ExitStack()
         stack.callback(client.close, timeout=_ANSWER_SECONDS)
@@ -72,7 +77,10 @@ class DaskEngine:
 
     @classmethod
     def of_client(cls, client: Any) -> Self:
-        """Use a connected ``client`` of somebody else, which stays open; InputError if its workers cannot work together."""
+        """Use a connected ``client`` of the caller, which stays open.
+
+        InputError if its workers cannot work together.
+        """
         if getattr(client, "asynchronous", False):
             raise InputError(
                 "the Dask client is asynchronous; give one that is not, or the address of the scheduler as text"
@@ -80,7 +88,8 @@ class DaskEngine:
         address = str(getattr(client.scheduler, "address", "the Dask client"))
         if address.startswith("inproc:"):
             raise InputError(
-                f"the workers at {address} are threads of this process; start them as processes: LocalCluster(processes=True)"
+                f"the workers at {address} are threads of this process; start them as processes: "
+                "LocalCluster(processes=True)"
             )
         return cls(client, ExitStack(), address)
 
@@ -127,7 +136,7 @@ class DaskEngine:
             return cls(client, stack.pop_all(), str(address))
 
     def workers(self) -> Mapping[str, int]:
-        """Return the threads of each worker that is there now, by its address; ClusterUnavailable if nobody can tell."""
+        """Return the threads of each present worker by its address; ClusterUnavailable if there is no answer."""
         try:
             if self._client.status != "running":
                 raise OSError("the connection was lost")  # noqa: TRY301 - the same answer as to other errors
@@ -146,14 +155,20 @@ class DaskEngine:
         return self._threads
 
     def start(self, call: int, worker: str, duty: Duty, function: Callable[[Any, int], Any], item: Any) -> None:
-        """Let ``worker``, which gets one call at a time, check ``duty`` and call ``function(item, threads)``; all can be pickled."""
+        """Let ``worker`` check ``duty`` and call ``function(item, threads)``.
+
+        A worker gets one call at a time. All arguments can be pickled.
+        """
         sent = pickle.dumps((_work, (duty, function, item, self._threads[worker])))
         future = self._client.submit(_unpickler(), sent, workers=[worker], pure=False, retries=0, priority=-call)
         self._futures[call] = future
         future.add_done_callback(lambda _, call=call: self._ended.put(call))
 
     def ended(self, seconds: float) -> Sequence[Ended]:
-        """Return the calls that have ended; wait so many ``seconds`` for one at most.  A call of a lost worker may never end."""
+        """Return the calls that have ended; wait so many ``seconds`` for one at most.
+
+        A call of a lost worker may never end.
+        """
         calls = []
         try:
             calls.append(self._ended.get(timeout=seconds))
@@ -186,7 +201,9 @@ class DaskEngine:
                 future.release()
 
     def compute(self, function: Callable[..., Any], calls: Sequence[tuple[Sequence[Any], Sequence[Any]]]) -> list[Any]:
-        """Return ``function(*arguments, *values)`` for each (arguments, values) of ``calls``; the values are Dask's, of delayed computations.
+        """Return ``function(*arguments, *values)`` for each (arguments, values) of ``calls``.
+
+        The values are delayed computations of Dask.
 
         Dask chooses the workers, and repeats what is lost with one.  A call may be made twice, also at the same time.
 
@@ -233,7 +250,8 @@ class DaskEngine:
                 error = future.exception(timeout=_ANSWER_SECONDS)
                 if isinstance(error, KilledWorker):
                     raise WorkerLost(
-                        f"several workers of {self._name} were lost, one after another, with the same part of a DataFrame, perhaps"
+                        f"several workers of {self._name} were lost, one after another, with the same part of a "
+                        "DataFrame, perhaps"
                         " for lack of memory; run the same again"
                     ) from error
                 raise _understood(error)
@@ -310,13 +328,17 @@ def _understood(error: BaseException) -> BaseException:
     """Return the error of a call; that of a worker without this rankmill as an InputError."""
     if isinstance(error, ModuleNotFoundError | AttributeError) and "rankmill" in str(error):
         return InputError(
-            f"a worker has no rankmill, or another version of it ({_words(error)}); install the same one on all machines"
+            f"a worker has no rankmill, or another version of it ({_words(error)}); install the same one on all "
+            "machines"
         )
     return error
 
 
 def _worth_reporting(record: logging.LogRecord) -> bool:
-    """Whether a message of asyncio is not about what Dask's client leaves behind when a result is lost with its worker."""
+    """Whether a message of asyncio is about anything else than a result lost with its worker.
+
+    Dask's client leaves such messages behind.
+    """
     return not (record.exc_info and type(record.exc_info[1]).__name__ == "AllExit")
 
 

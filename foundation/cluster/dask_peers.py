@@ -1,7 +1,7 @@
 """Peers that are workers of a Dask cluster.
 
-Every worker opens a connection to each other one, and sends values without waiting for an answer.  What arrives is put into a
-mailbox by the worker's event loop, while the calling thread waits for it::
+Every worker opens a connection to each other one, and sends values without waiting for an answer.  What arrives is put
+into a mailbox by the worker's event loop, while the calling thread waits for it::
 
     thread of worker a     loop of a                 loop of b           thread of worker b
     gather(values) ------> write to b ------------> mailbox[3, a] -----> gather returns
@@ -66,8 +66,8 @@ Pass = Callable[[int, Sequence[npt.NDArray[Any]]], list[npt.NDArray[Any]]]
 def gathered(values: npt.NDArray[Any], size: int, exchange: Pass) -> list[npt.NDArray[Any]]:
     """Return the ``values`` of this process and of the ``size`` - 1 after it in the ring.
 
-    Bruck's steps (IEEE TPDS 8, 1997): a process has the values of the next 1, 2, 4, .. and gets as many more from the one that
-    follows these.  So each of 16 processes sends 4 messages, not 15.
+    Bruck's steps (IEEE TPDS 8, 1997): a process has the values of the next 1, 2, 4, .. and gets as many more from the
+    one that follows these.  So each of 16 processes sends 4 messages, not 15.
     """
     found = [values]
     while (step := len(found)) < size:
@@ -76,7 +76,9 @@ def gathered(values: npt.NDArray[Any], size: int, exchange: Pass) -> list[npt.ND
 
 
 def summed_slice(slices: list[npt.NDArray[Any]], exchange: Pass) -> npt.NDArray[Any]:
-    """Return the sum over all processes of the first of ``slices``, which are for this process and those after it in the ring.
+    """Return the sum over all processes of the first of ``slices``.
+
+    The slices are for this process and those after it in the ring.
 
     The steps of `gathered`, backwards: what a process has for others goes half of the way, and is added up there.
     """
@@ -140,7 +142,10 @@ class DaskPeers:
             comm.abort()
 
     async def _next(self, queue: asyncio.Queue[Any]) -> dict[str, Any] | None:
-        """Return what is to be sent; if there is nothing for long, a sign of life, which fails on a connection that is dead."""
+        """Return the next message to send.
+
+        After a long pause it is a keep-alive message, which fails on a dead connection.
+        """
         try:
             found: dict[str, Any] | None = await asyncio.wait_for(queue.get(), _LIFE_SECONDS)
         except TimeoutError:
@@ -218,8 +223,8 @@ class DaskPeers:
     def _wait(self, exchange: int, sender: int) -> tuple[Sequence[int], Any]:
         """Return the lengths and the values of an exchange that process ``sender`` sends.
 
-        Raises Unwanted if nobody waits for the result any more, which is so soon after a worker was lost, and ConnectionError if one
-        cannot be reached that is not lost.
+        Raises Unwanted if nobody waits for the result any more, which is so soon after a worker was lost, and
+        ConnectionError if one cannot be reached that is not lost.
         """
         began = time.monotonic()
         report_at = began + _PATIENCE_SECONDS

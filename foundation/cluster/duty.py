@@ -31,7 +31,7 @@ class Unwanted(BaseException):
 
 @dataclass(frozen=True, slots=True)
 class Duty:
-    """What every worker must have: the code and the libraries of the caller, and the shared folder with the file ``proof``.
+    """What every worker must have: code and libraries of the caller, and the shared folder with the file ``proof``.
 
     ``flags``: options are named by their flags in messages, as the caller does.
     """
@@ -66,7 +66,8 @@ class Duty:
         here = f"the worker on {platform.node()}"
         if code_digest(*OF_TRAINING) != self.code:
             raise InputError(
-                f"{here} has another rankmill ({dict(_libraries())['rankmill']}, here {dict(self.libraries)['rankmill']},"
+                f"{here} has another rankmill ({dict(_libraries())['rankmill']}, here "
+                f"{dict(self.libraries)['rankmill']},"
                 " with other code); install the same one on all machines"
             )
         for (name, theirs), (_, ours) in zip(_libraries(), self.libraries, strict=True):
@@ -78,7 +79,8 @@ class Duty:
             seen = False
         if not seen:
             raise InputError(
-                f"{here} does not see {self.proof.parent} as it is here; input and output must be in folders that all machines"
+                f"{here} does not see {self.proof.parent} as it is here; input and output must be in folders that all "
+                "machines"
                 " share under the same path"
             )
 
@@ -115,14 +117,19 @@ def stopped_when(unwanted: Callable[[], bool]) -> Iterator[None]:
 
 
 def folder_of_call(staging: Path, stage: str, number: int) -> Path:
-    """Make a new folder in ``staging`` for the output of task ``number`` of a stage: a call may be made twice, also at the same time."""
+    """Make a new folder in ``staging`` for the output of task ``number`` of a stage.
+
+    A call may be made twice, even at the same time.
+    """
     folder = staging / stage / f"{number:05d}-{secrets.token_hex(6)}"
     folder.mkdir(parents=True)
     return folder
 
 
 def stopper() -> Callable[[], None]:
-    """Return a function that raises Unwanted if the caller has given up this task: to be called now and then, in any thread.
+    """Return a function that raises Unwanted if the caller has given up this task.
+
+    It is called from time to time, in any thread.
 
     Outside of tasks it does nothing.
     """

@@ -24,7 +24,9 @@ class ClusterAddress:
 
 
 def cluster_address(word: str, name: str = "cluster") -> ClusterAddress:
-    """Return what ``word`` says; InvalidParameter, about the option ``name``, if it is neither ``local:N`` nor the address of a scheduler.
+    """Parse ``word``: ``local:N`` or the address of a scheduler.
+
+    InvalidParameter, naming the option ``name``, if it is neither.
 
     >>> cluster_address("local:4"), str(cluster_address("tcp://10.0.0.5:8786"))
     (ClusterAddress(local=4, scheduler=''), 'tcp://10.0.0.5:8786')
@@ -51,7 +53,8 @@ class ClusterOptions:
 
     cluster: str | None = option(
         default=None,
-        help="Let the workers of a cluster do the work: local:N starts N of them here, tcp://HOST:PORT uses a running Dask scheduler"
+        help="Let the workers of a cluster do the work: local:N starts N of them here, tcp://HOST:PORT uses a running "
+        "Dask scheduler"
         " (pip install 'rankmill[dask]').  Never changes the result.",
         metavar="local:N|tcp://HOST:PORT",
         convert=_checked,

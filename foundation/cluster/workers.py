@@ -104,9 +104,10 @@ class Cluster:
     ) -> Generator[tuple[Item, Result], None, None]:
         """Yield every item with ``function(item, threads)`` as it is done; an item is taken when a worker is free.
 
-        A worker has one item at a time; ``threads`` are its own.  If it is lost, the item is given to another: ``function`` must
-        allow to be called twice, also at the same time.  After a failure no further items are taken, but those before it are
-        finished: the first failure in the order of the items is raised, for any number of workers.
+        A worker has one item at a time; ``threads`` are its own.  If it is lost, the item is given to another:
+        ``function`` must allow to be called twice, also at the same time.  After a failure no further items are taken,
+        but those before it are finished: the first failure in the order of the items is raised, for any number of
+        workers.
 
         Parameters
         ----------
@@ -208,7 +209,8 @@ class Cluster:
     ) -> Result:
         """Call ``function`` on all workers at once, as peers; return the result of the first.
 
-        If a worker is lost, or another one joins, the others are asked to stop, and all present workers then start again:
+        If a worker is lost, or another one joins, the others are asked to stop, and all present workers then start
+        again:
         ``function`` must find what it has done before.
 
         Parameters
@@ -335,7 +337,8 @@ class Cluster:
         losses[each.number] = losses.get(each.number, 0) + 1
         if losses[each.number] >= _MOST_LOSSES:
             raise WorkerLost(
-                f"{_MOST_LOSSES} workers of {self._name} were lost, one after another, with the same task, perhaps for lack of"
+                f"{_MOST_LOSSES} workers of {self._name} were lost, one after another, with the same task, perhaps "
+                "for lack of"
                 " memory"
             )
         again.append(each.number)
@@ -351,7 +354,9 @@ def _and_then(error: RankmillError, *, resumes: bool) -> RankmillError:
 
 @contextmanager
 def open_cluster(where: Any, on_loss: Callable[[str], object] = lambda _: None) -> Iterator[Cluster]:
-    """Open the cluster that the text ``where`` names, ``local:N`` or the address of a scheduler; local workers end with the context.
+    """Open the cluster ``where``: ``local:N`` or the address of a scheduler.
+
+    Local workers end with the context.
 
     Or ``where`` is a Dask ``Client`` or an open cluster, which stay open.
 

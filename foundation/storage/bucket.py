@@ -1,7 +1,8 @@
 """Requests to object stores, one method each, so that tests can replace them by a failing store.
 
-They are sent by obstore, an optional library.  Credentials are read from the environment as the tools of the vendors read them.  They are never printed: of an error of the client only the status and
-the code of the store's answer are repeated, not its text, which may hold signed URLs or headers.
+They are sent by obstore, an optional library.  Credentials are read from the environment as the tools of the vendors
+read them.  They are never printed: of an error of the client only the status and the code of the store's answer are
+repeated, not its text, which may hold signed URLs or headers.
 """
 
 from __future__ import annotations
@@ -32,7 +33,10 @@ MOST_PARTS = 9000  # of an upload; S3 allows 10,000
 
 
 class StoreError(OSError):
-    """A request to an object store failed; it may have been carried out all the same, unless this is a `StoreRefusal`."""
+    """A request to an object store failed.
+
+    Unless this is a `StoreRefusal`, it may have been carried out all the same.
+    """
 
     def __init__(self, url: ObjectUrl, reason: str, number: int = errno.EIO) -> None:
         super().__init__(number, reason, str(url))
@@ -129,7 +133,10 @@ class BucketClient:
         return sorted({key.rstrip("/").rpartition("/")[2] for key in keys if key.strip("/") != above.key})
 
     def below(self, above: ObjectUrl, after: str = "", prefix: str = "") -> Iterator[ObjectFacts]:
-        """List every object below ``above`` whose name begins with ``prefix`` and follows ``after``, in order of keys."""
+        """List every object below ``above``, in order of keys.
+
+        Only names that begin with ``prefix`` and follow ``after`` count.
+        """
         import obstore
 
         first = f"{above.key}/" if above.key else ""

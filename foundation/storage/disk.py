@@ -57,7 +57,10 @@ class Disk:
         folder.mkdir(mode)
 
     def create(self, path: Path, mode: int = 0o444) -> int:
-        """Create a file, read-only by default, and return a descriptor that can write it; the umask applies to ``mode``."""
+        """Create a file, read-only by default, and return a descriptor that can write it.
+
+        The umask applies to ``mode``.
+        """
         return os.open(path, NEW_FLAGS, mode)
 
     def allocate(self, descriptor: int, size: int) -> None:
@@ -74,7 +77,10 @@ class Disk:
         _flush(descriptor)
 
     def lock(self, path: Path, how: int) -> int:
-        """Wait for the lock on ``path``, created if it is missing: LOCK_SH or LOCK_EX; closing the descriptor releases it."""
+        """Wait for the lock on ``path``, which is created if it is missing: LOCK_SH or LOCK_EX.
+
+        Closing the descriptor releases it.
+        """
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
         try:
             fcntl.flock(descriptor, how)

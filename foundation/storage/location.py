@@ -67,7 +67,8 @@ def location(text: str | os.PathLike[str] | ObjectUrl) -> Location:
     Raises
     ------
     InputError
-        The URL is malformed, has another scheme, or holds a user name or password, which is not repeated in the message.
+        The URL is malformed, has another scheme, or holds a user name or password, which is not repeated in the
+        message.
 
     >>> location("s3://models/web/"), location("models/web") == Path("models/web")
     (ObjectUrl(scheme='s3', bucket='models', key='web'), True)
@@ -88,7 +89,8 @@ def location(text: str | os.PathLike[str] | ObjectUrl) -> Location:
         raise InputError(f"{text}: expected a path or a URL of {', '.join(f'{known}://' for known in SCHEMES)}")
     if without_secrets(str(text)) != str(text):
         raise InputError(
-            f"{text}: expected {scheme}://BUCKET/PREFIX without a query string (left out here); credentials are read from the environment"
+            f"{text}: expected {scheme}://BUCKET/PREFIX without a query string (left out here); credentials are read "
+            "from the environment"
         )
     if not parts[2]:
         raise InputError(f"{text}: expected two slashes: {scheme}://{rest}")

@@ -83,7 +83,10 @@ def explain_errors(path: Path, outcome: str = NOTHING_CHANGED, *, room_only: boo
 def write_new(
     disk: Disk, path: Path, parts: Iterable[bytes], *, size: int = 0, flush: bool = True, mode: int = 0o444
 ) -> None:
-    """Write a new file, with durable bytes if ``flush``; ``size`` bytes are allocated first.  After an error there is no file."""
+    """Write a new file, with durable bytes if ``flush``; ``size`` bytes are allocated first.
+
+    After an error there is no file.
+    """
     descriptor = disk.create(path, mode)
     try:
         try:

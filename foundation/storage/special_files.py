@@ -23,5 +23,6 @@ def refuse_special(path: Path) -> None:
         return
     if kind is not None:
         raise InputError(
-            f"{path}: is {kind}; expected a file or folder on a disk: files are read more than once, and replaced as a whole"
+            f"{path}: is {kind}; expected a file or folder on a disk: files are read more than once, and replaced as "
+            "a whole"
         )

@@ -31,13 +31,13 @@ _SCRATCH = "rankmill-"  # the names of scratch folders begin with it
 def staging_folder(destination: Path, resumable: Callable[[Path], bool] | None = None) -> Iterator[Path]:
     """Yield a new folder next to ``destination``; whatever is left of it at the end is removed.
 
-    If ``resumable`` is true for the folder of a killed run for ``destination``, that folder is yielded instead; if it is true for
-    this one, an interrupt, a request to end or the loss of a cluster leaves it for a later run.
+    If ``resumable`` is true for the folder of a killed run for ``destination``, that folder is yielded instead; if it
+    is true for this one, an interrupt, a request to end or the loss of a cluster leaves it for a later run.
 
     Missing parent folders are created, and removed again if they stay empty.
 
-    The owner holds a lock on a file in the folder, so that a later run for the same destination can tell the folders of killed
-    processes (removed here) from those of running ones (left alone).
+    The owner holds a lock on a file in the folder, so that a later run for the same destination can tell the folders of
+    killed processes (removed here) from those of running ones (left alone).
 
     Raises
     ------
@@ -141,7 +141,10 @@ def _remove_if_abandoned(folder: Path) -> None:
 
 
 def _discard(folder: Path) -> None:
-    """Remove a folder.  If the process is killed meanwhile, a later one does not resume what is left, and removes it."""
+    """Remove a folder.
+
+    If the process is killed meanwhile, a later one does not resume what is left, and removes it.
+    """
     with suppress(OSError):
         (folder / _DISCARDED).touch()
         for name in {*os.listdir(folder)} - {LOCK_NAME, _DISCARDED}:  # noqa: PTH208 - names

@@ -1,4 +1,7 @@
-"""Folders of table formats (Delta, Iceberg, Hudi): their log says which of the files in them count, so files are not read by themselves."""
+"""Folders of table formats (Delta, Iceberg, Hudi).
+
+Their log lists the valid files, so the files are not read by themselves.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,9 @@ def refuse_table_format(path: Path) -> None:
 
 
 def refuse_listed(listed: Iterable[str], chosen: Iterable[str], above: str) -> None:
-    """Raise InputError if one of the ``chosen`` names is in a folder of a table format, as the names that are ``listed`` show.
+    """Raise InputError if one of the ``chosen`` names is in a folder of a table format.
+
+    The ``listed`` names show such folders.
 
     >>> refuse_listed(["t/_delta_log/0.json", "t/a.parquet", "b.parquet"], ["b.parquet"], "s3://bucket")
     """

@@ -1,4 +1,6 @@
-"""URLs as arguments: a command or function that takes local paths gets local names of the objects instead (see `local_copies`).
+"""URLs as arguments: a command that takes local paths gets local names of the objects.
+
+`local_copies` has these names.
 
 What is printed, and errors, have the URLs again.
 """

@@ -1,7 +1,7 @@
 """Bin a dataset: compute edges from its train split, then write the bins of every row.
 
-The edges are exact quantiles if one column of the train split can be sorted in the given memory; otherwise they are quantiles
-of a sample of rows (`rankmill.pipeline.bins.sampled_bins`).
+The edges are exact quantiles if one column of the train split can be sorted in the given memory; otherwise they are
+quantiles of a sample of rows (`rankmill.pipeline.bins.sampled_bins`).
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ def find_bins(
     sampled_rows: int | None = None,
     max_bin_of: Mapping[str, int] | None = None,
 ) -> BinSpec | None:
-    """Return the newest usable bins of ``dataset`` with ``max_bin`` and ``max_bin_of``; None if there are none or they are damaged.
+    """Return the newest usable bins of ``dataset`` with ``max_bin`` and ``max_bin_of``.
+
+    None if there are none or they are damaged.
 
     Exact bins are always usable, those of a sample if it has at least ``sampled_rows`` rows.
     """
@@ -89,19 +91,24 @@ def bin_dataset(
     cluster: str | Cluster | None = None,
     say: Callable[[str], object] = lambda _: None,
 ) -> BinSpec:
-    """Bin ``dataset``: compute edges as quantiles of its train split, then write the bins of every split, in the layout of the trainer.
+    """Bin ``dataset``: compute edges, then write the bins of every split.
 
-    A categorical feature has bins for its most frequent categories in the train split, ``max_bin - 1`` at most, and one for all others.
+    Edges are quantiles of the train split. The bins have the layout of the trainer.
 
-    The quantiles are exact if one column of the train split can be sorted in ``memory`` bytes, minus the resident memory of the
-    process; otherwise they are from a sample, with exact counts of heavy values, zero and the extremes.  Counts are always exact.
+    A categorical feature has bins for its most frequent categories in the train split, ``max_bin - 1`` at most, and one
+    for all others.
 
-    Files are written to ``bins/<digest>/`` and become valid when the manifest names them.  Existing bins with the same ``max_bin``
-    (15..255) and the same ``max_bin_of``, maxima of single features (2..255), are reused and become the newest, which readers get by default; bins from a smaller sample than this memory allows
-    are computed again.  Reopen the dataset to read the bins.  ``plan`` replaces the plan for ``memory``.
+    The quantiles are exact if one column of the train split can be sorted in ``memory`` bytes, minus the resident
+    memory of the process; otherwise they are from a sample, with exact counts of heavy values, zero and the extremes.
+    Counts are always exact.
 
-    ``cluster`` names workers that do it, each in ``memory`` bytes: ``local:N``, or the address of a Dask scheduler; or is an
-    open cluster.  ``say`` is called with a line about each that is lost.
+    Files are written to ``bins/<digest>/`` and become valid when the manifest names them.  Existing bins with the same
+    ``max_bin`` (15..255) and the same ``max_bin_of``, maxima of single features (2..255), are reused and become the
+    newest, which readers get by default; bins from a smaller sample than this memory allows are computed again.  Reopen
+    the dataset to read the bins.  ``plan`` replaces the plan for ``memory``.
+
+    ``cluster`` names workers that do it, each in ``memory`` bytes: ``local:N``, or the address of a Dask scheduler; or
+    is an open cluster.  ``say`` is called with a line about each that is lost.
 
     Raises
     ------

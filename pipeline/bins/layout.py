@@ -1,11 +1,14 @@
-"""Bins in the layout of the trainer: blocks of lanes, each in row-major order, in memory and in the files that ``data bin`` writes.
+"""Bins in the layout of the trainer: blocks of lanes, each in row-major order.
+
+Memory and the files that ``data bin`` writes have the same layout.
 
     feature    0     1     2     3     4   ..           lane    0     1                      2   ..
     bins     256     3   256    14     5   ..           code   f0    f3 + 14 f4 + 70 f1     f2  ..
 
-A lane is a byte of every row.  Narrow features share lanes, so that one addition counts all of them: the *code* of a lane is the
-number whose digits are their bins.  A file has the rows of a split, uint8 of shape (n_blocks, n_rows, ``BLOCK_WIDTH``), and nothing
-else: the edges say which lanes there are.  Trainings map it, so nothing is decoded or held twice.
+A lane is a byte of every row.  Narrow features share lanes, so that one addition counts all of them: the *code* of a
+lane is the number whose digits are their bins.  A file has the rows of a split, uint8 of shape (n_blocks, n_rows,
+``BLOCK_WIDTH``), and nothing else: the edges say which lanes there are.  Trainings map it, so nothing is decoded or
+held twice.
 """
 
 from __future__ import annotations
@@ -49,11 +52,13 @@ OfSplits = Iterator[tuple[SplitName, Codes]]
 
 
 def lanes_of(n_bins: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
-    """Return the lane, the value of the place, and the codes of the lane, for every feature, shape (n_features, 3) int32.
+    """Return for every feature the lane, the value of the place and the codes of the lane.
 
-    ``n_bins`` (n_features,) counts each feature's bins.  The code of a lane is the sum of place value times bin over its
-    features, below the product of their bins, which is at most 256.  Lanes are in the order of their lowest features.  Features
-    share lanes only if rows take fewer words then.
+    The shape is (n_features, 3), int32.
+
+    ``n_bins`` (n_features,) counts each feature's bins.  The code of a lane is the sum of place value times bin over
+    its features, below the product of their bins, which is at most 256.  Lanes are in the order of their lowest
+    features.  Features share lanes only if rows take fewer words then.
 
     >>> lanes_of(np.array([256, 3, 14, 256, 5, 4, 4, 4, 4], dtype=np.int32)).tolist()[1:5]
     [[1, 70, 210], [1, 1, 210], [2, 1, 256], [1, 14, 210]]
@@ -116,8 +121,8 @@ def blocks_shape(lanes: int, n_rows: int, width: int = BLOCK_WIDTH) -> tuple[int
 def mapped(file: Path, shape: tuple[int, int, int]) -> npt.NDArray[np.uint64]:
     """Map ``file``, whose contents were checked, as words; writes to the array never reach it.
 
-    It is writeable, because kernels are compiled for writeable arrays only.  A writeable private map counts as memory that will be
-    needed, and Linux refuses one larger than all memory, unless the map reserves nothing.
+    It is writeable, because kernels are compiled for writeable arrays only.  A writeable private map counts as memory
+    that will be needed, and Linux refuses one larger than all memory, unless the map reserves nothing.
     """
     with file.open("rb") as opened:
         flags, access = mmap.MAP_PRIVATE | NO_RESERVE, mmap.PROT_READ | mmap.PROT_WRITE

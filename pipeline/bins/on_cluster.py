@@ -1,4 +1,6 @@
-"""Binning on a cluster: workers compute the bins of some features each, then write those of some shards each, which are joined here.
+"""Binning on a cluster.
+
+Each worker computes the bins of some features, then writes those of some shards. The caller joins the files.
 
 Each call writes to a new folder and returns its name, so a call may be made twice, also at the same time.
 """

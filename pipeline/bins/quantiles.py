@@ -37,7 +37,10 @@ def sort_values(values: Values) -> tuple[Values, int]:
 
 
 def cumulative_counts(present: Values) -> Masses:
-    """Return the number of the ascending ``present`` values (n,) before each distinct one, followed by n: (distinct + 1,)."""
+    """Return the number of ``present`` values (n,) before each distinct one, followed by n.
+
+    ``present`` ascends; the result has shape (distinct + 1,).
+    """
     begins = np.ones(len(present) + 1, dtype=np.bool_)
     np.not_equal(present[1:], present[:-1], out=begins[1:-1])
     return np.flatnonzero(begins)

@@ -1,23 +1,27 @@
-"""Bins of columns that do not fit into memory: quantiles of a sample, with exact counts of frequent values and extremes.
+"""Bins of columns that do not fit into memory.
 
-The sample (:func:`sampled_places`): the k rows with the smallest keys.  The key of a row is element p of the splitmix64 sequence
-seeded with the hash of the query's id, where p is the position of the row in its query, from 1.  It depends only on the data, so
-the sample is the same for any memory, batches, threads and order, and for every feature (Cohen and Kaplan, "Summarizing data
-using bottom-k sketches", PODC 2007).
+They are quantiles of a sample, with exact counts of frequent values and extremes.
+
+The sample (:func:`sampled_places`): the k rows with the smallest keys.  The key of a row is element p of the splitmix64
+sequence seeded with the hash of the query's id, where p is the position of the row in its query, from 1.  It depends
+only on the data, so the sample is the same for any memory, batches, threads and order, and for every feature (Cohen and
+Kaplan, "Summarizing data using bottom-k sketches", PODC 2007).
 
 Columns are read twice (:func:`atoms_of`)::
 
     first pass    minimum, maximum, number of missing values; candidates for heavy values (Misra and Gries, "Finding repeated
                   elements", 1982)
-                  second pass   exact counts of the candidates, zero, minimum and maximum, and the nearest other values on both sides of each
+                  second pass   exact counts of the candidates, zero, minimum and maximum, and the nearest other values
+                                on both sides of each
 
-A value is heavy if more than one row in 1,024 has it, which depends only on the multiset of values.  Heavy values, zero and the
-extremes are the *atoms*: they keep their exact counts.  Their neighbours are known, so that an atom with its own bin is really
-alone in it.  All other rows are distributed equally among the sampled values that are not atoms (:func:`cumulated`).
+A value is heavy if more than one row in 1,024 has it, which depends only on the multiset of values.  Heavy values, zero
+and the extremes are the *atoms*: they keep their exact counts.  Their neighbours are known, so that an atom with its
+own bin is really alone in it.  All other rows are distributed equally among the sampled values that are not atoms
+(:func:`cumulated`).
 
-Error: for a sample of k of these other rows, the share below an edge is wrong by more than e with a probability of at most
-2 exp(-2 k e^2) (Dvoretzky, Kiefer and Wolfowitz; Massart, "The tight constant", 1990): 0.2 % at k = 2^20 with a probability of
-1 in 2,000.
+Error: for a sample of k of these other rows, the share below an edge is wrong by more than e with a probability of at
+most 2 exp(-2 k e^2) (Dvoretzky, Kiefer and Wolfowitz; Massart, "The tight constant", 1990): 0.2 % at k = 2^20 with a
+probability of 1 in 2,000.
 """
 
 from __future__ import annotations
@@ -54,8 +58,8 @@ Queries = tuple["pa.Array[Any]", npt.NDArray[np.int64]]
 def sampled_places(batches: Callable[[], Iterator[Queries]], k: int) -> npt.NDArray[np.int64]:
     """Return the row numbers of the ``k`` smallest keys, ascending, (min(k, rows),).
 
-    ``batches`` yields the ids and sizes of some queries, in the order of the rows; it is called twice.  Memory: 40 bytes
-    for each of the ``k``, and a few megabytes.
+    ``batches`` yields the ids and sizes of some queries, in the order of the rows; it is called twice.  Memory: 40
+    bytes for each of the ``k``, and a few megabytes.
     """
     limit = np.uint64(np.iinfo(np.uint64).max)
     kept = np.empty(0, dtype=np.uint64)
@@ -167,7 +171,10 @@ def _atoms(known: Values, counts: Masses, below: Values, above: Values, missing:
 
 
 def sampled_edges(sample: Values, atoms: Atoms, max_bin: int) -> Values:
-    """Return the ascending edges of at most ``max_bin`` bins; ``sample`` (k,), drawn from the column of ``atoms``, is sorted."""
+    """Return the ascending edges of at most ``max_bin`` bins.
+
+    ``sample`` (k,), drawn from the column of ``atoms``, is sorted.
+    """
     distinct, cumulative = cumulated(sample, atoms)
     ends = bin_ends(cumulative, max_bin)
     return edges_between(distinct[ends[:-1] - 1], distinct[ends[:-1]])
@@ -176,8 +183,8 @@ def sampled_edges(sample: Values, atoms: Atoms, max_bin: int) -> Values:
 def cumulated(sample: Values, atoms: Atoms) -> tuple[Values, Masses]:
     """Return distinct values, and how many of the rows with a value are before each and in total: (d,) and (d + 1,).
 
-    Atoms have their exact counts.  The other rows are distributed among the values of ``sample`` (k,) that are not atoms;
-    neighbours of atoms that are not in the sample get one row each.
+    Atoms have their exact counts.  The other rows are distributed among the values of ``sample`` (k,) that are not
+    atoms; neighbours of atoms that are not in the sample get one row each.
     """
     present, _ = sort_values(sample)
     light = _without(present, atoms.values)

@@ -180,13 +180,15 @@ class BinSpec:
 def feature_bins(
     name: str, values: Values, max_bin: int = MAX_BIN, *, in_place: bool = False, categorical: bool = False
 ) -> FeatureBins:
-    """Return the at most ``max_bin`` (2..255) bins of one feature from its training ``values`` (n,); see `most_frequent`.
+    """Return the at most ``max_bin`` (2..255) bins of one feature.
 
-    With at most ``max_bin`` distinct values, each has its own bin.  Otherwise the largest mass of a bin with several values
-    is minimised: very frequent values (such as the zero of a sparse feature) get their own bins, and the values between them
-    are divided into bins of equal mass, as far as repeated values allow.  So a bin with two or more values has at most
-    ``2 n / (max_bin - 1) + 1`` rows.  NaN are ignored, -0.0 is 0.0, and infinite values are the outermost values.  The edges
-    depend only on the multiset of values.
+    ``values`` (n,) are its training values; see `most_frequent`.
+
+    With at most ``max_bin`` distinct values, each has its own bin.  Otherwise the largest mass of a bin with several
+    values is minimised: very frequent values (such as the zero of a sparse feature) get their own bins, and the values
+    between them are divided into bins of equal mass, as far as repeated values allow.  So a bin with two or more values
+    has at most ``2 n / (max_bin - 1) + 1`` rows.  NaN are ignored, -0.0 is 0.0, and infinite values are the outermost
+    values.  The edges depend only on the multiset of values.
 
     ``in_place`` sorts ``values`` itself, which then needs only 8 bytes of extra memory per distinct value.
 

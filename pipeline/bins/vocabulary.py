@@ -1,8 +1,8 @@
 """The vocabulary of a dataset: the codes of its categories with their texts, and the number of rows with each.
 
-Texts come from the files, counts from the shards as they are written.  So neither depends on the order of the rows, and a dataset
-that was extended has the same vocabulary as one made at once.  A feature has at most 100,000 categories and 25 MB of texts, and
-all texts together have a limit that depends on the memory of the ingest.
+Texts come from the files, counts from the shards as they are written.  So neither depends on the order of the rows, and
+a dataset that was extended has the same vocabulary as one made at once.  A feature has at most 100,000 categories and
+25 MB of texts, and all texts together have a limit that depends on the memory of the ingest.
 """
 
 from __future__ import annotations
@@ -86,7 +86,10 @@ class Vocabulary:
         self._adding = threading.Lock()
 
     def add(self, categories: Mapping[str, Mapping[str, float]]) -> None:
-        """Add the codes of texts, by feature; DataRejected if a feature has too many, InputError if they do not fit in memory."""
+        """Add the codes of texts, by feature.
+
+        DataRejected if a feature has too many. InputError if they do not fit into memory.
+        """
         with self._adding:
             for name, found in categories.items():
                 known = self.texts.setdefault(name, {})
@@ -98,7 +101,8 @@ class Vocabulary:
                     raise _too_many(name, f"more than {MOST_TEXT_BYTES >> 20} MB of texts")
             if self._memory is not None and self.bytes_held > self._memory:
                 raise InputError(
-                    f"the texts of the categories take more than {self._memory >> 20} MB; increase {spelled('memory')}, or leave"
+                    f"the texts of the categories take more than {self._memory >> 20} MB; increase "
+                    f"{spelled('memory')}, or leave"
                     f" features of many categories out of {spelled('categorical')}"
                 )
 
@@ -107,7 +111,10 @@ class Vocabulary:
         self.tallies = {name: tally_of(EMPTY) for name in features}
 
     def count(self, tallies: Iterable[Tally]) -> None:
-        """Add rows with each code of each feature that is counted, in their order; DataRejected if a feature has too many."""
+        """Add the number of rows with each code of each counted feature, in their order.
+
+        DataRejected if a feature has too many.
+        """
         with self._adding:
             for name, tally in zip(self.tallies, tallies, strict=True):
                 self.tallies[name] = summed([self.tallies[name], tally])

@@ -38,7 +38,10 @@ def bins_of_dataset(dataset: Dataset, plan: BinPlan, most: Mapping[str, int]) ->
 
 
 def write_bins(dataset: Dataset, plan: BinPlan, spec: BinSpec, files: SplitFiles) -> Counts:
-    """Write the bins of all rows to ``files``; if ``spec`` is from a sample, return the rows of the train split in each bin (F, 256)."""
+    """Write the bins of all rows to ``files``.
+
+    If ``spec`` is from a sample, return the rows of the train split in each bin (F, 256).
+    """
     counts = no_counts(spec)
     for shard in dataset.manifest.shards:
         files.add(codes_of(dataset, shard, spec, plan.batch_rows, counts))
@@ -60,7 +63,10 @@ def places_of(dataset: Dataset, plan: BinPlan) -> Places | None:
 def bins_of_features(
     dataset: Dataset, names: Sequence[str], most: Mapping[str, int], plan: BinPlan, places: Places | None
 ) -> Iterator[FeatureBins]:
-    """Yield the bins of the features ``names``, at most so many as ``most`` says, from the rows ``places`` of the train split."""
+    """Yield the bins of the features ``names``, at most ``most`` at a time.
+
+    They come from the rows ``places`` of the train split.
+    """
     if places is None:
         return _exact_features(dataset, names, most, plan)
     return _sampled_features(dataset, names, most, plan, places)
@@ -72,7 +78,9 @@ def columns_of(
     together: int | None = None,
     features: Sequence[str] | None = None,
 ) -> Iterator[tuple[str, Values]]:
-    """Yield every feature of ``split`` (or only ``features``) with its values (n,) in canonical order; the caller may modify them.
+    """Yield every feature of ``split`` (or only ``features``) with its values (n,) in canonical order.
+
+    The caller may modify the values.
 
     ``together`` columns are in memory at a time (None: a few), and later ones overwrite the values.
     """

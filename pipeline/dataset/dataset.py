@@ -76,7 +76,8 @@ class Dataset(StoredShards):
     def __init__(self, path: Path, manifest: Manifest) -> None:
         if not isinstance(manifest, Manifest):
             raise InvalidParameter(
-                "a Dataset is a folder that rankmill data ingest has written: Dataset.open(path); for arrays and frames use"
+                "a Dataset is a folder that rankmill data ingest has written: Dataset.open(path); for arrays and "
+                "frames use"
                 " BinnedDataset(X, y, qid=qid)"
             )
         super().__init__(path, manifest)
@@ -155,7 +156,10 @@ class Dataset(StoredShards):
             yield table.column("qid").combine_chunks(), table.column("n_docs").to_numpy()
 
     def rows(self, split: str | None = None, columns: Sequence[str] = ("grade",)) -> pa.Table:
-        """Return narrow ``columns`` of ``split``, in canonical order: qid, doc_id, grade, optional ones, features by name."""
+        """Return the narrow ``columns`` of ``split``, in canonical order.
+
+        These are qid, doc_id, grade, optional columns, and features by name.
+        """
         self._check_columns(columns)
         parts = []
         for shard, keep in self._chosen(split):
@@ -189,7 +193,10 @@ class Dataset(StoredShards):
     def feature_batches(
         self, split: str | None = None, features: Sequence[str] | None = None, batch_rows: int = 65536
     ) -> Iterator[npt.NDArray[np.float32]]:
-        """Yield (m, F) float32 blocks of ``split``, m <= ``batch_rows``, in canonical order; ``features`` picks and orders columns."""
+        """Yield (m, F) float32 blocks of ``split`` in canonical order, m <= ``batch_rows``.
+
+        ``features`` selects and orders columns.
+        """
         names = list(self.manifest.features if features is None else features)
         self._check_columns(names, only_features=True)
         for shard, keep in self._chosen(split):

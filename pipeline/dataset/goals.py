@@ -43,7 +43,8 @@ def checked_goals(names: Iterable[str]) -> tuple[str, ...]:
     for name in found:
         if not is_goal_name(name):
             raise InputError(
-                f"{spelled('goals')}: a goal has a name of letters, digits, '_', '-' and '.', got {name!r}; rename the column"
+                f"{spelled('goals')}: a goal has a name of letters, digits, '_', '-' and '.', got {name!r}; rename "
+                "the column"
             )
         if name.lower() in _RESERVED:
             raise InputError(f"{spelled('goals')}: {name!r} is a reserved name; rename the column")

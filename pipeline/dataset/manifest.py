@@ -1,7 +1,7 @@
 """Layout of a dataset on disk: the schema of its manifest, and the names of its files.
 
-Other programs can read a dataset as a folder of Parquet files.  pandas, pyarrow and Spark skip names that begin with ``_``, so
-they only see the shards of rows in ``features``.
+Other programs can read a dataset as a folder of Parquet files.  pandas, pyarrow and Spark skip names that begin with
+``_``, so they only see the shards of rows in ``features``.
 """
 
 from __future__ import annotations
@@ -263,7 +263,10 @@ class Manifest(_Strict):
 
     @property
     def unseen(self) -> tuple[SplitName, ...]:
-        """The splits not used for learning, in order of preference: valid comes last, as it decides when training stops."""
+        """The splits not used for learning, in order of preference.
+
+        Valid comes last, as it decides when training stops.
+        """
         held_out: tuple[SplitName, ...] = ("test", "valid")
         return tuple(name for name in held_out if name in self.splits and self.splits[name].queries)
 
@@ -285,7 +288,10 @@ class Manifest(_Strict):
         return (json.dumps(self.model_dump(mode="json"), indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode()
 
     def data_digest(self) -> str:
-        """Return the sha256 over the shard digests and the schema: it identifies the data, whatever files they came from."""
+        """Return the sha256 over the shard digests and the schema.
+
+        It identifies the data, whatever files they came from.
+        """
         digest = self.rows_digest()
         if self.pairs is None:
             return digest

@@ -75,7 +75,8 @@ def publish_dataset(staged: Path, out: Path, manifest: Manifest, *, overwrite: b
             return
     if not overwrite:
         raise ConflictError(
-            f"{out}: another command made this dataset while this one was running; choose another name, or replace it with"
+            f"{out}: another command made this dataset while this one was running; choose another name, or replace it "
+            "with"
             f" {spelled('overwrite')}"
         )
     check_destination(out, overwrite=True)
@@ -152,7 +153,8 @@ def _files(manifest: Manifest) -> dict[str, set[str]]:
 def _sweep(out: Path, old: Manifest, new: Manifest) -> None:
     """Remove the shards of the dataset ``out`` that are in neither the ``old`` nor the ``new`` manifest.
 
-    Old shards of rows are moved to ``_replaced``, so that programs that read the folder ``features`` see only the new ones.
+    Old shards of rows are moved to ``_replaced``, so that programs that read the folder ``features`` see only the new
+    ones.
     """
     former, current = _files(old), _files(new)
     for name in _FOLDERS:

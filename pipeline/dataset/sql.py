@@ -29,7 +29,9 @@ _PLACE = {"shard", "row", "filename", "file_row_number"}
 
 
 def query_dataset(dataset: Dataset, sql: str, options: QueryOptions = DEFAULTS) -> pa.Table:
-    """Return the answer of one ``SELECT`` over ``features``, ``queries``, and where they exist ``pairs``, ``unjudged`` ..
+    """Return the answer of one ``SELECT``.
+
+    The views are ``features``, ``queries``, and where they exist ``pairs``, ``unjudged`` ..
 
     Missing values are NULL; ``shard`` and ``row`` say where a row of ``features`` is.  InputError if the statement is
     invalid, does not only read, or needs more memory.

@@ -54,7 +54,10 @@ _TRANSPOSE_ROWS = 512  # rows transposed at a time, so that the output tile stay
 
 @contextmanager
 def decoding(file: Path) -> Iterator[None]:
-    """Add the name of ``file`` to errors of reading it: those of the disk have an errno, those of a decoder have none."""
+    """Add the name of ``file`` to errors of reading it.
+
+    Errors of the disk have an errno, those of a decoder have none.
+    """
     try:
         yield
     except FileNotFoundError:
@@ -103,7 +106,10 @@ class StoredShards:
 
     @property
     def optional_columns(self) -> tuple[str, ...]:
-        """Optional columns of :meth:`rows`: those of label, event, weight, offset and position that the dataset has, and its goals."""
+        """Optional columns of :meth:`rows` that the dataset has.
+
+        These are label, event, weight, offset, position, and its goals.
+        """
         return (*(name for name in self.manifest.columns if name not in {QUERY_WEIGHT, TIME}), *self.goals)
 
     @property
@@ -185,13 +191,19 @@ class StoredShards:
         return table if columns is None else table.select(columns)
 
     def statistics_table(self, shard: Shard) -> pa.Table:
-        """Return the statistics of the features of ``shard``, one row per feature; see :mod:`rankmill.pipeline.statistics`."""
+        """Return the statistics of the features of ``shard``, one row per feature.
+
+        See :mod:`rankmill.pipeline.statistics`.
+        """
         return self.read(self.path / STATISTICS / f"{shard.statistics.digest}.parquet")
 
     def batches(
         self, shard: Shard, names: Sequence[str], keep: npt.NDArray[np.bool_] | None = None, batch_rows: int = 65536
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the columns ``names`` of the rows of ``shard``, in canonical order, only rows where ``keep`` (None: all)."""
+        """Yield the columns ``names`` of the rows of ``shard``, in canonical order.
+
+        ``keep`` selects rows (None: all).
+        """
         file, done = self.features_path(shard), 0
         self.check(file)
         with decoding(file), read_even_if_replaced(file, open_parquet) as reader:
@@ -211,7 +223,10 @@ class StoredShards:
 
     @cached_property
     def query_sizes(self) -> dict[int, tuple[npt.NDArray[np.uint8], npt.NDArray[np.int32]]]:
-        """For each bucket, the split of its queries (index into SPLITS) and their numbers of documents: 5 bytes per query."""
+        """For each bucket, the split of its queries (index into SPLITS) and their numbers of documents.
+
+        This takes 5 bytes per query.
+        """
         sizes = {}
         for shard in self.manifest.shards:
             table = self.read(self.queries_path(shard), ["split", "n_docs"])
@@ -221,7 +236,10 @@ class StoredShards:
 
 
 def read_manifest(path: Path) -> Manifest:
-    """Read the manifest of the dataset at ``path``; errors as :meth:`rankmill.pipeline.dataset.dataset.Dataset.open`."""
+    """Read the manifest of the dataset at ``path``.
+
+    Raises the errors of :meth:`rankmill.pipeline.dataset.dataset.Dataset.open`.
+    """
     file = path / MANIFEST_NAME
     try:
         data = file.read_bytes()

@@ -1,11 +1,13 @@
-"""The final rows of a bucket: read from the spill, graded, merged if requested, in canonical order, unjudged ones apart.
+"""The final rows of a bucket.
 
-They are a record batch of the narrow columns: qid, doc_id, grade, optional columns and goals, and some whose names begin with a
-space: the input file, two words of a digest, and the index among the spilled rows.
+They are read from the spill, graded, merged if requested, and sorted canonically; unjudged ones are kept apart.
 
-Canonical order: qid, doc_id (rows without one last), the 128-bit digest of grade and values, then the optional columns; ids are
-compared byte by byte.  Rows equal in all of these have the same bytes (except with probability 2^-128), so the result does not
-depend on the order of the input.
+They are a record batch of the narrow columns: qid, doc_id, grade, optional columns and goals, and some whose names
+begin with a space: the input file, two words of a digest, and the index among the spilled rows.
+
+Canonical order: qid, doc_id (rows without one last), the 128-bit digest of grade and values, then the optional columns;
+ids are compared byte by byte.  Rows equal in all of these have the same bytes (except with probability 2^-128), so the
+result does not depend on the order of the input.
 """
 
 from __future__ import annotations
@@ -127,8 +129,8 @@ class Bucket:
 def read_graded(bucket: Bucket) -> tuple[pa.RecordBatch, pa.RecordBatch, Tally, Tally]:
     """Read the rows of ``bucket`` and determine their grades; fill ``bucket.values`` if they fit into memory.
 
-    Returns the rows with a grade and those without one, which have no goals either, in canonical order; counts of documents with several
-    rows and of merged rows, and counts of separate judgments.
+    Returns the rows with a grade and those without one, which have no goals either, in canonical order; counts of
+    documents with several rows and of merged rows, and counts of separate judgments.
 
     Raises
     ------
@@ -212,7 +214,10 @@ def in_order(rows: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def repeats(rows: pa.RecordBatch) -> Tally:
-    """Count the documents with several ``rows``, which are in canonical order, and those of them with different grades."""
+    """Count the documents with several ``rows``, and those of them with different grades.
+
+    The rows are in canonical order.
+    """
     n = len(rows)
     if n < 2:
         return Tally()
@@ -236,10 +241,13 @@ def runs_of(qid: pa.Array[Any]) -> tuple[pa.Array[Any], npt.NDArray[np.int64]]:
 
 
 def split_by_file(rows: pa.RecordBatch, starts: npt.NDArray[np.int64], layout: Layout) -> npt.NDArray[np.int64]:
-    """Return the split (index into SPLITS) of each query, which begin at ``starts`` (q,); DataRejected if one is in two."""
+    """Return the split (index into SPLITS) of each query; DataRejected if one is in two.
+
+    Queries begin at ``starts`` (q,).
+    """
     split = np.asarray(layout.source_split, dtype=np.int64)[rows.column(SOURCE).to_numpy()]
     return one_value(rows, starts, split, layout, lambda low, high, files: (
-        f"is in {SPLITS[low]} ({files[0]}) and in {SPLITS[high]} ({files[1]}): a query must be in one split; remove it from one"
+        f"is in {SPLITS[low]} ({files[0]}) and in {SPLITS[high]} ({files[1]}): a query must be in one split; remove " "it from one"
         f" of the files, or assign queries with {spelled('split')}"
     ))  # fmt: skip
 
@@ -253,8 +261,8 @@ def one_value(
 ) -> npt.NDArray[Any]:
     """Return the value (q,) that all rows of each query have in ``values`` (n,).
 
-    Rows of a query are adjacent; ``starts`` (q,) are the first ones.  DataRejected if a query has several: ``complaint`` gets the lowest
-    and the highest, and files that have them.
+    Rows of a query are adjacent; ``starts`` (q,) are the first ones.  DataRejected if a query has several:
+    ``complaint`` gets the lowest and the highest, and files that have them.
     """
     low, high = np.minimum.reduceat(values, starts), np.maximum.reduceat(values, starts)
     mixed = np.flatnonzero(low != high)

@@ -1,13 +1,13 @@
 """Assign queries to buckets by hash, and to splits by shares, folds or time.
 
 Stored datasets depend on the hash, so it is defined here.
-``h = 0xcbf29ce484222325; for each byte b: h = (h ^ b) * 0x100000001b3 mod 2^64`` is FNV-1a.  It is xored with a salt and
-run through the finaliser of splitmix64: ``z ^= z >> 30; z *= 0xbf58476d1ce4e5b9; z ^= z >> 27; z *= 0x94d049bb133111eb;
-z ^= z >> 31``.  The bucket is the remainder by the number of buckets, with salt 0; splits by shares and by fold use other salts and the
-upper bits as a fraction, so they are independent.
+``h = 0xcbf29ce484222325; for each byte b: h = (h ^ b) * 0x100000001b3 mod 2^64`` is FNV-1a.  It is xored with a salt
+and run through the finaliser of splitmix64: ``z ^= z >> 30; z *= 0xbf58476d1ce4e5b9; z ^= z >> 27; z *=
+0x94d049bb133111eb; z ^= z >> 31``.  The bucket is the remainder by the number of buckets, with salt 0; splits by shares
+and by fold use other salts and the upper bits as a fraction, so they are independent.
 
-A rule depends only on the query, so adding other queries does not change its split (with a rule by time, a newer row of the query
-itself may).
+A rule depends only on the query, so adding other queries does not change its split (with a rule by time, a newer row of
+the query itself may).
 """
 
 from __future__ import annotations
@@ -71,7 +71,10 @@ def prefixes_of(qid: pa.Array[Any], mark: str) -> pa.Array[Any]:
 
 
 def digest_of_rows(values: npt.NDArray[np.float32], grade: npt.NDArray[np.int32]) -> npt.NDArray[np.uint64]:
-    """Return a 128-bit digest of each row, (n, 2) uint64: of its ``values`` (n, F) and ``grade`` (n,); all NaN are equal."""
+    """Return a 128-bit digest of each row, (n, 2) uint64.
+
+    It covers its ``values`` (n, F) and ``grade`` (n,); all NaN are equal.
+    """
     values = np.where(np.isnan(values), np.float32(np.nan), values)
     out = np.empty((len(values), 2), dtype=np.uint64)
     _kernels.digest_rows(np.ascontiguousarray(values).view(np.uint32), grade, out)
@@ -99,11 +102,11 @@ class QuerySplits:
     shares
         By hash of the query into shares of train, valid and test, which add up to 1.
     times
-        By the latest time of the query: train before ``valid``, test from ``test`` on, valid between; one of both may be missing.
-        In microseconds since 1970 UTC.
+        By the latest time of the query: train before ``valid``, test from ``test`` on, valid between; one of both may
+        be missing. In microseconds since 1970 UTC.
     folds
-        (K, F): one of K folds as in LETOR: K parts by hash of the query; from part F on, K - 2 are train, the next valid, the last
-        test.  Over all F in 1..K, each part is valid once and test once.
+        (K, F): one of K folds as in LETOR: K parts by hash of the query; from part F on, K - 2 are train, the next
+        valid, the last test.  Over all F in 1..K, each part is valid once and test once.
     prefix
         Ids that agree up to the last of this character are in one split, by shares or folds; empty: only equal ids.
     """
@@ -119,7 +122,10 @@ class QuerySplits:
         return spelled("split" if self.shares is not None else "split_time" if self.times is not None else "folds")
 
     def splits(self, qid: pa.Array[Any], latest: npt.NDArray[np.int64] | None) -> npt.NDArray[np.int64]:
-        """Return the split (index into SPLITS) of each of ``qid`` (n,), whose latest rows have the times ``latest`` (n,)."""
+        """Return the split (index into SPLITS) of each of ``qid`` (n,).
+
+        ``latest`` (n,) are the times of their latest rows.
+        """
         if self.times is not None:
             if latest is None:
                 raise ValueError("a split by time needs times")
@@ -143,7 +149,10 @@ def rule_of(
     fold: int | None = None,
     prefix: str = "",
 ) -> QuerySplits | None:
-    """Return the rule that is given, or None; InputError if there are several, or values are invalid or do not go together."""
+    """Return the rule that is given, or None.
+
+    InputError if there are several, or if values are invalid or incompatible.
+    """
     given = {"split": shares, "split_time": times, "folds": folds if fold is None else fold}
     named = [spelled(name) for name, value in given.items() if value is not None]
     if (folds is None) != (fold is None):
@@ -161,7 +170,8 @@ def rule_of(
         raise InputError(f"{named[0]} and {named[1]}: splits can be assigned in one way only; use one of them")
     if prefix and shares is None and folds is None:
         raise InputError(
-            f"{spelled('split_prefix')} goes with {spelled('split')} or {spelled('folds')}; give one of them, or leave it out"
+            f"{spelled('split_prefix')} goes with {spelled('split')} or {spelled('folds')}; give one of them, or "
+            "leave it out"
         )
     if not named:
         return None

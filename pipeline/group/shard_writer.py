@@ -86,8 +86,8 @@ def write_shards(
 ) -> list[ShardSummary]:
     """Write ``buckets`` to ``folder``; return their summaries in order.
 
-    As many of ``threads`` as fit in ``memory`` bytes write buckets in parallel; InputError if the largest bucket does not fit.  Calls
-    ``done`` with the number of rows written after each, and counts the categories in ``vocabulary``.
+    As many of ``threads`` as fit in ``memory`` bytes write buckets in parallel; InputError if the largest bucket does
+    not fit.  Calls ``done`` with the number of rows written after each, and counts the categories in ``vocabulary``.
     """
     rows = spilled.rows[[*buckets]]
     share = writing_share(
@@ -136,8 +136,8 @@ def write_shard(
 ) -> ShardSummary:
     """Write the rows, queries, statistics and unjudged rows of bucket ``number`` to ``folder``.
 
-    If the values do not fit in ``memory`` bytes, the spilled rows are read again for every ``memory`` bytes of sorted rows.
-    The bytes of the shard are the same.  Peak memory: ``memory`` (at least a row group), one row group, and about
+    If the values do not fit in ``memory`` bytes, the spilled rows are read again for every ``memory`` bytes of sorted
+    rows. The bytes of the shard are the same.  Peak memory: ``memory`` (at least a row group), one row group, and about
     :data:`rankmill.pipeline.memory_plans.BYTES_A_ROW` bytes per row of the bucket for ids and order.
     """
     n, width = int(spilled.rows[number]), len(layout.features)
@@ -227,8 +227,8 @@ def _row_groups(
 ) -> Iterator[tuple[int, npt.NDArray[np.float32], npt.NDArray[np.int64]]]:
     """Yield the first position of each row group, values, and which rows of them it has, in canonical order.
 
-    ``order`` (m,) is the spilled row at each position.  If not all values are held, there is a pass over the spill for as many whole row
-    groups as fit in ``memory``.
+    ``order`` (m,) is the spilled row at each position.  If not all values are held, there is a pass over the spill for
+    as many whole row groups as fit in ``memory``.
     """
     m, width, group_rows = len(order), len(bucket.layout.features), bucket.layout.row_group_rows
     if bucket.values is not None:
@@ -263,7 +263,10 @@ def _rows_schema(layout: Layout, rows: pa.RecordBatch, *, judged: bool) -> pa.Sc
 
 
 def open_writer(path: Path, schema: pa.Schema, goals: Sequence[str] = ()) -> pq.ParquetWriter:
-    """Open a writer with explicit values for all settings that affect the bytes, so that equal rows give equal files."""
+    """Open a writer with explicit values for all settings that affect the bytes.
+
+    So equal rows give equal files.
+    """
     repeated = [
         name for name in ("qid", "grade", "event", "position", "split", "shard", *goals) if name in schema.names
     ]
@@ -316,7 +319,7 @@ def _queries(
     )
     if _QUERY_WEIGHT in extras:
         weight = one_value(rows, starts, rows.column(_QUERY_WEIGHT).to_numpy(), layout, lambda low, high, files: (
-            f"has query_weight {low:g} ({files[0]}) and {high:g} ({files[1]}): it must be the same in all rows of a query; weights"
+            f"has query_weight {low:g} ({files[0]}) and {high:g} ({files[1]}): it must be the same in all rows of a " "query; weights"
             " of documents go into the column weight"
         ))  # fmt: skip
         table = table.append_column(pa.field(_QUERY_WEIGHT, pa.float64(), nullable=False), as_array(weight))

@@ -1,8 +1,8 @@
 """Sketch of the queries that a model was trained on: the smallest hashes of their ids, at most half a megabyte.
 
-A hash with its own salt is uniform and independent of the splits.  So the k smallest hashes are a random sample of the queries,
-and the hashes of another set in the same range are a random sample of that set.  To count the queries that two sets share, it
-is enough to compare this range (bottom-k sketch; Cohen & Kaplan, PODC 2007).
+A hash with its own salt is uniform and independent of the splits.  So the k smallest hashes are a random sample of the
+queries, and the hashes of another set in the same range are a random sample of that set.  To count the queries that two
+sets share, it is enough to compare this range (bottom-k sketch; Cohen & Kaplan, PODC 2007).
 
 Bytes, little-endian: the magic ``RMQUERY1``, u64 number of queries, then up to 65,536 u64 hashes, ascending.
 """
@@ -59,8 +59,8 @@ class QuerySketch:
     def of(cls, parts: Iterable[pa.Array[Any] | Iterable[str]], most: int = MOST_HASHES) -> QuerySketch:
         """Build the sketch from the ids of all queries, given in parts; the result does not depend on parts or order.
 
-        Ids repeated in another part are detected only among the hashes kept.  So ``queries`` is exact if no query is in two
-        parts, as in a dataset, or if all hashes are kept.
+        Ids repeated in another part are detected only among the hashes kept.  So ``queries`` is exact if no query is in
+        two parts, as in a dataset, or if all hashes are kept.
         """
         kept, seen, whole = np.empty(0, dtype=np.uint64), 0, True
         waiting, n_waiting = [kept], 0
@@ -139,11 +139,12 @@ class Overlap:
 def overlap(sketch: QuerySketch, qids: pa.Array[Any] | Iterable[str]) -> Overlap:
     """Count the ``qids`` (ids of queries, repeated or not) that are among the queries of ``sketch``.
 
-    If the sketch has all its queries (at most 65,536), the count is exact except for collisions of 64-bit hashes, whose expected
-    number is the product of the numbers of queries / 2^64: below 1e-8 for a million and 65,536.  Otherwise only ids with a
-    hash up to the last one kept are looked up.  These are a random sample of about ``queries * 65,536 / sketch.queries`` ids, of
-    which a share p is found with the standard error ``sqrt(p (1 - p) / looked_at)``.  For a million training queries and 10,000
-    ``qids``, about 655 are looked up, and a share of half a percent is missed once in 27 times.
+    If the sketch has all its queries (at most 65,536), the count is exact except for collisions of 64-bit hashes, whose
+    expected number is the product of the numbers of queries / 2^64: below 1e-8 for a million and 65,536.  Otherwise
+    only ids with a hash up to the last one kept are looked up.  These are a random sample of about ``queries * 65,536 /
+    sketch.queries`` ids, of which a share p is found with the standard error ``sqrt(p (1 - p) / looked_at)``.  For a
+    million training queries and 10,000 ``qids``, about 655 are looked up, and a share of half a percent is missed once
+    in 27 times.
 
     Parameters
     ----------

@@ -1,8 +1,9 @@
 """Spill rows by hash bucket of their query: the first pass adds them in any order, the second reads a bucket at a time.
 
-A spill file has pieces, one after the other: an Arrow IPC message with rows of one bucket, then their values as float32, (n, width)
-row-major.  The width may differ from piece to piece, because the number of features is known only after all input was read.
-Beside it, ``NAME.index.npy`` has what `PIECE` names of each piece, sorted by bucket.  On a cluster, each range of the input has a file.
+A spill file has pieces, one after the other: an Arrow IPC message with rows of one bucket, then their values as
+float32, (n, width) row-major.  The width may differ from piece to piece, because the number of features is known only
+after all input was read. Beside it, ``NAME.index.npy`` has what `PIECE` names of each piece, sorted by bucket.  On a
+cluster, each range of the input has a file.
 """
 
 from __future__ import annotations
@@ -42,7 +43,10 @@ _MOST_ROWS = 1 << 17  # sorted at a time: with few features, ids and order take 
 
 
 class SpillFile:
-    """A spill file that is being written.  Several threads may add rows; the rows of a bucket in one call stay together."""
+    """A spill file that is being written.
+
+    Several threads may add rows; the rows of a bucket in one call stay together.
+    """
 
     def __init__(self, path: Path, buckets: int, schema: pa.Schema) -> None:
         self.schema, self.buckets = schema, buckets
@@ -116,7 +120,9 @@ class SpilledRows:
         return SpilledRows.of, (self.paths, len(self.rows), self.schema)
 
     def pieces(self, bucket: int, into: Floats | None = None) -> Iterator[tuple[pa.RecordBatch, Floats]]:
-        """Yield rows of ``bucket`` with their values, (n, width), in the order of the files and in which they were added.
+        """Yield rows of ``bucket`` with their values, (n, width).
+
+        They come in the order of the files, and of adding within a file.
 
         Values are read into ``into`` (rows of the bucket, width) if it is given and has their width.
         """
@@ -170,7 +176,9 @@ def extras_of(rows: pa.RecordBatch) -> list[str]:
 
 
 def spill_rows(file: SpillFile, batch: RowBatch, source: int) -> None:
-    """Append the rows of ``batch``, of input file number ``source``, to a ``file`` of `row_schema`; missing grades are 0.
+    """Append the rows of ``batch``, of input file number ``source``, to a ``file`` of `row_schema`.
+
+    Missing grades are 0.
 
     Memory: for each thread a copy of the rows of a batch for one bucket.
     """
@@ -188,7 +196,10 @@ def spill_rows(file: SpillFile, batch: RowBatch, source: int) -> None:
 
 
 def spill_by_query(file: SpillFile, columns: Sequence[pa.Array[Any]], values: Floats | None = None) -> None:
-    """Append rows by hash of their query: ``columns`` of the schema of ``file``, ``qid`` first, with their ``values`` (n, width)."""
+    """Append rows by hash of their query to ``file``.
+
+    ``columns`` are those of its schema, ``qid`` first; ``values`` are (n, width).
+    """
     rows = pa.record_batch([*columns], schema=file.schema)
     bucket = buckets_of(rows.column(0), file.buckets)
     order = np.argsort(bucket, kind="stable")
@@ -201,7 +212,8 @@ def padded(
 ) -> Iterator[tuple[pa.RecordBatch, Floats]]:
     """Yield the rows of ``bucket`` and their values at full ``width``, in ``into`` if it is given.
 
-    Features that narrower rows omit are ``absent``.  Without ``into`` they come in small batches, as narrow rows may expand to many bytes.
+    Features that narrower rows omit are ``absent``.  Without ``into`` they come in small batches, as narrow rows may
+    expand to many bytes.
     """
     low = 0
     step = max(1, BATCH_BYTES // (4 * max(1, width)))

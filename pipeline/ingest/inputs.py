@@ -225,7 +225,10 @@ def _row_files(rows: Mapping[SplitName, Given], options: IngestOptions, found: F
 
 
 def _in_order(files: Sequence[RowFile], taken: Iterable[Path] = ()) -> list[RowFile]:
-    """Return ``files`` in an order that does not depend on the arguments; InputError if one is given twice, or is a copy of another."""
+    """Return ``files`` in an order that does not depend on the arguments.
+
+    InputError if one is given twice, or is a copy of another.
+    """
     seen: dict[Path, SplitName | None] = {path.resolve(): None for path in taken}
     for file in files:
         count = len(seen)

@@ -212,7 +212,8 @@ def collect_rows_on_cluster(
 ) -> tuple[SpilledRows, list[int]]:
     """Read all files of rows; return the spilled rows and the number of those of each file.
 
-    Adds to ``facts`` and ``quarantine``, and raises the errors, as `rankmill.pipeline.ingest.read_rows.collect_rows` does.
+    Adds to ``facts`` and ``quarantine``, and raises the errors, as `rankmill.pipeline.ingest.read_rows.collect_rows`
+    does.
     """
     tasks = [ReadRange(job=job, number=number, files=files) for number, files in enumerate(ranges_of(inputs.sources))]
     results = _ranges_read(cluster, tasks, quarantine.limit, advance)

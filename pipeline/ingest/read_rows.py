@@ -1,7 +1,7 @@
 """First pass: threads read parts of the files in file order; each free thread takes the next part.
 
-``add`` receives the rows in any order, so it must not depend on the order.  Errors are reported as if one thread had read the
-input from its beginning.
+``add`` receives the rows in any order, so it must not depend on the order.  Errors are reported as if one thread had
+read the input from its beginning.
 """
 
 from __future__ import annotations

@@ -11,9 +11,9 @@ Each step of `build_dataset` is a function of what the steps before it returned:
 
 On a cluster `collect_rows` and `write_shards` are tasks of its workers (`rankmill.pipeline.ingest.on_cluster`).
 
-Peak memory: see :mod:`rankmill.pipeline.memory_plans`; after the two passes, the ids and the pairs of one bucket.  Disk: the spilled
-rows, four bytes per value, and the dataset.  The bytes of the dataset do not depend on the memory limit, the block size or the
-number of threads.
+Peak memory: see :mod:`rankmill.pipeline.memory_plans`; after the two passes, the ids and the pairs of one bucket.
+Disk: the spilled rows, four bytes per value, and the dataset.  The bytes of the dataset do not depend on the memory
+limit, the block size or the number of threads.
 """
 
 from __future__ import annotations
@@ -99,8 +99,8 @@ def ingest(
     Parameters
     ----------
     train, valid, test
-        The files of each split, folders of them and patterns (see :func:`rankmill.pipeline.read.files.find_files`), in any order.
-        With ``options.rule`` all files are given as ``train``.
+        The files of each split, folders of them and patterns (see :func:`rankmill.pipeline.read.files.find_files`), in
+        any order. With ``options.rule`` all files are given as ``train``.
     pairs
         Files with preference pairs of these judgments.
     qrels
@@ -112,7 +112,8 @@ def ingest(
     cluster
         An open cluster, instead of ``options.cluster``.
     progress
-        Called from time to time with ``"reading"``, bytes read and total bytes, later with ``"writing"``, documents written and total.
+        Called from time to time with ``"reading"``, bytes read and total bytes, later with ``"writing"``, documents
+        written and total.
     say
         Called with a line about inferred columns, before the data are read, and about each lost worker of a cluster.
 
@@ -121,7 +122,8 @@ def ingest(
     InputError
         A file is missing, options contradict each other, or ``out`` exists.
     DataRejected
-        The data are invalid; nothing was written except, if rejects were allowed, a list of the malformed rows next to ``out``.
+        The data are invalid; nothing was written except, if rejects were allowed, a list of the malformed rows next to
+        ``out``.
     ConflictError
         Too many workers of ``options.cluster`` were lost.
     ClusterUnavailable
@@ -271,7 +273,10 @@ def build_dataset(
 
 
 def _advance(inputs: Inputs, progress: Progress | None) -> Callable[[int, int], None]:
-    """Return a callback that reports to ``progress`` the bytes read of a file, given by number, plus all files before it."""
+    """Return a callback that reports the bytes read of a file, given by number, to ``progress``.
+
+    It adds the bytes of all files before it.
+    """
     sources: list[Source] = [*inputs.sources, *inputs.judgments, *inputs.pairs]  # type: ignore[list-item]  # of all, the path
     sizes = [source.path.stat().st_size for source in sources]
     farthest = 0

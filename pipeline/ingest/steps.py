@@ -1,4 +1,7 @@
-"""What the steps of an ingest need besides reading and writing rows: judgments and pairs, the common layout of shards, the manifest."""
+"""The steps of an ingest besides reading and writing rows.
+
+These are judgments and pairs, the common layout of shards, and the manifest.
+"""
 
 from __future__ import annotations
 
@@ -116,9 +119,12 @@ def _spilled(
     schema: pa.Schema,
     done: Callable[[int, int], None],
 ) -> SpilledRows:
-    """Spill all judgments or pairs by query; call ``done`` with (number of the file, bytes read of it) from time to time.
+    """Spill all judgments or pairs by query.
 
-    A column of ``schema`` that a file lacks has the number of the file for ``source``, and 1 for ``weight``; other ones are null.
+    Call ``done`` with (number of the file, bytes read of it) from time to time.
+
+    A column of ``schema`` that a file lacks has the number of the file for ``source``, and 1 for ``weight``; other ones
+    are null.
     """
     file = SpillFile(path, options.buckets, schema)
     for number, source in enumerate(sources):

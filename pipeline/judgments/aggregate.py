@@ -1,8 +1,8 @@
 """Assign grades to the rows of a bucket, merge rows of one document, and separate unjudged rows.
 
-Without files of judgments each row is a judgment.  Rows of one document stay as they are or, if an aggregate is given, are
-merged into one.  With files of judgments, only these determine the grades, and rows are not merged.
-Only the narrow columns of one bucket are read, and their order does not matter: Polars groups and joins them.
+Without files of judgments each row is a judgment.  Rows of one document stay as they are or, if an aggregate is given,
+are merged into one.  With files of judgments, only these determine the grades, and rows are not merged. Only the narrow
+columns of one bucket are read, and their order does not matter: Polars groups and joins them.
 
 The aggregate of several judgments of one document:
 
@@ -15,9 +15,9 @@ latest       the latest grade; the highest if several have the same time
 heaviest     the grade with the largest weight; the highest if several have the same weight
 ===========  ========================================================================================================
 
-Mean and median also set the label: the number before rounding.  Separate judgments may have labels and weights.  Their labels are
-then combined, too (of the chosen judgment with ``latest`` and ``heaviest``), the mean is weighted, and the row gets the largest weight.
-A judgment without a weight weighs 1.
+Mean and median also set the label: the number before rounding.  Separate judgments may have labels and weights.  Their
+labels are then combined, too (of the chosen judgment with ``latest`` and ``heaviest``), the mean is weighted, and the
+row gets the largest weight. A judgment without a weight weighs 1.
 """
 
 from __future__ import annotations
@@ -89,7 +89,10 @@ class Grading:
         return tuple(dict.fromkeys([*found, *(["label"] if self.aggregate in WITH_LABEL else [])]))
 
     def bytes_held(self, rows: npt.NDArray[np.int64]) -> int:
-        """Return how much memory the grades of a bucket take in addition to its rows; ``rows`` (buckets,) are the numbers of rows."""
+        """Return how much memory the grades of a bucket take in addition to its rows.
+
+        ``rows`` (buckets,) are the numbers of rows.
+        """
         judgments = 0 if self.judgments is None else self.judgments.rows
         return _POLARS + int(_BYTES_A_JUDGMENT * (rows + judgments).max())
 
@@ -110,7 +113,10 @@ class Grading:
         features: Sequence[str],
         values_of: Callable[[Sequence[int]], npt.NDArray[np.float32]],
     ) -> Graded:
-        """Return the rows of a bucket, whose digests cover only the values, with their grades; see the functions below."""
+        """Return the rows of a bucket with their grades; see the functions below.
+
+        The digests of the rows cover only the values.
+        """
         if self.judgments is not None:
             return self._by_judgments(rows, self.judgments.take(bucket), self.unjudged)
         return merge_rows(rows, self.aggregate, features, values_of, self.goals)
@@ -128,8 +134,8 @@ def one_judgment(judged: pl.DataFrame, how: Aggregate | None) -> pl.DataFrame:
     Parameters
     ----------
     judged
-        Columns ``document`` (numbers of documents), ``grade`` (0 or more), ``time`` for ``latest``, and optionally ``label`` and
-        ``weight``, in any order.
+        Columns ``document`` (numbers of documents), ``grade`` (0 or more), ``time`` for ``latest``, and optionally
+        ``label`` and ``weight``, in any order.
     how
         None: the lowest grade, for judgments that are all equal.
 
@@ -137,8 +143,8 @@ def one_judgment(judged: pl.DataFrame, how: Aggregate | None) -> pl.DataFrame:
     -------
     polars.DataFrame
         One row per document, in any order: ``document``, ``grade``, ``label`` (float64: the number before rounding for
-        ``mean`` and ``median``, or of the labels), ``weight`` (the largest, if there are weights), ``judgments`` (their number),
-        ``lowest`` and ``highest`` grade (or label).
+        ``mean`` and ``median``, or of the labels), ``weight`` (the largest, if there are weights), ``judgments`` (their
+        number), ``lowest`` and ``highest`` grade (or label).
     """
     has_label, has_weight = "label" in judged.columns, "weight" in judged.columns
     if not has_weight:
@@ -180,8 +186,8 @@ def grade_by_judgments(
     rows
         The rows; their own grades are ignored.
     judgments
-        Columns qid, doc_id, grade, time (null if missing) and optionally label and weight, for the queries of the same bucket, in
-        any order.
+        Columns qid, doc_id, grade, time (null if missing) and optionally label and weight, for the queries of the same
+        bucket, in any order.
     how
         How to combine several judgments of a document; None: they must be equal.
     unjudged
@@ -231,9 +237,10 @@ def merge_rows(
 ) -> Graded:
     """Merge the rows of each document into one; rows without a doc_id stay as they are.
 
-    The rows of a document must agree in features and optional columns.  With ``latest`` they may differ, and the latest row is
-    kept: of rows with the same time the one with the highest grade, then the first by digest and optional columns.  Unjudged
-    rows are ignored unless all rows of the document are unjudged.  The grades of each goal are combined like the main ones.
+    The rows of a document must agree in features and optional columns.  With ``latest`` they may differ, and the latest
+    row is kept: of rows with the same time the one with the highest grade, then the first by digest and optional
+    columns.  Unjudged rows are ignored unless all rows of the document are unjudged.  The grades of each goal are
+    combined like the main ones.
 
     Parameters
     ----------
@@ -310,7 +317,9 @@ def _kept_rows(several: pl.DataFrame, same: Sequence[str], how: Aggregate | None
 
 
 def _number_documents(*ids: Sequence[pa.Array[Any]]) -> list[npt.NDArray[np.int64]]:
-    """Assign numbers to the documents of some lists of (qid, doc_id), equal ones alike in all lists; -1 for a row without doc_id.
+    """Assign numbers to the documents of some lists of (qid, doc_id).
+
+    Equal ones have the same number in all lists. A row without doc_id gets -1.
 
     Grouping and joining is several times faster with numbers than with text.
     """
@@ -366,7 +375,8 @@ def _refuse_conflict(given: pl.DataFrame) -> None:
     shown = ", ".join(grades[:-1]) + f" and {grades[-1]}"
     raise DataRejected(
         f"query {qid!r}, document {doc_id!r} has the {what}s {shown} in the judgments; choose how to"
-        f" combine them with {spelled_with('aggregate', 'max')} (or {', '.join(each for each in AGGREGATES if each != 'max')})"
+        f" combine them with {spelled_with('aggregate', 'max')} (or "
+        f"{', '.join(each for each in AGGREGATES if each != 'max')})"
     )
 
 

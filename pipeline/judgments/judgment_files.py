@@ -43,7 +43,10 @@ SPILLED = schema_of(
 
 
 def spilled_columns(judgments: Sequence[JudgmentFile]) -> pa.Schema:
-    """Return the schema of spilled judgments of these files: with labels and weights if there are any; one without weight weighs 1."""
+    """Return the schema of spilled judgments of these files.
+
+    It has labels and weights if any file has them. A judgment without weight has weight 1.
+    """
     schema = SPILLED
     for name in OF_JUDGMENTS:
         if any(name in source.extras for source in judgments):
@@ -91,9 +94,12 @@ class JudgmentFile:
         return self._file.position
 
     def batches(self, block_bytes: int = DEFAULT_BLOCK_BYTES) -> Iterator[pa.RecordBatch]:
-        """Yield the judgments in the order of the file: ``qid``, ``doc_id``, ``grade``, and ``time``, ``label`` and ``weight`` if it has them.
+        """Yield the judgments in the order of the file.
 
-        Ids are never null or empty; a missing grade is `rankmill.pipeline.read.grades.UNKNOWN_GRADE`; times are microseconds since 1970 UTC.
+        Columns are ``qid``, ``doc_id``, ``grade``, and ``time``, ``label`` and ``weight`` if it has them.
+
+        Ids are never null or empty; a missing grade is `rankmill.pipeline.read.grades.UNKNOWN_GRADE`; times are
+        microseconds since 1970 UTC.
         """
         for rows in self._file.rows(min(block_bytes, _BLOCK_BYTES)):
             found = read_parts(rows.columns, rows.problems, needed=("qid", "doc_id"), rules=self._rules)
@@ -130,7 +136,10 @@ def without_grades(read: ReadOptions, *, timed: bool) -> ReadOptions:
 def check_labels_and_weights(
     sources: Sequence[Source], judgments: Sequence[JudgmentFile], how: Aggregate | None
 ) -> None:
-    """Raise InputError if only some judgments have labels, rows have labels or weights too, or ``how`` does not apply."""
+    """Raise InputError if ``how`` does not apply to the labels and weights of judgments and rows.
+
+    Labels belong to all judgments or none, and rows may not have labels or weights too.
+    """
     for name in OF_JUDGMENTS:
         having = [source for source in judgments if name in source.extras]
         if having and name in sources[0].fields:
@@ -141,18 +150,20 @@ def check_labels_and_weights(
     without = [source for source in judgments if "label" not in source.extras]
     if with_label and without:
         raise InputError(
-            f"{with_label[0].path} has labels, {without[0].path} has none; to use the grades of both: {spelled_with('columns', {'label': ''})}"
+            f"{with_label[0].path} has labels, {without[0].path} has none; to use the grades of both: "
+            f"{spelled_with('columns', {'label': ''})}"
         )
     if with_label and how == "majority":
         raise InputError(
-            f"{spelled('aggregate')} majority counts grades; {with_label[0].path} has labels; to ignore them: {spelled_with('columns', {'label': ''})}"
+            f"{spelled('aggregate')} majority counts grades; {with_label[0].path} has labels; to ignore them: "
+            f"{spelled_with('columns', {'label': ''})}"
         )
 
 
 def check_times_and_labels(
     how: Aggregate, sources: Sequence[Source], judgments: Sequence[JudgmentFile], time_column: str | None
 ) -> None:
-    """Raise InputError if the aggregate ``how`` needs times that are missing, or would set labels that exist already."""
+    """Raise InputError if the aggregate ``how`` needs missing times, or would replace existing labels."""
     brought = sources[0].fields
     if how in WITH_LABEL and "label" in brought:
         raise InputError(

@@ -18,7 +18,10 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldOutClicks:
-    """How well a click model predicts the sessions it was not fitted to; each click from the clicks above it in its list."""
+    """How well a click model predicts the sessions it was not fitted to.
+
+    Each click is predicted from the clicks above it in its list.
+    """
 
     impressions: int
     log_likelihood: float
@@ -31,7 +34,8 @@ class HeldOutClicks:
 class Propensities:
     """Examination probabilities by rank, fitted to a log: ``P(click at k) = examination[k] * relevance + trust[k]``.
 
-    Only ratios of examination are identified, so that the first rank has 1.  Ranks beyond the last have the last one's values.
+    Only ratios of examination are identified, so that the first rank has 1.  Ranks beyond the last have the last one's
+    values.
 
     Parameters
     ----------
@@ -42,11 +46,13 @@ class Propensities:
     low, high
         (ranks,) ends of the 95 % intervals, if they were computed.
     trust
-        (ranks,) the probability of a click on an irrelevant document at that rank, if the model has it (Vardasbi et al. 2020: beta).
+        (ranks,) the probability of a click on an irrelevant document at that rank, if the model has it (Vardasbi et al.
+        2020: beta).
     continuation
         (ranks,) the probability that users go on after a click at that rank, of the dependent click model.
     by_last_click
-        (ranks, rank) examination by rank and rank of the last click above (0: none), of the user browsing model; rank k has k values.
+        (ranks, rank) examination by rank and rank of the last click above (0: none), of the user browsing model; rank k
+        has k values.
     held_out
         Figures on sessions that were held out.
     """
@@ -70,7 +76,10 @@ class Propensities:
         return _at(self.examination, rank)
 
     def trust_at(self, rank: npt.NDArray[np.int32]) -> npt.NDArray[np.float64]:
-        """Return the probability of a click without relevance at each ``rank`` (n,), from 1; 0 if the model has none."""
+        """Return the probability of a click without relevance at each ``rank`` (n,), from 1.
+
+        It is 0 if the model has none.
+        """
         return np.zeros(len(rank)) if self.trust is None else _at(self.trust, rank)
 
 

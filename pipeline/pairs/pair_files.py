@@ -1,4 +1,6 @@
-"""Read files of preference pairs, text or tables, quarantine malformed ones, and join them to the rows of their documents.
+"""Read files of preference pairs, text or tables.
+
+Malformed pairs are quarantined; the others are joined to the rows of their documents.
 
 In text a pair is a line ``qid better worse [weight [probability]]``; tables have these columns.
 """
@@ -80,7 +82,9 @@ class PairFile:
         return self._file.position
 
     def batches(self, block_bytes: int = DEFAULT_BLOCK_BYTES) -> Iterator[pa.RecordBatch]:
-        """Yield the pairs in the order of the file: the columns of a table of pairs, and ``place``, the position for :meth:`refuse`.
+        """Yield the pairs in the order of the file.
+
+        Columns are those of a table of pairs, and ``place``, the position for :meth:`refuse`.
 
         Ids are never null or empty; missing weights and probabilities are 1.
         """
@@ -149,11 +153,13 @@ def join_pairs(
     quarantine: Quarantine,
     folder: Path,
 ) -> list[PairShard]:
-    """Write the pairs to ``folder/_pairs/<digest>.parquet``, one file per bucket with pairs, in the order of the buckets.
+    """Write the pairs to ``folder/_pairs/<digest>.parquet``.
 
-    Pairs are stored as positions within their query: position k is the k-th row of the query in canonical order.  So they stay
-    valid for any split or selection of queries.  Canonical order of pairs: query, better, worse, weight, probability.  Duplicates
-    are kept.  Peak memory: the pairs and the ids of one bucket.
+    There is one file per bucket with pairs, in the order of the buckets.
+
+    Pairs are stored as positions within their query: position k is the k-th row of the query in canonical order.  So
+    they stay valid for any split or selection of queries.  Canonical order of pairs: query, better, worse, weight,
+    probability.  Duplicates are kept.  Peak memory: the pairs and the ids of one bucket.
 
     Parameters
     ----------
@@ -164,7 +170,8 @@ def join_pairs(
     sources
         The files, by their number in the spill.
     quarantine
-        Receives the pairs whose query or document does not exist, or whose document occurs twice, in the order of the files.
+        Receives the pairs whose query or document does not exist, or whose document occurs twice, in the order of the
+        files.
 
     Raises
     ------
@@ -189,7 +196,10 @@ def join_pairs(
 
 
 def _with_rows(pairs: pa.Table, ids: pa.Table | None) -> pl.DataFrame:
-    """Return ``pairs`` with the rows of their documents and ``why``: the number of its mismatch, null if it has two rows."""
+    """Return ``pairs`` with the rows of their documents and ``why``.
+
+    ``why`` is the number of the mismatch, null if the pair has two rows.
+    """
     import polars as pl
 
     no_ids = schema_of([("qid", pa.string(), False), ("doc_id", pa.string(), True)]).empty_table()

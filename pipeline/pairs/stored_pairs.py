@@ -39,7 +39,8 @@ class PreferencePairs:
     Attributes
     ----------
     better, worse
-        (n_pairs,) int32 row numbers from 0, in the order of ``Dataset.rows``.  A pair may occur several times, also reversed.
+        (n_pairs,) int32 row numbers from 0, in the order of ``Dataset.rows``.  A pair may occur several times, also
+        reversed.
     weight, probability
         (n_pairs,) float64: weight of 0 or more, and the probability that ``better`` is better.
     starts

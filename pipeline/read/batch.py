@@ -179,8 +179,8 @@ class Quarantine:
     def part(self, number: int) -> Iterator[None]:
         """Collect the rows that this thread adds while it reads part ``number`` of the input.
 
-        The limit applies to each part: reading a part stops at ``limit + 1`` malformed rows.  So all parts together include
-        the first ``limit + 1`` of the input, however many later parts were read.
+        The limit applies to each part: reading a part stops at ``limit + 1`` malformed rows.  So all parts together
+        include the first ``limit + 1`` of the input, however many later parts were read.
         """
         self._own.number, self._own.found = number, []
         try:

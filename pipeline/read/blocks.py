@@ -48,7 +48,10 @@ class LineNumbers:
             self._changed.notify_all()
 
     def first_line(self, number: int) -> int:
-        """Return the number, from 1, of the first line of block ``number``; waits until all blocks before it are counted."""
+        """Return the number, from 1, of the first line of block ``number``.
+
+        It waits until all blocks before it are counted.
+        """
         with self._changed:
             self._changed.wait_for(lambda: number < len(self._first))
             return self._first[number]
@@ -61,7 +64,10 @@ def count_lines(text: npt.NDArray[np.uint8]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Whole lines: ``data[start:stop]`` ends with a newline; after :meth:`check` it is valid UTF-8 without NUL bytes."""
+    """Whole lines: ``data[start:stop]`` ends with a newline.
+
+    After :meth:`check` it is valid UTF-8 without NUL bytes.
+    """
 
     path: Path
     data: bytearray  # undefined after ``stop``
@@ -178,7 +184,10 @@ _MARKS = {
 
 
 def foreign_content(path: Path) -> str:
-    """Return what ``path`` is by its first bytes, and the way out, if its name says something else; empty if it is not known."""
+    """Return the format of ``path`` by its first bytes, and a cure, if its name says something else.
+
+    Both are empty if the format is not known.
+    """
     with path.open("rb", buffering=0) as file:
         begin = file.read(8) or b""
     for mark, (kind, suffix) in _MARKS.items():
@@ -193,7 +202,10 @@ def foreign_content(path: Path) -> str:
 
 
 def refuse_foreign_content(path: Path) -> None:
-    """Raise DataRejected if the first bytes of the text ``path`` are those of another compression or format than its name says."""
+    """Raise DataRejected if the first bytes of the text ``path`` contradict its name.
+
+    They may show another compression or format.
+    """
     if what := foreign_content(path):
         raise DataRejected(f"{path}: {what}")
 
@@ -210,9 +222,9 @@ def unchecked_blocks(
 ) -> Iterator[Block]:
     """Yield ``path`` as blocks of whole lines of about ``block_bytes``; a byte-order mark is skipped.
 
-    The caller does the slow part, :meth:`Block.check` and parsing, possibly for several blocks in parallel, and may put the
-    buffers of finished blocks into ``spare`` for reuse.  With ``cr_ends_lines`` a CR alone ends a line, too, and becomes a LF.
-    Memory: one block more than the caller holds, or the longest line.
+    The caller does the slow part, :meth:`Block.check` and parsing, possibly for several blocks in parallel, and may put
+    the buffers of finished blocks into ``spare`` for reuse.  With ``cr_ends_lines`` a CR alone ends a line, too, and
+    becomes a LF. Memory: one block more than the caller holds, or the longest line.
 
     Raises
     ------
@@ -271,7 +283,10 @@ def unchecked_blocks(
 
 
 def _fill(data: bytearray, start: int, stop: int, stream: pa.NativeFile, path: Path, compression: str | None) -> int:
-    """Read ``data[start:stop]`` from ``stream``; return the end, which is below ``stop`` only at the end of the file."""
+    """Read ``data[start:stop]`` from ``stream``; return the end.
+
+    It is below ``stop`` only at the end of the file.
+    """
     try:
         with memoryview(data) as room:
             while start < stop and (count := stream.readinto(cast("Any", room[start:stop]))):
@@ -284,7 +299,10 @@ def _fill(data: bytearray, start: int, stop: int, stream: pa.NativeFile, path: P
 
 
 def _end_lines(data: bytearray, start: int, stop: int, *, ended: bool) -> None:
-    """Turn each CR of ``data[start:stop]`` that no LF follows into a LF; what follows the last byte is known only if the file ``ended``."""
+    """Turn each CR of ``data[start:stop]`` that no LF follows into a LF.
+
+    What follows the last byte is known only if the file ``ended``.
+    """
     if data.find(b"\r", start, stop) >= 0:
         text = np.frombuffer(data, dtype=np.uint8)[start:stop]
         text[:-1][(text[:-1] == _CR) & (text[1:] != _NEWLINE)] = _NEWLINE

@@ -172,7 +172,7 @@ def parse_columns(texts: Iterable[str]) -> dict[str, str]:
 
 
 def check_columns(columns: Mapping[str, str], ignore: Sequence[str]) -> None:
-    """Raise InputError if ``columns`` has an unknown role or a column with two roles, or ``ignore`` has an empty name."""
+    """Raise InputError for an unknown role, a column with two roles, or an empty name in ``ignore``."""
     for part in columns:
         if part not in PARTS:
             raise InputError.unknown(f"part in {spelled('columns')}", part, PARTS)

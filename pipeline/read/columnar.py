@@ -94,7 +94,10 @@ class TableSource(ABC):
         look: Callable[[TableColumns], list[ColumnProblem]],
         index: Collection[str] | None = None,
     ) -> TableColumns:
-        """Assign roles to the columns ``names``, of which ``index`` are the index of a pandas frame; None: by their names."""
+        """Assign roles to the columns ``names``.
+
+        The columns ``index`` are the index of a pandas frame; None: find them by name.
+        """
         assign = columns_of or table_columns
         index = index_columns(names) if index is None else index
         return without_index(names, index, options, lambda rest: assign(self.path, rest, options, look))
@@ -111,7 +114,10 @@ class TableSource(ABC):
 
     @abstractmethod
     def table_rows(self, block_bytes: int = DEFAULT_BLOCK_BYTES, *, again: bool = False) -> Iterator[TableRows]:
-        """Yield the columns with a role, in the order of the file; ``again``: unreadable rows were quarantined before."""
+        """Yield the columns with a role, in the order of the file.
+
+        ``again``: unreadable rows were quarantined before.
+        """
 
     def _table_rows(
         self, batch: pa.RecordBatch, place: npt.NDArray[np.int64], reject: Callable[[Problems], None]
@@ -262,7 +268,10 @@ class RecordReader:
         self._rules = rules
 
     def rows(self, batch: pa.RecordBatch, parsed: ParsedNumbers | None = None) -> tuple[RowBatch, Problems]:
-        """Return the valid rows of ``batch``, and the problems of the others; ``parsed`` are its features that are numbers."""
+        """Return the valid rows of ``batch``, and the problems of the others.
+
+        ``parsed`` are its numeric features.
+        """
         features = self._columns.features
         values = np.empty((len(batch), len(features)), dtype=np.float32) if parsed is None else parsed.values
         narrow, problems = self._parts(batch)
@@ -341,7 +350,9 @@ class RecordReader:
 
 
 def _fill(values: npt.NDArray[np.float32], columns: list[tuple[int, pa.Array[Any]]], *, one_nan: bool) -> None:
-    """Copy ``columns``, with their numbers, into those of ``values``, with NaN for null, and one bit pattern for all NaN if ``one_nan``.
+    """Copy ``columns``, with their numbers, into those of ``values``, with NaN for null.
+
+    ``one_nan`` gives all NaN the same bit pattern.
 
     Columns without conversion are copied one strip of rows at a time, which stays in cache until it is complete.
     """
@@ -404,7 +415,8 @@ def check_text(path: Path, name: str, column: pa.Array[Any], first: int) -> None
         indices = column.indices.drop_null()
         if len(indices) and not 0 <= pc.min(indices).as_py() <= pc.max(indices).as_py() < len(column.dictionary):
             raise DataRejected(
-                f"{path}: the data are damaged: a cell of column {name!r} is none of its {len(column.dictionary):,} values"
+                f"{path}: the data are damaged: a cell of column {name!r} is none of its {len(column.dictionary):,} "
+                "values"
             )
     kind = column.type.value_type if isinstance(column.type, pa.DictionaryType) else column.type
     if not (kinds.is_string(kind) or kinds.is_large_string(kind) or kinds.is_string_view(kind)):

@@ -110,7 +110,10 @@ class TableColumns:
         return ignored if self.of_judgments else "the model needs numbers there, or empty cells (missing)"
 
     def cure_of_cell(self, feature: str, empty: str = "make the cell empty", *, text: bool = True) -> str:
-        """Return how to fix a cell that is not a number; ``empty`` says how it becomes missing, ``text`` that it is text."""
+        """Return how to fix a cell that is not a number.
+
+        ``empty`` says how to make it missing, ``text`` how to declare it as text.
+        """
         ignored = f"to leave out the column: {flagged('ignore', [feature])}"
         ignored += f"; if it holds categories: {flagged('categorical', [feature])}" * text
         allowed = f"; to leave out such rows: {flagged('max_rejects', N)}; {ignored}" if self.of_judgments else ""
@@ -147,8 +150,8 @@ def table_columns(
     InputError
         ``options.columns`` names a column that does not exist or is ignored.
     UnusableColumns
-        A name is empty, duplicate or reserved, ``qid`` or a required ``grade`` (or ``label``) is missing or ambiguous, or ``look``
-        has found a problem (a single one is left to the reader of the rows).
+        A name is empty, duplicate or reserved, ``qid`` or a required ``grade`` (or ``label``) is missing or ambiguous,
+        or ``look`` has found a problem (a single one is left to the reader of the rows).
     DataRejected
         There are no features, or too many.
     """
@@ -211,8 +214,8 @@ def _judgment_columns(
 ) -> TableColumns:
     """Find qid, doc_id, grade, time, label and weight in a table of separate judgments; other columns are ignored.
 
-    A column ``label`` without ``grade`` and ``weight`` has the grades.  ``options`` also apply to the tables of rows, so their
-    column names may be missing here.
+    A column ``label`` without ``grade`` and ``weight`` has the grades.  ``options`` also apply to the tables of rows,
+    so their column names may be missing here.
 
     Raises
     ------
@@ -279,7 +282,9 @@ def without_index(
     options: ReadOptions,
     columns_of: Callable[[Sequence[str]], TableColumns],
 ) -> TableColumns:
-    """Assign roles with ``columns_of`` to the columns ``header`` but those of the ``index`` of a pandas frame, which are no features.
+    """Assign roles with ``columns_of`` to the columns ``header``.
+
+    The ``index`` of a pandas frame is excluded, as it is no feature.
 
     They can still have a role, and are features if the options name them or the model knows them.
     """
@@ -325,11 +330,17 @@ def index_line(names: Iterable[str]) -> str:
     "columns: '__index_level_0__' is left out: the index of a pandas frame is no feature (write the file without it, or rename the column)"
     """
     shown = ", ".join(map(repr, names))
-    return f"columns: {shown} is left out: the index of a pandas frame is no feature (write the file without it, or rename the column)"
+    return (
+        f"columns: {shown} is left out: the index of a pandas frame is no feature (write the file without it, or "
+        "rename the column)"
+    )
 
 
 def check_somewhere(columns: Mapping[str, str], tables: Sequence[TableColumns | None], where: Path) -> None:
-    """Raise InputError if ``columns`` gives a role of ids or grades to a column that no table has; ``where`` has judgments."""
+    """Raise InputError if ``columns`` gives a role of ids or grades to a column that no table has.
+
+    ``where`` has judgments.
+    """
     for part in ID_COLUMNS:
         name = columns.get(part)
         if name and not any(table is not None and table.column_of.get(part) == name for table in tables):
@@ -392,8 +403,8 @@ def _usable_names(
 ) -> tuple[list[str], list[ColumnProblem]]:
     """Return the unique column names, and problems of the others.
 
-    A column without a name is called ``column_N``, N from 1, so that it can be ignored; it is never read.  In candidates and
-    separate judgments, unnamed columns and duplicate names without a role are ignored.
+    A column without a name is called ``column_N``, N from 1, so that it can be ignored; it is never read.  In
+    candidates and separate judgments, unnamed columns and duplicate names without a role are ignored.
     """
     passed_over = options.judgments_alone or not options.grade_required
     parts = {*PARTS, *options.columns.values()}
@@ -432,7 +443,8 @@ def _assigned(path: Path, names: Sequence[str], ignored: Sequence[str], options:
     for part, name in options.columns.items():
         if name in ignored:
             raise InputError(
-                f"{path}: {spelled('columns')} uses {name!r} as {part}, but {spelled('ignore')} names it; leave out one of the two"
+                f"{path}: {spelled('columns')} uses {name!r} as {part}, but {spelled('ignore')} names it; leave out "
+                "one of the two"
             )
         if name and name not in names:
             if len(names) == 1 and (problem := _wrong_delimiter(part, names[0])):
@@ -463,7 +475,8 @@ def _goals(
     for name in options.goals:
         if name in ignored:
             raise InputError(
-                f"{path}: {spelled('goals')} names {name!r}, but {spelled('ignore')} names it, too; leave out one of the two"
+                f"{path}: {spelled('goals')} names {name!r}, but {spelled('ignore')} names it, too; leave out one of "
+                "the two"
             )
         if name not in names:
             hint = _hint(path, name, names)
@@ -495,7 +508,10 @@ def _guesses(
 def _guess(
     part: str, names: Sequence[str], options: ReadOptions, habits: Sequence[str]
 ) -> tuple[str | None, list[ColumnProblem]]:
-    """Return the usual name of ``part``, of ``habits``, among ``names``; if there are several, the likeliest one and a problem."""
+    """Return the usual name of ``part``, of ``habits``, among ``names``.
+
+    If there are several, return the likeliest one and a problem.
+    """
     features = options.known_features.union(options.categorical)
     found = [name for name in names if usual_name(name) in habits and name not in features]
     if len(found) < 2:
@@ -503,7 +519,10 @@ def _guess(
     which = " or ".join(map(repr, found))
     likely = min(found, key=lambda name: habits.index(usual_name(name)))
     reason = f"{part} could be column {which}"
-    cure = f"choose one: {spelled_with('columns', {part: likely})}; if none is right: {spelled_with('columns', {part: ''})}"
+    cure = (
+        f"choose one: {spelled_with('columns', {part: likely})}; if none is right: "
+        f"{spelled_with('columns', {part: ''})}"
+    )
     return likely, [ColumnProblem(likely, reason, cure, (("--columns", f"{part}={likely}"),))]
 
 
@@ -537,12 +556,17 @@ def _hint(path: Path, name: str, names: Sequence[str]) -> str:
     if name not in partitions_of(path):
         return name_hint(name, names, f"the columns are: {_shown(names)}")
     if has_typed_columns(path):
-        return f"{name!r} is a key of the folders of a partitioned table; to read it: {spelled_with('columns', {name: name})}"
+        return (
+            f"{name!r} is a key of the folders of a partitioned table; to read it: "
+            f"{spelled_with('columns', {name: name})}"
+        )
     root = Path(*itertools.takewhile(lambda part: "=" not in part, path.parts))
     reader = "read_csv" if path.suffix in {".csv", ".tsv"} else "read_json"
     return (
-        f"{name!r} is a key of the folders of a partitioned table, which are read as columns of Parquet and Arrow files only; write it"
-        f" into the files, for example with DuckDB: COPY (FROM {reader}('{root}/**/*{path.suffix}', hive_partitioning = true)) TO"
+        f"{name!r} is a key of the folders of a partitioned table, which are read as columns of Parquet and Arrow "
+        "files only; write it"
+        f" into the files, for example with DuckDB: COPY (FROM {reader}('{root}/**/*{path.suffix}', hive_partitioning "
+        "= true)) TO"
         " 'rows.parquet'"
     )
 
@@ -557,7 +581,10 @@ def _one_column(part: str, name: str) -> ColumnProblem:
 
 
 def _wrong_delimiter(part: str, name: str) -> ColumnProblem | None:
-    """Return the problem of a table whose only column ``name`` is a header with another delimiter; None if it is not."""
+    """Return the problem of a table whose only column ``name`` is a header with another delimiter.
+
+    None if it is not.
+    """
     delimiter = max(USUAL_DELIMITERS, key=name.count)
     if delimiter not in name or _LETOR_LINE.match(name):
         return None

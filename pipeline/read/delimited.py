@@ -1,7 +1,10 @@
-"""CSV and TSV: the first line names ``qid``, ``grade``, perhaps ``doc_id`` and optional columns; all others are features.
+"""CSV and TSV.
 
-Numbers are parsed with the grammar of LETOR text, so that a token is the same float32 in both formats.  Missing values are empty
-cells, ``nan``, ``null`` and the marks of other tools.  ``true`` and ``false`` are 1 and 0, like booleans in Parquet.
+The first line names ``qid``, ``grade``, perhaps ``doc_id`` and optional columns. All other columns are features.
+
+Numbers are parsed with the grammar of LETOR text, so that a token is the same float32 in both formats.  Missing values
+are empty cells, ``nan``, ``null`` and the marks of other tools.  ``true`` and ``false`` are 1 and 0, like booleans in
+Parquet.
 """
 
 from __future__ import annotations
@@ -111,7 +114,10 @@ class DelimitedSource(TableSource):
     def _bad_rows(
         self, row: npt.NDArray[np.int64], number: npt.NDArray[np.int64], n: int
     ) -> Iterator[tuple[str, npt.NDArray[np.bool_]]]:
-        """Yield each feature with bad cells, and in which of ``n`` rows; cell k is that of ``row[k]`` and feature ``number[k]``."""
+        """Yield each feature with bad cells, and in which of ``n`` rows they are.
+
+        Cell k is that of ``row[k]`` and feature ``number[k]``.
+        """
         order = np.argsort(number, kind="stable")
         features, first = np.unique(number[order], return_index=True)
         for feature, begin, end in zip(features.tolist(), first, [*first[1:], len(row)], strict=False):
@@ -186,7 +192,10 @@ class DelimitedSource(TableSource):
         return bool(2 * commas.sum() > len(cells)) and not thousands.all()
 
     def _bad_cells(self, batch: pa.RecordBatch, columns: TableColumns) -> dict[str, tuple[str, npt.NDArray[np.bool_]]]:
-        """Yield what each column of grades, numbers and features must contain, and which rows (n,) of ``batch`` violate it."""
+        """Yield what each column must contain, and which rows (n,) of ``batch`` violate it.
+
+        Columns are grades, numbers and features.
+        """
         found, counts = {}, Counter(self.header)
         for part, name in columns.column_of.items():
             if counts[name] == 1:
@@ -216,7 +225,10 @@ class DelimitedSource(TableSource):
             options: tuple[tuple[str, str], ...] = (("--grades", option),)
             for word, right in like.items():
                 if right:
-                    cure += f"; {word!r} is in {counts[word]:,} row{'s' * (counts[word] > 1)}: correct it if it means {right!r}"
+                    cure += (
+                        f"; {word!r} is in {counts[word]:,} row{'s' * (counts[word] > 1)}: correct it if it means "
+                        f"{right!r}"
+                    )
             return cure, options
         return (self._rules.for_goals if of_goal else self._rules).expected(cells[0].as_py())[1], ()
 
@@ -227,7 +239,10 @@ def database_bytes_of(sources: Iterable[object]) -> int:
 
 
 def delimiter_lines(sources: Iterable[object]) -> Iterator[str]:
-    """Yield a line about each delimiter that the first lines of files among ``sources`` show, with the first such file."""
+    """Yield a line about each delimiter found in the first lines of ``sources``.
+
+    It names the first file with that delimiter.
+    """
     guessed = [source for source in sources if isinstance(source, DelimitedSource) and source.delimiter_guessed]
     for source in {source.delimiter: source for source in reversed(guessed)}.values():
         yield f"{source.path}: cells end at {source.delimiter!r} (inferred; set with {spelled('delimiter')})"

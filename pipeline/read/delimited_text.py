@@ -1,7 +1,7 @@
 """Read the lines of CSV and TSV into columns of text and a matrix of numbers; DuckDB takes them apart.
 
-A cell in quotes may contain delimiters, and a quote as two; it ends on its line.  Blanks around a cell without quotes are no part
-of it, in the first line too.  Empty lines are skipped.
+A cell in quotes may contain delimiters, and a quote as two; it ends on its line.  Blanks around a cell without quotes
+are no part of it, in the first line too.  Empty lines are skipped.
 """
 
 from __future__ import annotations
@@ -139,7 +139,10 @@ class DelimitedText:
         self._column_of = {name: column for column, name in reversed([*enumerate(self.header)])}
 
     def wanted(self, texts: Iterable[str] = (), numbers: Iterable[str] = (), *, decimal_comma: bool = False) -> Wanted:
-        """Say which columns to read as text, and which as ``numbers``; a column in both is text.  Of several of a name, the first is read."""
+        """Say which columns to read as text, and which as ``numbers``; a column in both is text.
+
+        Of several of a name, the first is read.
+        """
         of_text = {name: self._column_of[name] for name in texts}
         places = np.array([-1 if name in of_text else self._column_of[name] for name in numbers], dtype=np.int64)
         return Wanted(of_text, places, decimal_comma)
@@ -329,7 +332,10 @@ class DelimitedText:
 
 
 def _columns(block: Block, wanted: Wanted) -> str:
-    """Return what DuckDB selects of the cells of each line of ``block``: their number, texts, and all as numbers if some are wanted."""
+    """Return the cells that DuckDB selects from each line of ``block``.
+
+    These are their number, their texts, and all of them as numbers if some are wanted.
+    """
     texts, numbers = [place + 1 for place in wanted.texts.values()], "cells" if len(wanted.numbers) else "[]"
     data, *area = block.data, block.start, block.stop
     others = any(data.find(sign, *area) >= 0 and form.search(data, *area) for sign, form in _SIGNS_OF_OTHERS.items())

@@ -50,7 +50,10 @@ class FileRange:
                 )
 
     def narrow(self, sources: Sequence[Source]) -> int:
-        """Let ``sources``, opened from the paths, read this range alone; return the number of rows before it in its file."""
+        """Let ``sources``, opened from the paths, read only this range.
+
+        Return the number of rows before it in its file.
+        """
         if self.groups is None:
             return 0
         (source,) = sources

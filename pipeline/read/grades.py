@@ -38,7 +38,9 @@ def can_be_grades(label: npt.NDArray[np.float64], max_grade: int | None) -> npt.
 
 
 def note_on_gains(grades: Iterable[int], gain: str = "exp") -> str:
-    """Return in words that with exponential ``gain`` some of the ``grades`` in use count next to nothing; empty if none does.
+    """Return a note if some of the ``grades`` in use have almost no influence under exponential ``gain``.
+
+    It is empty if there are none.
 
     >>> note_on_gains([0, 1, 2, 3, 4]), note_on_gains([0, 10]), note_on_gains([0, 10, 20, 30], "linear")
     ('', '', '')
@@ -50,8 +52,10 @@ def note_on_gains(grades: Iterable[int], gain: str = "exp") -> str:
     ranks = ",".join(f"{grade}={rank}" for rank, grade in enumerate(used[:MOST_MAPPED], start=1))
     ranks += ",.." if len(used) > MOST_MAPPED else ""
     return (
-        f"a document of grade {above} gains {2**gap:,} times as much as one of grade {above - gap} (gain exp, 2^grade - 1), so"
-        f" the higher grade alone decides; map the grades ({spelled('grades')} {ranks} when they are read), or use {spelled('gain')} linear"
+        f"a document of grade {above} gains {2**gap:,} times as much as one of grade {above - gap} (gain exp, 2^grade "
+        "- 1), so"
+        f" the higher grade alone decides; map the grades ({spelled('grades')} {ranks} when they are read), or use "
+        f"{spelled('gain')} linear"
     )
 
 
@@ -62,12 +66,13 @@ class GradeRules:
     Attributes
     ----------
     words
-        Pairs of a word (or a number, as text) and its grade; case and surrounding blanks are ignored.  Other numbers are
-        grades themselves.
+        Pairs of a word (or a number, as text) and its grade; case and surrounding blanks are ignored.  Other numbers
+        are grades themselves.
     negative
         How to treat negative whole numbers: as an error (``reject``), grade 0 (``zero``), or unjudged (``unjudged``).
     unjudged
-        How to treat missing grades: as unjudged (``keep``, :data:`UNKNOWN_GRADE`), grade 0 (``zero``), or an error (``reject``).
+        How to treat missing grades: as unjudged (``keep``, :data:`UNKNOWN_GRADE`), grade 0 (``zero``), or an error
+        (``reject``).
     highest
         Highest grade allowed.
     of_goals

@@ -144,7 +144,9 @@ def read_keys(path: Path) -> Keys:
 
 
 def _objects(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
-    """Yield the text and the object of each line that is one, but for lines with the keys of some line before, in its order.
+    """Yield the text and the object of each line that is an object.
+
+    Lines with the same keys in the same order as an earlier line are skipped.
 
     In the object, numbers are replaced by others: converting them would take most of the time.
     """

@@ -1,11 +1,12 @@
 """JSON lines: each line is an object and one row, with the same keys as columns of tables.
 
-Features are next to the ids, or at the key ``features``: in an object, or in an array whose numbers are called ``f1``, ``f2``, ..
-If there is such a key, keys without a role are ignored.  A missing key or ``null`` is a missing value.  So the features of a file
-are all keys of any of its objects, sorted by name; several files have the features of all of them.
+Features are next to the ids, or at the key ``features``: in an object, or in an array whose numbers are called ``f1``,
+``f2``, .. If there is such a key, keys without a role are ignored.  A missing key or ``null`` is a missing value.  So
+the features of a file are all keys of any of its objects, sorted by name; several files have the features of all of
+them.
 
-A line does not depend on the lines around it.  Ids, grades and times may be text or numbers.  Usual lines are read by Arrow, all
-others by Python's json.
+A line does not depend on the lines around it.  Ids, grades and times may be text or numbers.  Usual lines are read by
+Arrow, all others by Python's json.
 """
 
 from __future__ import annotations
@@ -106,7 +107,10 @@ class JsonSource(TableSource):
             yield rows
 
     def _reject_rows(self, lines: Lines, found: Found, problems: Problems, *, again: bool = False) -> None:
-        """Quarantine the rows with ``problems`` and, unless ``again``, the malformed lines, in the order of the file."""
+        """Quarantine the rows with ``problems`` and, unless ``again``, the malformed lines.
+
+        They are written in the order of the file.
+        """
         why = {} if again else dict(found.malformed)
         for row, part, what, expected, cure in problems.sorted():
             k = int(found.lines[row])

@@ -1,4 +1,7 @@
-"""Read the values of JSON lines, given the roles of the keys: by Arrow, and unusual lines one by one with Python's json."""
+"""Read the values of JSON lines, given the roles of the keys.
+
+Arrow reads usual lines; Python's json reads the others one by one.
+"""
 
 from __future__ import annotations
 
@@ -43,8 +46,8 @@ class Found(NamedTuple):
 class LineReader:
     """Parses lines, given the roles of the keys.  Keeps no state between blocks.
 
-    Arrow reads a batch of lines if all are objects with values of one type a key.  A batch that it refuses is halved until few
-    lines are left, which Python's json reads.  So a line means the same beside any others.
+    Arrow reads a batch of lines if all are objects with values of one type a key.  A batch that it refuses is halved
+    until few lines are left, which Python's json reads.  So a line means the same beside any others.
     """
 
     def __init__(self, columns: TableColumns, keys: Keys) -> None:
@@ -72,7 +75,10 @@ class LineReader:
             yield from self._read(lines, middle, last)
 
     def _by_arrow(self, lines: Lines, first: int, last: int) -> pa.RecordBatch | None:
-        """Return the rows of lines ``first`` to ``last`` - 1; None if Arrow cannot read one, or would read it as Python does not."""
+        """Return the rows of lines ``first`` to ``last`` - 1.
+
+        None if Arrow cannot read one, or would read it differently from Python.
+        """
         data, start, stop = lines.block.data, int(lines.start[first]), int(lines.stop[last - 1])
         if lines.wrong[first:last].any() or data.find(b"Inf", start, stop) >= 0:  # Arrow takes Inf for Infinity
             return None

@@ -1,14 +1,14 @@
 """LETOR (SVMlight) text: ``grade qid:ID index:value ... #docid = X``, one document per line.
 
-Fields are separated by blanks or tabs.  The grade is a whole number of 0 or more (also ``2.0``); with ``labels="real"`` it may
-be any number and is a label instead of a grade.  Features may come in any order, each at most once per line; a value is a
-number, or ``nan`` or ``null`` if it is missing.  A comment begins with a word that begins with ``#``, and ends with the line; a
-``#`` inside a word, as in ``qid:c#``, is part of it.  If the comment begins with ``docid =``
-the next word is the document's id.  Blank lines and lines with only a comment are skipped.  Lines may end with CR LF.
+Fields are separated by blanks or tabs.  The grade is a whole number of 0 or more (also ``2.0``); with ``labels="real"``
+it may be any number and is a label instead of a grade.  Features may come in any order, each at most once per line; a
+value is a number, or ``nan`` or ``null`` if it is missing.  A comment begins with a word that begins with ``#``, and
+ends with the line; a ``#`` inside a word, as in ``qid:c#``, is part of it.  If the comment begins with ``docid =`` the
+next word is the document's id.  Blank lines and lines with only a comment are skipped.  Lines may end with CR LF.
 
-If the first row has no ``qid:`` and there is a companion file with query sizes (see :mod:`rankmill.pipeline.read.query_sizes`),
-no line has a qid, and ids are the file's name and the number of the query: ``rank.train:17``.  Quarantined lines count as rows
-of their query.
+If the first row has no ``qid:`` and there is a companion file with query sizes (see
+:mod:`rankmill.pipeline.read.query_sizes`), no line has a qid, and ids are the file's name and the number of the query:
+``rank.train:17``.  Quarantined lines count as rows of their query.
 """
 
 from __future__ import annotations
@@ -198,7 +198,10 @@ class _Rows:
         )
 
     def batches(self, absent: float, room: ScratchBuffer) -> Iterator[RowBatch]:
-        """Yield dense rows in the buffer ``room``, a bounded number of bytes at a time, as a short text may be a very wide row."""
+        """Yield dense rows in the buffer ``room``, a bounded number of bytes at a time.
+
+        A short text may be a very wide row.
+        """
         step = max(1, BATCH_BYTES // (4 * max(1, self.width)))
         for first in range(0, len(self.grade), step):
             grade = self.grade[first : first + step]
@@ -242,7 +245,10 @@ class _Problem(NamedTuple):
 
 
 class _Parser:
-    """Runs the kernel on one block at a time, quarantines malformed lines and parses the numbers that the kernel deferred."""
+    """Runs the kernel on one block at a time.
+
+    It quarantines malformed lines and parses the numbers that the kernel deferred.
+    """
 
     def __init__(self, path: Path, options: ReadOptions, quarantine: Quarantine, *, grouped: bool) -> None:
         self._path = path

@@ -1,4 +1,6 @@
-"""Columns that a file of typed columns has in another form: the numbers of a list, and the keys of Hive partitions in its path.
+"""Columns that a file of typed columns has in another form.
+
+These are the numbers of a list, and the keys of Hive partitions in its path.
 
 A stored column ``v`` of lists of numbers, all of one length n, is read as the columns ``v_1`` to ``v_n``.
 """
@@ -108,8 +110,8 @@ def made_columns(
 ) -> MadeColumns:
     """Return the columns to make for a table of rows with features.
 
-    Lists of numbers become features, unless ``options`` ignore the column or give it a role.  Keys of partitions become columns if
-    ``options`` name them.  ``batches_of`` reads stored columns, to see how long a list is.
+    Lists of numbers become features, unless ``options`` ignore the column or give it a role.  Keys of partitions become
+    columns if ``options`` name them.  ``batches_of`` reads stored columns, to see how long a list is.
     """
     given, partitions = {*options.columns.values(), options.time_column, *options.goals}, partitions_of(path)
     asked = given | {*options.known_features, *named(options.categorical, partitions)}

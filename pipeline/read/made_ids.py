@@ -1,7 +1,7 @@
 """Names for documents without an id: ``(row 12)``, after their row in the whole input, from 1.
 
-No document can have such an id: words of text have no blank, and tables with one are refused.  In ranked lists these names mean
-that there is no id, so nothing is joined by them.
+No document can have such an id: words of text have no blank, and tables with one are refused.  In ranked lists these
+names mean that there is no id, so nothing is joined by them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ EXPECTED = "an id of the document, not the name that ranked lists give to docume
 
 
 def named_by_row(doc_id: pa.Array[Any] | None, row: npt.NDArray[np.int64]) -> pa.Array[Any]:
-    """Return (n,) document ids; a missing one becomes the name of its row number ``row`` (n,), from 1 in the whole input."""
+    """Return (n,) document ids.
+
+    A missing one becomes the name of its row number ``row`` (n,), from 1 in the whole input.
+    """
     if doc_id is not None and doc_id.null_count == 0:
         return doc_id
     parts: list[Any] = [pa.scalar("(row "), pa.array(row).cast(pa.string()), pa.scalar(")"), pa.scalar("")]

@@ -121,7 +121,10 @@ class NarrowFile:
         *,
         of_words: bool | None = None,
     ) -> None:
-        """Open ``path``, by its suffix unless ``of_words`` says what it has; InputError if the file does not exist, DataRejected if its header is invalid."""
+        """Open ``path`` by its suffix, or by ``of_words``, which says what it contains.
+
+        InputError if the file does not exist, DataRejected if its header is invalid.
+        """
         check_file(path)
         chosen = format_of(path)
         self.path = path

@@ -1,4 +1,7 @@
-"""What a table says about its columns beside their types: pandas' index, and categories whose type the format does not keep."""
+"""Facts about columns besides their types.
+
+These are the index of pandas, and categories whose type the format does not keep.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,9 @@ _ARROW_SCHEMA = b"ARROW:schema"  # in the metadata of a Parquet file: the schema
 
 
 def index_columns(names: Collection[str], schema: pa.Schema | None = None) -> tuple[str, ...]:
-    """Return those of ``names`` that are the index of a pandas frame: by the metadata of ``schema``, or by the name that pandas gives.
+    """Return those of ``names`` that are the index of a pandas frame.
+
+    The metadata of ``schema`` or the name that pandas gives shows it.
 
     >>> index_columns(["a", "__index_level_0__", "Unnamed: 0", "Unnamed: 0.1", "index"])
     ('__index_level_0__', 'Unnamed: 0', 'Unnamed: 0.1')
@@ -31,8 +36,8 @@ def index_columns(names: Collection[str], schema: pa.Schema | None = None) -> tu
 def with_categories(schema: pa.Schema, metadata: Mapping[bytes, bytes] | None = None) -> pa.Schema:
     """Return ``schema`` with the type of a dictionary for each column that was one before it was written.
 
-    Parquet keeps dictionaries of text alone.  That of others is in the Arrow schema within the ``metadata`` of the file, and in what
-    pandas writes.
+    Parquet keeps dictionaries of text alone.  That of others is in the Arrow schema within the ``metadata`` of the
+    file, and in what pandas writes.
     """
     columns = _of_pandas(schema).get("columns", ())
     found = {

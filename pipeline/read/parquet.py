@@ -1,4 +1,7 @@
-"""Parquet files: columns ``qid``, ``grade``, optionally ``doc_id`` and others; all other numeric columns are features."""
+"""Parquet files: columns ``qid``, ``grade``, optionally ``doc_id`` and others.
+
+All other numeric columns are features.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +60,9 @@ class ParquetSource(ColumnarSource):
             yield from read_batches(file, self.path, _SAMPLED_ROWS, names)
 
     def id_bytes(self) -> int:
-        """Return how many bytes the ids of a row take on average in the first rows of some row groups, the most of these.
+        """Return the average bytes of the ids of a row in the first rows of some row groups.
+
+        It is the maximum over these groups.
 
         The sizes in the metadata of columns are not asked for: Arrow ends the process if they are malformed.
         """
@@ -101,7 +106,8 @@ class ParquetSource(ColumnarSource):
     ) -> Iterator[ColumnTask]:
         """Yield tasks that read the parts of the file: whole row groups, column by column, if they are small enough.
 
-        They are if they have at most ``most_rows`` rows, there are enough of them for all threads, and no column is made of others.
+        They are if they have at most ``most_rows`` rows, there are enough of them for all threads, and no column is
+        made of others.
         """
         with open_parquet(self.path) as file:
             metadata = file.metadata
@@ -151,7 +157,10 @@ class ParquetSource(ColumnarSource):
 
 
 def _together(sizes: Sequence[int], enough: int, most: int) -> Iterator[tuple[list[int], int, int]]:
-    """Yield runs of row groups, of ``sizes`` rows, that together have ``enough`` and at most ``most`` rows, with their start and end."""
+    """Yield runs of row groups of ``sizes`` rows, with their start and end.
+
+    A run has at least ``enough`` and at most ``most`` rows.
+    """
     groups: list[int] = []
     begin = end = 0
     for number, size in enumerate(sizes):
@@ -176,7 +185,10 @@ def _refusing_damaged(path: Path) -> Iterator[None]:
 
 
 def schema_of_file(path: Path) -> pa.Schema:
-    """Return the schema of the Parquet file ``path``, with all categories as dictionaries; DataRejected if it is not one."""
+    """Return the schema of the Parquet file ``path``, with all categories as dictionaries.
+
+    DataRejected if it is not a Parquet file.
+    """
     try:
         metadata = parquet_metadata(path)
         schema = metadata.schema.to_arrow_schema()

@@ -32,7 +32,9 @@ Numbers = npt.NDArray[np.int64]
 
 
 def find_sizes(path: Path) -> Path | None:
-    """Return the companion file of ``path`` with sizes: its name, with or without the compression suffix, plus ``.query`` or ``.group``.
+    """Return the companion file of ``path`` with sizes.
+
+    Its name, with or without the compression suffix, is followed by ``.query`` or ``.group``.
 
     Raises
     ------

@@ -1,4 +1,7 @@
-"""Lines of delimited text without quotes: what cannot be outside of quotes is written with NUL bytes, which no text has."""
+"""Lines of delimited text without quotes.
+
+What cannot be outside quotes is written with NUL bytes, which no text has.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +19,9 @@ _FROM_QUOTE = re.compile(rb'"((?:[^"]|"")*+)"?(.*)', re.DOTALL)
 def without_quotes(text: bytes, mark: bytes) -> tuple[bytes, int | None]:
     r"""Return the lines ``text``, whose cells end at ``mark``, without quotes; and which line, from 0, has an open one.
 
-    What is behind that line is left out.  As in Python's csv module, a cell is in quotes if it begins with one; what follows the
-    closing quote belongs to it, and a quote elsewhere is a character.  `with_quoted` returns what cells are.
+    What is behind that line is left out.  As in Python's csv module, a cell is in quotes if it begins with one; what
+    follows the closing quote belongs to it, and a quote elsewhere is a character.  `with_quoted` returns what cells
+    are.
 
     >>> without_quotes(b'"a",b\n"c,d",""\n"e\n', b",")
     (b'a,b\n\x00bc\x00dd\x00b,\n', 2)
@@ -45,7 +49,9 @@ def with_quoted(cells: pa.Array[Any], delimiter: str) -> pa.Array[Any]:
 
 
 def split_line(line: bytes, mark: bytes) -> list[tuple[int, bytes]] | None:
-    """Return where each cell of ``line`` begins, and the cell, without blanks around it if it is not in quotes; None if a quote does not close.
+    """Return where each cell of ``line`` begins, and the cell.
+
+    Blanks around a cell without quotes are removed. None if a quote does not close.
 
     >>> split_line(b'a, b ," c", "d","e""f"g', b",")
     [(0, b'a'), (2, b'b'), (6, b' c'), (11, b'd'), (16, b'e"fg')]

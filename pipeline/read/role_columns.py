@@ -121,8 +121,8 @@ def read_parts(
     Returns
     -------
     dict
-        By role: ids as an array of strings, ``grade`` and goals (n,) int32, numbers (n,) float64, ``time`` (n,) int64 microseconds.
-        Cells of invalid rows are undefined.
+        By role: ids as an array of strings, ``grade`` and goals (n,) int32, numbers (n,) float64, ``time`` (n,) int64
+        microseconds. Cells of invalid rows are undefined.
     """
     found: dict[str, Any] = {}
     for part in (part for part in (*IDS, "grade", *numbers, TIME) if part in columns):
@@ -158,7 +158,10 @@ def read_parts(
 
 
 def feature_numbers(column: pa.Array[Any]) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.bool_]]:
-    """Parse a column of strings as a feature (n,); return the values, NaN if missing, and which cells are not numbers."""
+    """Parse a column of strings as a feature (n,).
+
+    Return the values, NaN if missing, and which cells are not numbers.
+    """
     numbers, bad = _with_words(column, FEATURE_WORDS)
     with np.errstate(over="ignore"):
         return numbers.astype(np.float32), bad
@@ -336,7 +339,9 @@ _BITS = {16: 11, 32: 24, 64: 53}  # of the significand, by the bits of a float
 
 
 def ids_of(column: pa.Array[Any]) -> tuple[pa.Array[Any], Mask]:
-    """Return ``column`` of ids as strings, and which (n,) are numbers that are not whole, or that other ids may have been rounded to.
+    """Return ``column`` of ids as strings, and which (n,) may be wrong.
+
+    These are fractions, and numbers that other ids may have been rounded to.
 
     >>> ids, bad = ids_of(pa.array([1.0, 2.5, None, 2.0**53]))
     >>> ids.to_pylist()[:1], bad.tolist()

@@ -1,8 +1,8 @@
 """Parse the optional column of times to microseconds since 1970, UTC.
 
-A time is ISO 8601 text (a date, or a date and a time of day; UTC unless it has a zone), a timestamp or date of Arrow, or a
-whole number of seconds since 1970-01-01.  Only the years 1 to 9999 are valid, as in ISO text, so that milliseconds are
-rejected instead of read as a far future.  Fractions of a microsecond are cut off.
+A time is ISO 8601 text (a date, or a date and a time of day; UTC unless it has a zone), a timestamp or date of Arrow,
+or a whole number of seconds since 1970-01-01.  Only the years 1 to 9999 are valid, as in ISO text, so that milliseconds
+are rejected instead of read as a far future.  Fractions of a microsecond are cut off.
 """
 
 from __future__ import annotations
@@ -68,7 +68,10 @@ def are_dates(column: pa.Array[Any]) -> Mask:
 
 
 def cure_of_dates(path: Path, name: str, *, of_judgments: bool) -> str:
-    """Return how to use dates of the table ``path``: in judgments as the time of the row, or as a feature in which missing ones stay missing."""
+    """Return how to use dates of the table ``path``.
+
+    In judgments they are the time of the row, else a feature in which missing dates stay missing.
+    """
     text, column = str(path).replace("'", "''"), '"' + name.replace('"', '""') + '"'
     days = f"epoch(CAST({column} AS TIMESTAMPTZ)) / 86400"
     suffix = next((suffix for suffix in path.suffixes if suffix in _DUCKDB), "")
@@ -129,7 +132,10 @@ def iso(time: int) -> str:
 
 
 def _scaled(counts: Times, units_a_second: int, good: Mask) -> tuple[Times, Mask]:
-    """Convert ``counts`` of some unit to microseconds; also return which are ``good`` and within the years 1 to 9999."""
+    """Convert ``counts`` of some unit to microseconds.
+
+    Also return which are ``good`` and within the years 1 to 9999.
+    """
     lowest, highest = -(-_LOWEST * units_a_second // _SECOND), _HIGHEST * units_a_second // _SECOND
     whole = np.iinfo(np.int64)
     good = good & (counts >= max(lowest, whole.min)) & (counts <= min(highest, whole.max))

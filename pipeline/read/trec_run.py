@@ -1,7 +1,7 @@
 """TREC runs: ``qid Q0 doc_id rank score tag``, one document per line (see :mod:`rankmill.pipeline.read.words`).
 
-Read as rows for training or ranking, ``score`` and ``rank`` are the features and must be numbers.  Read as a ranked list, for
-evaluation or as candidates, only the score must be a number.
+Read as rows for training or ranking, ``score`` and ``rank`` are the features and must be numbers.  Read as a ranked
+list, for evaluation or as candidates, only the score must be a number.
 """
 
 from __future__ import annotations

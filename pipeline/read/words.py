@@ -1,7 +1,7 @@
 """Read lines of words separated by blanks or tabs: TREC runs and qrels, pairs as text, and query sizes.
 
-Blank lines are skipped, and comment lines if the format has a comment mark.  Lines may end with CR LF; the last line end is
-optional; the text may be compressed and begin with a byte-order mark.
+Blank lines are skipped, and comment lines if the format has a comment mark.  Lines may end with CR LF; the last line
+end is optional; the text may be compressed and begin with a byte-order mark.
 """
 
 from __future__ import annotations

@@ -111,10 +111,11 @@ class DriftComparison:
 def compare(dataset: Dataset, old: Dataset) -> DriftComparison:
     """Compare the train split of ``dataset`` with that of ``old``, or all rows of both if one has no train split.
 
-    The newest bins of ``old`` (without bins: exact quantiles of the rows compared) are joined into 20 cells of about equal mass
-    (fewer for less than 200 queries).  Heavy values, missing values, and values below and above the range of ``old`` have their
-    own cells.  The cells of a categorical feature are its most frequent categories, all others, new ones, and missing.  `rankmill.pipeline.statistics.psi` defines the index and its distribution by chance.  An alarm is an index above 0.1
-    that chance exceeds once in a thousand comparisons of this many features.
+    The newest bins of ``old`` (without bins: exact quantiles of the rows compared) are joined into 20 cells of about
+    equal mass (fewer for less than 200 queries).  Heavy values, missing values, and values below and above the range of
+    ``old`` have their own cells.  The cells of a categorical feature are its most frequent categories, all others, new
+    ones, and missing.  `rankmill.pipeline.statistics.psi` defines the index and its distribution by chance.  An alarm
+    is an index above 0.1 that chance exceeds once in a thousand comparisons of this many features.
 
     Raises
     ------
@@ -134,8 +135,8 @@ def compare(dataset: Dataset, old: Dataset) -> DriftComparison:
 def compare_with(dataset: Dataset, reference: DriftReference) -> DriftComparison:
     """Compare ``dataset`` with the drift reference of an old one, as `compare` does.
 
-    The result equals that of `compare` for at least 200 queries, or as many as the old dataset had.  For fewer queries, the
-    stored cells are joined, while `compare` would compute new ones.
+    The result equals that of `compare` for at least 200 queries, or as many as the old dataset had.  For fewer queries,
+    the stored cells are joined, while `compare` would compute new ones.
 
     Raises
     ------
@@ -151,7 +152,10 @@ def compare_with(dataset: Dataset, reference: DriftReference) -> DriftComparison
 
 
 def compare_and_keep(dataset: Dataset, reference: DriftReference) -> tuple[DriftComparison, DriftReference]:
-    """Return the result of `compare_with` the previous dataset and the drift reference of ``dataset``, reading it once."""
+    """Return the result of `compare_with` the previous dataset, and the drift reference of ``dataset``.
+
+    The dataset is read once.
+    """
 
     def read(_: Sequence[str], note: Note) -> DriftReference:
         return DriftReference.of(dataset, reference.split, note=note)
@@ -162,7 +166,10 @@ def compare_and_keep(dataset: Dataset, reference: DriftReference) -> tuple[Drift
 def _compared(
     dataset: Dataset, former: DriftReference, where: str, read: Callable[[Sequence[str], Note], T]
 ) -> tuple[DriftComparison, T]:
-    """Return the comparison, and what ``read`` returned, which calls ``Note`` with the values of each of the given features, or of all."""
+    """Return the comparison, and the result of ``read``.
+
+    ``read`` calls ``Note`` with the values of each of the given features, or of all.
+    """
     split = former.split
     if split is not None and split not in dataset.manifest.splits:
         raise InputError(f"{dataset.path}: has no {split} split, but {where} describes that split")

@@ -204,7 +204,8 @@ class Description:
                 f"digest    {self.digest}",
                 f"missing   {self.missing_values:,} values ({_share(self.missing_values, cells)}),"
                 f" rejected rows {self.rejected_rows:,}",
-                f"read as   absent = {self.meaning.absent}, index base {self.meaning.index_base}; split {_split_rule(self.meaning)}",
+                f"read as   absent = {self.meaning.absent}, index base {self.meaning.index_base}; split "
+                f"{_split_rule(self.meaning)}",
                 "binned    " + (", ".join(f"{b.max_bin} bins ({b.binspec[:12]})" for b in self.binned) or "not yet"),
                 *(heading + _files(files) for heading, files in lists),
                 *([f"          {self.rejected_pairs:,} pairs rejected"] if self.rejected_pairs else []),
@@ -254,7 +255,10 @@ class Description:
 
 
 def describe(dataset: Dataset) -> Description:
-    """Describe ``dataset`` from its stored statistics and, if it is not too large, from its feature columns, a few at a time."""
+    """Describe ``dataset`` from its stored statistics.
+
+    If it is not too large, its feature columns are read too, a few at a time.
+    """
     manifest = dataset.manifest
     return Description(
         digest=dataset.digest,

@@ -1,7 +1,8 @@
 """Drift reference: a small Parquet file with what is needed to compare later datasets with a deleted one.
 
-The first row is for the grades, the others for the features: cell edges and the values of `rankmill.pipeline.statistics.psi.Sums`
-(only the upper triangle of the symmetric products, row by row), and ``known`` if there are categorical features.  The metadata key ``rankmill`` has the rest as JSON.
+The first row is for the grades, the others for the features: cell edges and the values of
+`rankmill.pipeline.statistics.psi.Sums` (only the upper triangle of the symmetric products, row by row), and ``known``
+if there are categorical features.  The metadata key ``rankmill`` has the rest as JSON.
 """
 
 from __future__ import annotations
@@ -83,7 +84,9 @@ class DriftReference:
         features: Sequence[str] | None = None,
         note: Callable[[str, Values], None] | None = None,
     ) -> DriftReference:
-        """Compute it from ``split`` of ``dataset`` with at most ``most`` value cells (None: as many as its queries allow).
+        """Compute the reference from ``split`` of ``dataset`` with at most ``most`` value cells.
+
+        None: as many as its queries allow.
 
         ``note`` is called with the name and the values of each feature.
         """
@@ -153,7 +156,10 @@ _CURE = "delete it; the next run creates it again"
 
 
 def digest_in(path: Path) -> str | None:
-    """Return the digest of the dataset in the file at ``path``, reading only metadata; None if it is missing or damaged."""
+    """Return the digest of the dataset in the file at ``path``, reading only metadata.
+
+    None if it is missing or damaged.
+    """
     try:
         return _facts(pq.read_schema(path).metadata, path).dataset
     except (FileNotFoundError, DatasetFormatError, IntegrityError, pa.ArrowException, KeyError):

@@ -54,9 +54,10 @@ def judge(
 ) -> None:
     """Make judgments or preference pairs from clicks, for data ingest --qrels or --pairs.
 
-    Each document of a query gets a label, its variance, and a weight: the share of the variance of labels that is not noise. Estimates:
-    dctr, the click-through rate; coec, clicks over the clicks expected at the ranks where it was shown; pbm, ips, snips and dr, relevance
-    given the examination probabilities of ranks. Examples:
+    Each document of a query gets a label, its variance, and a weight: the share of the variance of labels that is not
+    noise. Estimates:
+    dctr, the click-through rate; coec, clicks over the clicks expected at the ranks where it was shown; pbm, ips, snips
+    and dr, relevance given the examination probabilities of ranks. Examples:
 
     rankmill clicks judge log.parquet --propensities pbm.json -o judgments.parquet
 
@@ -87,8 +88,9 @@ def describe(
 ) -> None:
     """Describe a click log, say what can be estimated from it, and recommend a click model, or not to correct.
 
-    Prints sessions, clicks by position, how many documents were shown at several positions, the ranking policies and whether their order
-    looks random, sessions with suspiciously many lists or clicks, and how well each click model predicts sessions that were held out.
+    Prints sessions, clicks by position, how many documents were shown at several positions, the ranking policies and
+    whether their order looks random, sessions with suspiciously many lists or clicks, and how well each click model
+    predicts sessions that were held out.
 
     Examples
     --------
@@ -122,8 +124,9 @@ def fit(
 ) -> None:
     """Estimate from a click log how likely users are to examine each position, and write it to a small file.
 
-    Judgments from clicks, training and off-policy estimates read the file. Documents must have been shown at several positions;
-    otherwise the estimate is refused, as position and relevance cannot be distinguished. Intervals are of 95 %, by drawing sessions again.
+    Judgments from clicks, training and off-policy estimates read the file. Documents must have been shown at several
+    positions; otherwise the estimate is refused, as position and relevance cannot be distinguished. Intervals are of 95
+    %, by drawing sessions again.
 
     Examples
     --------
@@ -172,8 +175,9 @@ def evaluate(
 ) -> None:
     """Estimate what rankings that were not shown would be worth, by the clicks of a log (off-policy evaluation).
 
-    Rankings are compared with the first one; lists come before models. Four estimates: ips (inverse propensity), clipped,
-    snips (self-normalised) and dr (doubly robust), with intervals, effective clicks, and what the log has never shown. Examples:
+    Rankings are compared with the first one; lists come before models. Four estimates: ips (inverse propensity),
+    clipped, snips (self-normalised) and dr (doubly robust), with intervals, effective clicks, and what the log has
+    never shown. Examples:
 
     rankmill clicks evaluate log.parquet --propensities pbm.json --ranked old.run --ranked new.run
 
@@ -227,7 +231,9 @@ def interleaving_outcome(
     reading: ClickLogOptions,
     as_json: AsJson = False,
 ) -> None:
-    """Say which of two interleaved rankings users prefer: sessions won, their share with its interval, and the sign test.
+    """Say which of two interleaved rankings users prefer.
+
+    The result has sessions won, their share with its interval, and the sign test.
 
     Example: rankmill clicks interleaving-outcome log.parquet --lists lists.parquet
     """
@@ -257,7 +263,8 @@ def synth(
 ) -> None:
     """Generate synthetic judgments like those of a web search engine, with a known signal.
 
-    With --clicks, also simulate users who see and click lists of these documents. Examples, the first of the size of MSLR-WEB10K:
+    With --clicks, also simulate users who see and click lists of these documents. Examples, the first of the size of
+    MSLR-WEB10K:
 
     rankmill data synth -o judgments.parquet --queries 6000 --docs-per-query 120 --features 136
 

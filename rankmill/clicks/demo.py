@@ -1,4 +1,7 @@
-"""The demo of clicks: a simulated log, naive and corrected judgments from it, and what is learnt from each, with the public commands."""
+"""The demo of clicks, with the public commands.
+
+It simulates a log, makes naive and corrected judgments, and trains on each.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,8 @@ class ClicksDemoReport:
             "",
             *table_of_means("learnt from", self.models),
             "",
-            f"Correction closes {self.gap_closed:.0%} of the gap between naive clicks and true labels (NDCG@10). The simulated users are"
+            f"Correction closes {self.gap_closed:.0%} of the gap between naive clicks and true labels (NDCG@10). The "
+            "simulated users are"
             " those of the click model; real users are not a model.",
         ]
         return "\n".join(lines)
@@ -64,7 +68,8 @@ def run_clicks_demo(
     out, run_command, say
         As for `rankmill.demo.run_demo`.
     queries, seed
-        Number of queries that are asked, and seed; the judgments of the logging ranker and the new queries have the next seeds.
+        Number of queries that are asked, and seed; the judgments of the logging ranker and the new queries have the
+        next seeds.
 
     Raises
     ------

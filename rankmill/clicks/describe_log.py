@@ -1,8 +1,9 @@
 """Describe a click log: what was shown and clicked, what it determines, and which click model to use, if any.
 
-Two rules are ours.  The order of a policy looks random if documents of a query differ in their mean position no more than chance allows:
-the sum over documents of n (mean - mean of the query)^2, over what independent positions give, is below 1.5.  Sessions are suspicious with
-more lists, or more clicks, than both 20 and five times the 99th percentile of the sessions.
+Two rules are ours.  The order of a policy looks random if documents of a query differ in their mean position no more
+than chance allows:
+the sum over documents of n (mean - mean of the query)^2, over what independent positions give, is below 1.5.  Sessions
+are suspicious with more lists, or more clicks, than both 20 and five times the 99th percentile of the sessions.
 """
 
 from __future__ import annotations
@@ -136,13 +137,15 @@ class ClickLogDescription:
         """Return what follows for estimates, in sentences."""
         share = self.repeated_impressions / max(self.impressions, 1)
         notes = [
-            f"{self.repeated_documents:,} of {self.documents:,} documents were shown at several positions ({share:.1%} of the"
+            f"{self.repeated_documents:,} of {self.documents:,} documents were shown at several positions "
+            f"({share:.1%} of the"
             " impressions); only they tell position from relevance"
         ]
         for what, found in (("lists", self.many_lists), ("clicks", self.many_clicks)):
             if found.sessions:
                 notes.append(
-                    f"{found.sessions:,} sessions have more than {found.limit:,} {what} (up to {found.most:,}), {found.share:.1%} of"
+                    f"{found.sessions:,} sessions have more than {found.limit:,} {what} (up to {found.most:,}), "
+                    f"{found.share:.1%} of"
                     " all; if they are bots, remove them"
                 )
         notes += [
@@ -202,7 +205,10 @@ class ClickLogDescription:
             *(f"Refused: {each}" for each in self.refusals),
         ]
         body = card("Click log", self.facts(), tables, notes)
-        style = "body { font-family: sans-serif; margin: 2em; } @media (prefers-color-scheme: dark) { body { background: #111; color: #eee; } }"
+        style = (
+            "body { font-family: sans-serif; margin: 2em; } @media (prefers-color-scheme: dark) { body { "
+            "background: #111; color: #eee; } }"
+        )
         return (
             '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>Click log</title>'
             f"<style>{style}</style></head><body>{body}</body></html>\n"
@@ -212,7 +218,9 @@ class ClickLogDescription:
 def describe_clicks(
     log: ClickLog, options: ClickFitOptions | None = None, totals: LogTotals | None = None
 ) -> ClickLogDescription:
-    """Return what is in ``log``, and the click model that predicts its held-out sessions best; ``totals`` are those of reading.
+    """Return what is in ``log``, and the click model that predicts its held-out sessions best.
+
+    ``totals`` are those of reading.
 
     Memory: a block, the counts of the click models, and 16 bytes for each of 4 million lists.
 
@@ -355,7 +363,9 @@ class _Positions:
         self._squares += np.bincount(query, rank.astype(np.float64) ** 2, minlength=len(self._squares))
 
     def order(self, query_of: npt.NDArray[np.int64]) -> Floats:
-        """Return (3, queries): squares between documents, those to expect of a random order, and impressions of documents shown before.
+        """Return (3, queries): squares between documents, their expectation, and repeated impressions.
+
+        The expectation is that of a random order; repeated impressions are of documents shown before.
 
         ``query_of`` (documents,) is the query of each document.
         """

@@ -1,8 +1,9 @@
 """Team-draft interleaving: mix two rankings into one list, and see whose documents users click.
 
-Two rankings pick in turns, as captains pick teams: the one that has fewer documents picks next, a coin decides if they have equally many, and
-each picks its best document that is not in the list yet.  A session is won by the ranking whose team got more clicks.  If the rankings are
-equally good, each wins half of the sessions that are decided: the sign test says how surprising the wins are.
+Two rankings pick in turns, as captains pick teams: the one that has fewer documents picks next, a coin decides if they
+have equally many, and each picks its best document that is not in the list yet.  A session is won by the ranking whose
+team got more clicks.  If the rankings are equally good, each wins half of the sessions that are decided: the sign test
+says how surprising the wins are.
 
 Sources: Radlinski, Kurup and Joachims 2008 (team draft); Chapelle et al. 2012; Clopper and Pearson 1934 (the interval).
 """
@@ -49,8 +50,8 @@ class Pick(NamedTuple):
 def team_draft(one: Sequence[str], two: Sequence[str], length: int, coins: int) -> list[Pick]:
     """Interleave two rankings of a query, best documents first.
 
-    Bit i of ``coins`` decides the i-th turn at which both teams have equally many documents and both rankings have one left: 0 for the first ranking.  The
-    list has ``length`` documents, or all of both rankings if they are fewer.
+    Bit i of ``coins`` decides the i-th turn at which both teams have equally many documents and both rankings have one
+    left: 0 for the first ranking.  The list has ``length`` documents, or all of both rankings if they are fewer.
 
     >>> [pick.doc_id + "AB"[pick.team] for pick in team_draft("abc", "bcd", 4, coins=0b01)]
     ['bB', 'aA', 'cA', 'dB']
@@ -105,8 +106,8 @@ def write_interleaved(
 ) -> InterleavedLists:
     """Write interleaved lists of the queries that both rankings have, ascending by qid, to the Parquet file ``path``.
 
-    A query has ``options.drafts`` lists, called ``draft 1`` and so on in the column ``policy``, which depend on the seed, the query, and the
-    number of the draft alone.
+    A query has ``options.drafts`` lists, called ``draft 1`` and so on in the column ``policy``, which depend on the
+    seed, the query, and the number of the draft alone.
 
     Parameters
     ----------
@@ -188,7 +189,8 @@ class InterleavingOutcome:
         """Return the outcome as text."""
         decided = self.wins_a + self.wins_b
         lines = [
-            f"sessions: A wins {self.wins_a:,}, B wins {self.wins_b:,}, {self.ties:,} ties; clicks: A {self.clicks_a:,}, B"
+            f"sessions: A wins {self.wins_a:,}, B wins {self.wins_b:,}, {self.ties:,} ties; clicks: A "
+            f"{self.clicks_a:,}, B"
             f" {self.clicks_b:,}; {self.lists:,} interleaved lists"
         ]
         if self.lists_without_teams:
@@ -203,13 +205,16 @@ class InterleavingOutcome:
             "neither is shown to be better" if low <= 0.5 <= high else f"{'A' if self.share_a > 0.5 else 'B'} is better"
         )
         lines.append(
-            f"A wins {self.share_a:.1%} of the {decided:,} decided sessions, 95 % interval {low:.1%} to {high:.1%}, p = {self.p:.2g}: {better}"
+            f"A wins {self.share_a:.1%} of the {decided:,} decided sessions, 95 % interval {low:.1%} to {high:.1%}, p "
+            f"= {self.p:.2g}: {better}"
         )
         return "\n".join(lines)
 
 
 def interleaving_outcome(log: ClickLog, lists: pa.Table) -> InterleavingOutcome:
-    """Count who wins the sessions of ``log``, whose policies name the drafts of ``lists``, read by :func:`read_interleaved`.
+    """Count who wins the sessions of ``log``.
+
+    Its policies name the drafts of ``lists``, read by :func:`read_interleaved`.
 
     Raises
     ------
@@ -235,7 +240,8 @@ def interleaving_outcome(log: ClickLog, lists: pa.Table) -> InterleavingOutcome:
         found.append((block.lists.session[known], sums[known]))
     if interleaved == 0:
         raise DataRejected(
-            "no list of the log is among the interleaved ones; the log needs a column policy with the names of the drafts, and the same"
+            "no list of the log is among the interleaved ones; the log needs a column policy with the names of the "
+            "drafts, and the same"
             " ids of queries and documents"
         )
     session, place = np.unique(np.concatenate([each[0] for each in found]), return_inverse=True)

@@ -1,24 +1,31 @@
-r"""Make judgments from clicks: how relevant each document of a log is, how sure that is, and which documents are preferred.
+r"""Make judgments from clicks.
 
-A document d was shown n times, at ranks k_i, with the value c_i of its click (0: none).  Examination is alpha_k, the trust in a rank is
-beta_k, and a and m are the strength and the mean of a prior: a impressions of an average document.  The estimates are
+They say how relevant each document of a log is, how sure that is, and which documents are preferred.
+
+A document d was shown n times, at ranks k_i, with the value c_i of its click (0: none).  Examination is alpha_k, the
+trust in a rank is beta_k, and a and m are the strength and the mean of a prior: a impressions of an average document.
+The estimates are
 
     dctr    (sum c_i + a m) / (n + a): the click-through rate of the document
-    coec    (sum c_i + a m) / (sum r_i + a m): clicks over expected clicks, r_k the click-through rate of all documents at rank k
-    pbm     (sum (c_i - beta_i) + a m_d) / (sum alpha_i + a): the mean of relevance given the clicks.  m_d is the mean relevance of
-            documents at the ranks of d, so a document that was hardly examined is judged by where it was shown
+    coec    (sum c_i + a m) / (sum r_i + a m): clicks over expected clicks, r_k the click-through rate of all documents
+            at rank k
+    pbm     (sum (c_i - beta_i) + a m_d) / (sum alpha_i + a): the mean of relevance given the clicks.  m_d is the mean
+            relevance of documents at the ranks of d, so a document that was hardly examined is judged by where it was
+            shown
     ips     (1 / n) sum (c_i - beta_i) / max(alpha_i, tau): inverse propensity, clipped at tau
     snips   ips, divided by the mean weight of a click of the query, so that it does not depend on the scale of alpha
 
-Each has a variance, from that of the clicks given the estimate.  The weight of a judgment is v / (v + variance), v being the variance that
-the prior gives to relevance: the share of the variance of estimates that is not noise; of pbm it is sum alpha_i / (sum alpha_i + a), the
-share that clicks have in the estimate.  It is below 1, the weight of a person's judgment.
+Each has a variance, from that of the clicks given the estimate.  The weight of a judgment is v / (v + variance), v
+being the variance that the prior gives to relevance: the share of the variance of estimates that is not noise; of pbm
+it is sum alpha_i / (sum alpha_i + a), the share that clicks have in the estimate.  It is below 1, the weight of a
+person's judgment.
 
-The strength a of pbm follows from the log (empirical Bayes, by moments): relevance varies around m_d by what sums of clicks vary
-beyond their own variance, v = sum ((y_d - e_d m_d)^2 - noise_d) / w_d / sum e_d^2 / w_d with e_d = sum alpha_i, w_d = max(e_d, 1), and a
-impressions know as much as that: a = spread(m) / v - 1.
+The strength a of pbm follows from the log (empirical Bayes, by moments): relevance varies around m_d by what sums of
+clicks vary beyond their own variance, v = sum ((y_d - e_d m_d)^2 - noise_d) / w_d / sum e_d^2 / w_d with e_d = sum
+alpha_i, w_d = max(e_d, 1), and a impressions know as much as that: a = spread(m) / v - 1.
 
-Sources: Zhang and Jones 2007 (coec), Joachims et al. 2017 (ips), Swaminathan and Joachims 2015 (snips), Vardasbi et al. 2020 (beta).
+Sources: Zhang and Jones 2007 (coec), Joachims et al. 2017 (ips), Swaminathan and Joachims 2015 (snips), Vardasbi et al.
+2020 (beta).
 """
 
 from __future__ import annotations

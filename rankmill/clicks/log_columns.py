@@ -39,7 +39,9 @@ _HABITS = {
 
 
 def list_columns(path: Path, columns: TableColumns) -> tuple[str, ...]:
-    """Return the roles in which all rows of a list are alike: the list's id, else the session, the query and, if there is one, the time.
+    """Return the roles in which all rows of a list are equal.
+
+    These are the list's id, else the session, the query and, if there is one, the time.
 
     Raises
     ------
@@ -54,13 +56,18 @@ def list_columns(path: Path, columns: TableColumns) -> tuple[str, ...]:
     if "time" in given:
         return ("qid", "time")
     raise DataRejected(
-        f"{path}: no column tells result lists apart: expected one with the session (visit), the id of the list or the time at"
-        f" which it was shown; if there is one, name it with {spelled_with('columns', {'session': NAME})}, list=NAME or time=NAME"
+        f"{path}: no column tells result lists apart: expected one with the session (visit), the id of the list or "
+        "the time at"
+        f" which it was shown; if there is one, name it with {spelled_with('columns', {'session': NAME})}, list=NAME "
+        "or time=NAME"
     )
 
 
 def log_columns(assigned: Mapping[str, str]) -> ColumnsOf:
-    """Return what assigns roles to the columns of tables: those ``assigned``, then by name; other columns are ignored."""
+    """Return a function that assigns roles to the columns of tables.
+
+    The roles ``assigned`` come first, then names decide; other columns are ignored.
+    """
     return partial(_columns, assigned)
 
 

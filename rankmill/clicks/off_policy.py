@@ -1,7 +1,8 @@
 r"""Off-policy evaluation: what rankings that were never shown would be worth, by the clicks on the rankings that were.
 
-A query q was asked N times, and showed document d in n of its lists, at ranks k_i with clicks c_i.  A ranking has d at rank r.  With
-a weight w of ranks (DCG's, or examination, which gives expected clicks), its value is the mean over the lists of the log of
+A query q was asked N times, and showed document d in n of its lists, at ranks k_i with clicks c_i.  A ranking has d at
+rank r.  With a weight w of ranks (DCG's, or examination, which gives expected clicks), its value is the mean over the
+lists of the log of
 
     V_q = sum over d of w_r(d) g_d
 
@@ -14,15 +15,17 @@ where g_d is an estimate of d's relevance (`rankmill.clicks.judge`):
     dr       y_d + (1 / n) sum (c_i - beta_i - alpha_i y_d) / max(alpha_i, tau), with the regression estimate y_d; for a
              document that was never shown, y_d
 
-For ips, clipped and snips a document that was never shown counts nothing.  Intervals come from the bootstrap over sessions or
-queries.  A list l counts
+For ips, clipped and snips a document that was never shown counts nothing.  Intervals come from the bootstrap over
+sessions or queries.  A list l counts
 
     v_l = V_q + sum over its documents of w (N / n) sqrt(n / (n - 1)) (z_i - mean of z of d)
 
-with z_i the summand of the estimate: the mean of v_l over lists is the value, and their spread is that of the estimate.  Sessions (or
-queries) are put into 16,384 groups by hash, and groups are drawn, so that the memory does not grow with the log.
+with z_i the summand of the estimate: the mean of v_l over lists is the value, and their spread is that of the estimate.
+Sessions (or queries) are put into 16,384 groups by hash, and groups are drawn, so that the memory does not grow with
+the log.
 
-Sources: Joachims et al. 2017, Swaminathan and Joachims 2015, Li et al. 2018 (values by examination), Vardasbi et al. 2020, Oosterhuis 2022.
+Sources: Joachims et al. 2017, Swaminathan and Joachims 2015, Li et al. 2018 (values by examination), Vardasbi et al.
+2020, Oosterhuis 2022.
 """
 
 from __future__ import annotations
@@ -88,7 +91,8 @@ class RankingValue:
     values
         By estimator.
     effective_clicks
-        ``(sum of weights)^2 / sum of squared weights`` of the clicks that ips uses: as many equally weighted clicks say as much.
+        ``(sum of weights)^2 / sum of squared weights`` of the clicks that ips uses: as many equally weighted clicks say
+        as much.
     shown
         Share of the documents within the cut-off that the log has shown for their query, over its lists.
     overlap
@@ -124,8 +128,10 @@ class OffPolicyEvaluation:
         """Return the report as text."""
         what = "expected clicks" if self.options.rank_weight == "clicks" else "dcg"
         lines = [
-            f"value: {what}@{self.options.cutoff} a result list, on {self.lists:,} lists of {self.queries:,} queries with"
-            f" {self.clicks:,} clicks (95 % intervals over {self.options.unit}; snips: rank weight of a relevant document)"
+            f"value: {what}@{self.options.cutoff} a result list, on {self.lists:,} lists of {self.queries:,} queries "
+            "with"
+            f" {self.clicks:,} clicks (95 % intervals over {self.options.unit}; snips: rank weight of a relevant "
+            "document)"
         ]
         if self.queries_without_ranking:
             lines.append(f"{self.queries_without_ranking:,} queries of the log have no ranking and do not count")
@@ -134,7 +140,8 @@ class OffPolicyEvaluation:
             shown = "  ".join(f"{which} {_shown(found)}" for which, found in ranking.values.items())
             lines.append(f"{name:<{width}}  {shown}")
             lines.append(
-                f"{'':<{width}}  {ranking.effective_clicks:,.0f} effective clicks; the log has shown {ranking.shown:.1%} of its"
+                f"{'':<{width}}  {ranking.effective_clicks:,.0f} effective clicks; the log has shown "
+                f"{ranking.shown:.1%} of its"
                 f" documents, {ranking.overlap:.1%} by rank weight; {ranking.clipped:.1%} of impressions clipped"
             )
             lines += [f"{'':<{width}}  {note}" for note in ranking.notes]
@@ -196,8 +203,8 @@ def evaluate_off_policy(
     log
         Read twice.
     rankings
-        By name: columns qid, doc_id and score, as `rankmill.scorer.evaluate.scored_file.read_scored` returns them.  Documents are ranked by
-        descending score, ties by ascending doc_id.
+        By name: columns qid, doc_id and score, as `rankmill.scorer.evaluate.scored_file.read_scored` returns them.
+        Documents are ranked by descending score, ties by ascending doc_id.
     propensities
         Examination by rank; None: those of the log's column ``propensity``.
     options
@@ -217,7 +224,8 @@ def evaluate_off_policy(
     options = options or OffPolicyOptions()
     if propensities is None and options.rank_weight == "clicks":
         raise InputError(
-            f"{spelled('rank_weight')} clicks needs the examination probabilities of ranks; give {spelled('propensities')}, or use dcg"
+            f"{spelled('rank_weight')} clicks needs the examination probabilities of ranks; give "
+            f"{spelled('propensities')}, or use dcg"
         )
     totals = log_totals(log, options.weighting, propensities)
     frames = [_ranked(name, table, options, propensities, relevance) for name, table in rankings.items()]
@@ -244,8 +252,10 @@ def evaluate_off_policy(
         values[name] = one.value(options)
         if values[name].overlap < options.min_overlap:
             raise NotSupported(
-                f"{name}: the documents that the log has shown get {values[name].overlap:.1%} of its rank weights, so the log does not say"
-                f" what it is worth; log more of its documents, or lower {spelled('min_overlap')} {options.min_overlap:g}"
+                f"{name}: the documents that the log has shown get {values[name].overlap:.1%} of its rank weights, so "
+                "the log does not say"
+                f" what it is worth; log more of its documents, or lower {spelled('min_overlap')} "
+                f"{options.min_overlap:g}"
             )
     differences: dict[str, dict[str, Estimated]] = {
         name: {which: one.estimated(which, sums[0]) for which in ESTIMATORS}
@@ -384,7 +394,10 @@ class _BlockFacts:
         return of_query[self.block.lists.query]
 
     def by_list(self, name: str, weight: Floats, of_query: Floats) -> Floats:
-        """Return v_l (lists,) of the estimate whose summands are ``name``, for documents with ``weight`` and values V_q ``of_query``."""
+        """Return v_l (lists,) of the estimate whose summands are ``name``.
+
+        Documents have ``weight``, and ``of_query`` has the values V_q.
+        """
         shown = self.shown.astype(np.float64)
         few = np.sqrt(shown / np.maximum(shown - 1.0, 1.0))
         scale = weight * few * self.often[self.query] / np.maximum(shown, 1.0)
@@ -471,7 +484,8 @@ class _Sums:
         notes = []
         if overlap < _WELL_COVERED:
             notes.append(
-                f"{1 - overlap:.1%} of its rank weights are on documents that the log has never shown: ips, clipped and snips take them"
+                f"{1 - overlap:.1%} of its rank weights are on documents that the log has never shown: ips, clipped "
+                "and snips take them"
                 " for irrelevant, dr for as relevant as its regression says"
             )
         if effective < FEW_CLICKS:
@@ -491,7 +505,10 @@ class _Sums:
 
 
 def _draw_again(sums: Sequence[_Sums]) -> None:
-    """Draw groups with replacement, the same ones for all rankings: as `rankmill.scorer.metrics.significance.percentile_interval`."""
+    """Draw groups with replacement, the same ones for all rankings.
+
+    See `rankmill.scorer.metrics.significance.percentile_interval`.
+    """
     table = np.concatenate([one.table for one in sums], axis=1)
     n, columns = table.shape
     if n < 2:

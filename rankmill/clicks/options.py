@@ -1,4 +1,4 @@
-"""The options of click logs, click models, judgments from clicks, off-policy evaluation, interleaving and simulated users.
+"""The options of click logs, click models, judgments, evaluation, interleaving and simulated users.
 
 Nothing heavy is imported here: the command line reads this module.
 """
@@ -78,7 +78,8 @@ class ClickFitOptions:
     )
     tolerance: float = option(
         default=1e-6,
-        help="Stop when no examination probability changes by this share in a step, or the log-likelihood by a hundred times this.",
+        help="Stop when no examination probability changes by this share in a step, or the log-likelihood by a "
+        "hundred times this.",
         above=0,
         below=1,
         on_command_line=False,
@@ -181,7 +182,8 @@ class JudgeOptions:
     )
     certainty: float = option(
         default=0.0,
-        help="Leave a document out if its grade differs by more than 1 within this many standard errors of its estimate. 0: keep all.",
+        help="Leave a document out if its grade differs by more than 1 within this many standard errors of its "
+        "estimate. 0: keep all.",
         least=0,
         most=100,
         panel=_GRADES,
@@ -306,7 +308,8 @@ class ClickSimulation:
     )
     logger: str = option(
         default="f1",
-        help="Ranker whose lists were shown. f1: by this feature alone; ideal: by the hidden relevance; random: none; or a TREC run"
+        help="Ranker whose lists were shown. f1: by this feature alone; ideal: by the hidden relevance; random: none; "
+        "or a TREC run"
         " of all these documents, such as rerank writes: lists.run.",
         metavar="f1|ideal|random|FILE.run",
         panel=_SIMULATED,

@@ -1,9 +1,10 @@
 """Preference pairs from clicks: a clicked document is better than the documents of the same list that were not clicked.
 
-A click at rank k weighs ``value / max(alpha_k, tau)``, so that clicks at ranks that are seldom examined count as often as they would happen
-if all ranks were examined (Joachims et al. 2017).  Weights are added over the sessions.  For two documents i and j of a query with the sums
-W_ij (i clicked, j not) and W_ji there is one pair: the better one has the larger sum, the weight is ``W_ij + W_ji``, and the probability
-that the better one is better is its share of it.  The cross-entropy of this pair is the sum of those of all single pairs.
+A click at rank k weighs ``value / max(alpha_k, tau)``, so that clicks at ranks that are seldom examined count as often
+as they would happen if all ranks were examined (Joachims et al. 2017).  Weights are added over the sessions.  For two
+documents i and j of a query with the sums W_ij (i clicked, j not) and W_ji there is one pair: the better one has the
+larger sum, the weight is ``W_ij + W_ji``, and the probability that the better one is better is its share of it.  The
+cross-entropy of this pair is the sum of those of all single pairs.
 """
 
 from __future__ import annotations
@@ -31,7 +32,10 @@ class DocumentPairs(NamedTuple):
 
 
 def block_pairs(block: LogBlock, options: JudgeOptions, propensities: Propensities | None) -> DocumentPairs:
-    """Return the pairs of all lists of ``block``; numbers of documents within it.  Memory: its pairs, 24 bytes each, and a constant."""
+    """Return the pairs of all lists of ``block``; numbers of documents within it.
+
+    Memory: its pairs, 24 bytes each, and a constant.
+    """
     lists = block.lists
     has_own = "propensity" in block.numbers
     weighted = weighted_clicks(block, options.weighting, propensities, corrected=propensities is not None or has_own)

@@ -26,7 +26,9 @@ RELEVANCE = columns_of(qid=pa.string(), doc_id=pa.string(), label=pa.float64())
 
 
 def scored_table(source: Model | Path, on: Sequence[Path] = ()) -> pa.Table:
-    """Return qid, doc_id and score of a scored list, or of the candidates ``on`` (files, folders or a dataset) by a model.
+    """Return qid, doc_id and score of a scored list, or of the candidates ``on`` by a model.
+
+    Candidates are files, folders or a dataset.
 
     Raises
     ------
@@ -50,7 +52,9 @@ def scored_table(source: Model | Path, on: Sequence[Path] = ()) -> pa.Table:
 
 
 def ranked_rows(name: str, table: pa.Table) -> pl.DataFrame:
-    """Return qid, doc_id and score of a scored list in the order of its queries, best documents first, ties by ascending doc_id.
+    """Return qid, doc_id and score of a scored list in the order of its queries.
+
+    The best documents come first, ties by ascending doc_id.
 
     Raises
     ------

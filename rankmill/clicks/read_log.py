@@ -1,12 +1,13 @@
 """Read click logs: tables with a row for each document shown, of any format of the pipeline.
 
-A row has ``qid``, ``doc_id``, ``position`` and ``clicked``, and may have ``session``, ``list``, ``time``, ``policy``, ``propensity``, ``dwell``
-and ``converted``.  A result list is what has the same list's id or, without one, the same session, query and time (if there are times,
-they must be those at which lists were shown); without a session each list counts as one.
+A row has ``qid``, ``doc_id``, ``position`` and ``clicked``, and may have ``session``, ``list``, ``time``, ``policy``,
+``propensity``, ``dwell`` and ``converted``.  A result list is what has the same list's id or, without one, the same
+session, query and time (if there are times, they must be those at which lists were shown); without a session each list
+counts as one.
 
-Rows of one list that agree in position and document are one impression, clicked if one of them was: so a log may have a row for
-the impression and one for each click.  A list contradicts itself if it has two documents at a position, a document at two positions,
-or two policies; such lists are left out and count as malformed rows do.
+Rows of one list that agree in position and document are one impression, clicked if one of them was: so a log may have a
+row for the impression and one for each click.  A list contradicts itself if it has two documents at a position, a
+document at two positions, or two policies; such lists are left out and count as malformed rows do.
 """
 
 from __future__ import annotations
@@ -63,7 +64,9 @@ def open_click_log(
     say: Callable[[str], None] | None = None,
     bytes_used: int = 0,
 ) -> Iterator[SortedLog]:
-    """Yield the log in these files, folders and patterns, to be read several times; its temporary folder is removed at the end.
+    """Yield the log in these files, folders and patterns, to be read several times.
+
+    Its temporary folder is removed at the end.
 
     The lists and their order depend on the rows alone, not on their order, the files, or the memory.
 
@@ -85,7 +88,8 @@ def open_click_log(
     InputError
         A file does not exist or is not a table, or a query does not fit in memory.
     DataRejected
-        A column is missing, a row is malformed, a list contradicts itself (more of them than allowed), or there are no rows.
+        A column is missing, a row is malformed, a list contradicts itself (more of them than allowed), or there are no
+        rows.
     """
     options = options or ClickLogOptions()
     quarantine = quarantine or Quarantine(options.max_rejects)
@@ -122,8 +126,10 @@ def _check_times(path: Path, of_list: Sequence[str], totals: LogTotals) -> None:
     """Raise DataRejected if times seem to be those of clicks, so that they divide lists."""
     if "time" in of_list and 2 * totals.divided > totals.several:
         raise DataRejected(
-            f"{path}: times differ within what looks like one result list ({totals.divided:,} of {totals.several:,} times that a"
-            f" session saw several documents of a query); a list needs the time at which it was shown: to read the rows of a session"
+            f"{path}: times differ within what looks like one result list ({totals.divided:,} of {totals.several:,} "
+            "times that a"
+            " session saw several documents of a query); a list needs the time at which it was shown: to read the "
+            "rows of a session"
             f" and a query as one list, ignore the times with {spelled_with('columns', {'time': ''})}"
         )
 
@@ -157,7 +163,8 @@ class _LogReader:
         chosen = format_of(path, self._options.format)
         if chosen in {"letor", "run", "pairs"}:
             raise InputError(
-                f"{path}: a click log is a table; name the file .csv, .tsv, .parquet, .arrow or .jsonl, or say which format it has with"
+                f"{path}: a click log is a table; name the file .csv, .tsv, .parquet, .arrow or .jsonl, or say which "
+                "format it has with"
                 f" {spelled('format')}"
             )
         read = ReadOptions(delimiter=self._options.delimiter)
@@ -175,7 +182,8 @@ class _LogReader:
                 part = min(only)
                 has, lacks = (first, other) if part in first.roles.column_of else (other, first)
                 raise DataRejected(
-                    f"{lacks.path}: no column for {part}, which {has.path} has; all files of a log must have the same columns; to"
+                    f"{lacks.path}: no column for {part}, which {has.path} has; all files of a log must have the same "
+                    "columns; to"
                     f" ignore it: {spelled_with('columns', {part: ''})}"
                 )
 

@@ -1,9 +1,12 @@
-"""Read logs of User Behavior Insights (UBI 1.3.0, of OpenSearch): files ``ubi_queries*`` and ``ubi_events*`` of JSON lines, Parquet or CSV.
+"""Read logs of User Behavior Insights (UBI 1.3.0, of OpenSearch).
 
-A query (``query_id``) is a result list: its documents are ``query_response_hit_ids``, the first at position 1; without them, the documents
-of its events that have ``event_attributes.position.ordinal``.  ``user_query`` is the query, ``client_id`` the session; without one, each
-list is a session of its own.  An event ``click`` on a document (``event_attributes.object.object_id``) of the list is a click, and an
-event ``purchase``, ``add_to_cart`` or ``conversion`` is both a click and a conversion.  Other events say nothing.
+Files ``ubi_queries*`` and ``ubi_events*`` are JSON lines, Parquet or CSV.
+
+A query (``query_id``) is a result list: its documents are ``query_response_hit_ids``, the first at position 1; without
+them, the documents of its events that have ``event_attributes.position.ordinal``.  ``user_query`` is the query,
+``client_id`` the session; without one, each list is a session of its own.  An event ``click`` on a document
+(``event_attributes.object.object_id``) of the list is a click, and an event ``purchase``, ``add_to_cart`` or
+``conversion`` is both a click and a conversion.  Other events say nothing.
 
 Queries without text or documents, and events of unknown queries or documents, are left out and counted.
 """
@@ -95,7 +98,9 @@ def is_ubi(files: Sequence[Path]) -> bool:
 def ubi_rows(
     files: Sequence[Path], memory: int, folder: Path, say: Callable[[str], None] | None
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the documents that were shown, with ``converted``.  DuckDB joins queries and events, in ``folder`` if they are large.
+    """Yield the documents that were shown, with ``converted``.
+
+    DuckDB joins queries and events, in ``folder`` if they are large.
 
     Raises
     ------
@@ -115,7 +120,8 @@ def ubi_rows(
         no_text, unknown, elsewhere = connection.execute(_LEFT_OUT).fetchall()[0]
         if say is not None and (no_text or unknown or elsewhere):
             say(
-                f"left out: {no_text:,} queries without text, {unknown:,} documents with events of unknown queries, {elsewhere:,}"
+                f"left out: {no_text:,} queries without text, {unknown:,} documents with events of unknown queries, "
+                f"{elsewhere:,}"
                 " clicked documents that their query did not return"
             )
         for batch in connection.sql(_ROWS).to_arrow_reader(_ROWS_AT_ONCE):

@@ -1,7 +1,7 @@
 """Whether to correct for position bias, and by which click model.
 
-The limits are ours, from simulated logs (docs/benchmarks/clicks.md): a correction takes out the bias towards the ranker that made the
-lists, and adds noise.  It is not worth that with few clicks, nor if that ranker is good.
+The limits are ours, from simulated logs (docs/benchmarks/clicks.md): a correction takes out the bias towards the ranker
+that made the lists, and adds noise.  It is not worth that with few clicks, nor if that ranker is good.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class ClickRecommendation:
 def recommend(log: ClickLog, compared: ClickModelComparison, clicks_a_document: float) -> ClickRecommendation:
     """Return the click model to use, by held-out sessions.
 
-    None if the log does not tell position from relevance or shows no bias, if it has fewer than ``ENOUGH_CLICKS`` for each document
-    that was shown, or if its lists were ranked well already: what a correction adds is then mostly noise.
+    None if the log does not tell position from relevance or shows no bias, if it has fewer than ``ENOUGH_CLICKS`` for
+    each document that was shown, or if its lists were ranked well already: what a correction adds is then mostly noise.
     """
     if not compared.fitted:
         return ClickRecommendation(None, next(iter(compared.refused.values())))
@@ -52,19 +52,24 @@ def recommend(log: ClickLog, compared: ClickModelComparison, clicks_a_document: 
             reason = "no click model predicts held-out clicks better than none, so no position bias is visible"
             return ClickRecommendation(None, doubts[0] if len(doubts) == len(identified) else reason)
     if not any(name in compared.fitted for name in CORRECTING):
-        reason = "no documents were shown at positions that differ enough, so that position cannot be distinguished from relevance"
+        reason = (
+            "no documents were shown at positions that differ enough, so that position cannot be distinguished "
+            "from relevance"
+        )
         return ClickRecommendation(None, f"{reason}; show some lists with swapped neighbours, or in random order")
     if clicks_a_document < ENOUGH_CLICKS:
         return ClickRecommendation(
             None,
-            f"{clicks_a_document:.1f} clicks for each document that was shown, and {ENOUGH_CLICKS:g} or more are needed, as corrected"
+            f"{clicks_a_document:.1f} clicks for each document that was shown, and {ENOUGH_CLICKS:g} or more are "
+            "needed, as corrected"
             " labels are noisier than naive ones; collect more sessions",
         )
     correlation = order_by_relevance(log, compared.fitted[best].propensities, compared.counts)
     if correlation >= RANKED_WELL:
         return ClickRecommendation(
             None,
-            f"the lists were in a good order already (relevance and position have a correlation of {correlation:.2f}, and"
+            f"the lists were in a good order already (relevance and position have a correlation of {correlation:.2f}, "
+            "and"
             f" {RANKED_WELL:g} is much), so that a correction adds more noise than it takes out bias",
         )
     return ClickRecommendation(best, "predicts the clicks of held-out sessions best")
@@ -75,7 +80,8 @@ def order_by_relevance(log: ClickLog, propensities: Propensities, counts: ClickC
 
     ``counts`` are those of ``log`` down to the last rank of ``propensities``; without them the log is counted.
 
-    Over documents, weighted by their examinations; what clicks vary by chance is taken out of the variance of relevance.
+    Over documents, weighted by their examinations; what clicks vary by chance is taken out of the variance of
+    relevance.
     """
     if counts is None:
         (counts,) = count_clicks(log, len(propensities.examination))

@@ -86,6 +86,9 @@ class LogInMemory:
 
 
 def parts_of_lists(start: npt.NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-    """Yield the first list of each part, and that after its last, given ``start`` (lists + 1,); a part has about 2^18 impressions."""
+    """Yield the first list of each part, and the list after its last, given ``start`` (lists + 1,).
+
+    A part has about 2^18 impressions.
+    """
     ends = np.searchsorted(start, np.arange(0, start[-1], _IMPRESSIONS_AT_ONCE))
     yield from pairwise(np.unique(np.append(ends, len(start) - 1)).tolist())

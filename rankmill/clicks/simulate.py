@@ -1,20 +1,26 @@
-"""Simulate users who click: logs whose relevance and position bias are known, to test click models and what is learnt from clicks.
+"""Simulate users who click.
 
-A session asks one query, drawn by popularity, and sees the best ``list_length`` documents of a logging ranker (of one of them,
-drawn at random, if there are several).  The probability of a click on an examined document of grade y, out of 0 .. Y, is
+Relevance and position bias of the logs are known, to test click models and training on clicks.
+
+A session asks one query, drawn by popularity, and sees the best ``list_length`` documents of a logging ranker (of one
+of them, drawn at random, if there are several).  The probability of a click on an examined document of grade y, out of
+0 .. Y, is
 
     gamma = click_noise + (1 - click_noise) (2^y - 1) / (2^Y - 1)
 
-and rank k is examined with theta_k = (.68 .61 .48 .34 .28 .20 .11 .10 .08 .06)^eta, from rank 11 on as rank 10 (the eye tracking
-of Joachims et al. 2005, as used by Ai et al. 2018).  The user models are
+and rank k is examined with theta_k = (.68 .61 .48 .34 .28 .20 .11 .10 .08 .06)^eta, from rank 11 on as rank 10 (the eye
+tracking of Joachims et al. 2005, as used by Ai et al. 2018).  The user models are
 
     pbm      P(click at k) = theta_k gamma
     cascade  everything is examined up to the first click, nothing after it; no eta
-    dcm      everything is examined up to a click at k, after which the user continues with probability .9 (theta_k / theta_1)
+    dcm      everything is examined up to a click at k, after which the user continues with probability .9 (theta_k /
+             theta_1)
     ubm      P(click at k) = theta_(k - l) gamma, where l is the rank of the last click, 0 before the first
-    trust    P(click at k) = theta_k ((.98 - .01 (k - 1)) gamma + .65 / k (1 - gamma)): users trust high ranks (Agarwal et al. 2019)
+    trust    P(click at k) = theta_k ((.98 - .01 (k - 1)) gamma + .65 / k (1 - gamma)): users trust high ranks (Agarwal
+             et al. 2019)
 
-Draws depend on the seed, the number of the session and the rank alone, so that the first sessions are the same in a longer log.
+Draws depend on the seed, the number of the session and the rank alone, so that the first sessions are the same in a
+longer log.
 """
 
 from __future__ import annotations
@@ -50,7 +56,10 @@ _OF_QUERIES, _OF_SESSIONS, _OF_IDS = 1, 2, 3  # streams of the seed
 
 
 class UserModel(NamedTuple):
-    """What users do: ``P(click at k) = examination[k, l] (floor[k] + slope[k] gamma)`` while they go on; ranks from 0."""
+    """What users do: ``P(click at k) = examination[k, l] (floor[k] + slope[k] gamma)`` while they continue.
+
+    Ranks count from 0.
+    """
 
     examination: npt.NDArray[np.float64]
     """(ranks, ranks + 1) by rank and by the rank of the last click from 1, 0 before the first."""
@@ -72,7 +81,8 @@ class QueriesToShow:
     grades
         (documents,) 0 or more.
     queries, documents
-        Ids (queries,) and (documents,); documents ascending (byte by byte) within a query.  Left out: numbers of equal width.
+        Ids (queries,) and (documents,); documents ascending (byte by byte) within a query.  Left out: numbers of equal
+        width.
     """
 
     start: npt.NDArray[np.int64]
@@ -93,7 +103,10 @@ class QueriesToShow:
 
 @dataclass(frozen=True)
 class SimulatedLog:
-    """A log in memory of one block that has all documents of the judged queries, in the same order, and what is true of it."""
+    """A log of one block in memory, and its true relevance.
+
+    It has all documents of the judged queries, in the same order.
+    """
 
     log: LogInMemory
     relevance: npt.NDArray[np.float64]
@@ -117,7 +130,10 @@ class ClickLogReport:
 
 
 def user_model(name: UserModelName, ranks: int, eta: float = 1.0) -> UserModel:
-    """Return the users of the model ``name``, with examination probabilities raised to ``eta``, for lists of ``ranks``."""
+    """Return the users of the model ``name``, for lists of ``ranks``.
+
+    Examination probabilities are raised to ``eta``.
+    """
     if name not in get_args(UserModelName):
         raise InvalidParameter.unknown("user model", name, get_args(UserModelName))
     rank = np.arange(ranks)
@@ -163,8 +179,8 @@ def simulate(
     judged
         The queries, of one document or more each.
     scores
-        Scores (documents,) of each logging ranker: documents are shown by descending score, ties in the order of the documents.
-        With none, every list is in random order.
+        Scores (documents,) of each logging ranker: documents are shown by descending score, ties in the order of the
+        documents. With none, every list is in random order.
     options
         The users and lists.
     seed
@@ -204,8 +220,8 @@ def write_click_log(
 ) -> ClickLogReport:
     """Write the sessions of :func:`simulate` as a flat table, a row an impression.
 
-    The columns are session, qid, doc_id, position, clicked and policy; sessions are in the order of their numbers.  The memory does
-    not grow with the number of sessions.
+    The columns are session, qid, doc_id, position, clicked and policy; sessions are in the order of their numbers.  The
+    memory does not grow with the number of sessions.
 
     Raises
     ------
@@ -263,7 +279,8 @@ def _scores_of_run(path: Path, documents: pa.Array[Any]) -> npt.NDArray[np.float
         found[place.drop_null().to_numpy()] = lines.score[known]
     if (lacking := np.flatnonzero(np.isnan(found))).size:
         raise InputError(
-            f"{path}: lacks {len(lacking):,} of the {len(documents):,} generated documents, such as {documents[int(lacking[0])]};"
+            f"{path}: lacks {len(lacking):,} of the {len(documents):,} generated documents, such as "
+            f"{documents[int(lacking[0])]};"
             f" rank the file that data synth wrote with the same {spelled('seed')} and sizes"
         )
     return found

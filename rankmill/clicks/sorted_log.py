@@ -1,7 +1,7 @@
 """A click log on disk: DuckDB sorts its rows, and they are put together to result lists that can be read several times.
 
-Rows are in the order of the hash of the query, the query, the session, the list, the rank and the document, so that the lists and their
-order depend neither on the order in which rows were read nor on the memory.
+Rows are in the order of the hash of the query, the query, the session, the list, the rank and the document, so that the
+lists and their order depend neither on the order in which rows were read nor on the memory.
 """
 
 from __future__ import annotations
@@ -63,8 +63,9 @@ class LogTotals:
 def log_rows(numbers: Sequence[str], **columns: pa.Array[Any] | npt.NDArray[Any]) -> pa.RecordBatch:
     """Return some rows of a log without problems, in any order, for :func:`sort_rows`.
 
-    ``columns`` are ``qid`` and ``doc_id`` (text), ``session`` (uint64 hash), ``within`` (int64, what tells lists of one session and query
-    apart), ``policy`` (int32), ``position`` (int32), ``clicked`` (uint8) and each of ``numbers`` (float64).
+    ``columns`` are ``qid`` and ``doc_id`` (text), ``session`` (uint64 hash), ``within`` (int64, what tells lists of one
+    session and query apart), ``policy`` (int32), ``position`` (int32), ``clicked`` (uint8) and each of ``numbers``
+    (float64).
     """
     cells = [
         each if isinstance(each, pa.Array) else as_array(each) for each in (columns[name] for name in _names(numbers))
@@ -84,7 +85,9 @@ def _schema(numbers: Sequence[str]) -> pa.Schema:
 
 
 def sort_rows(batches: Iterable[pa.RecordBatch], numbers: Sequence[str], folder: Path, memory: int) -> Path | None:
-    """Write the rows of ``batches`` (:func:`log_rows`) to a file in ``folder``, sorted; return its path, None if there are none.
+    """Write the rows of ``batches`` (:func:`log_rows`) to a file in ``folder``, sorted.
+
+    Return its path, None if there are none.
 
     Raises
     ------
@@ -199,7 +202,8 @@ def assemble(
         if log.totals.left_out > limit:
             more = f" (and more than {spelled('max_rejects')} {limit} allows)" if limit else ""
             raise Contradiction(
-                f"{wrong[0]}{more}; if sessions see several lists of a query, name the column of the list's id or time with"
+                f"{wrong[0]}{more}; if sessions see several lists of a query, name the column of the list's id or "
+                "time with"
                 f" {spelled_with('columns', {'list': NAME})} or time=NAME"
             )
         _add_block(log, parts)
@@ -254,7 +258,10 @@ class _Lists(NamedTuple):
 def _lists(
     rows: pa.RecordBatch, policy_numbers: npt.NDArray[np.int32], totals: LogTotals, complaints: list[str]
 ) -> _Lists:
-    """Return the lists in ``rows``; those that contradict themselves are left out, and what is wrong with the first is added."""
+    """Return the lists in ``rows`` without those that contradict themselves.
+
+    The problem of the first such list is recorded.
+    """
     new_list = _changes(rows, "qid", "session", "within")
     impression = np.flatnonzero(new_list | _changes(rows, "position", "doc_id"))  # rows that agree are one
     first, list_of = np.flatnonzero(new_list), np.cumsum(new_list)[impression] - 1
@@ -288,7 +295,10 @@ def _lists(
 
 
 def _whole_queries(pieces: Iterator[_Lists], memory: int, bytes_a_row: int) -> Iterator[list[_Lists]]:
-    """Yield the lists of some queries, of about ``_BLOCK_ROWS`` rows or of one that has more; InputError if it takes too much."""
+    """Yield the lists of some queries, about ``_BLOCK_ROWS`` rows or one larger query at a time.
+
+    InputError if it needs too much memory.
+    """
     most = max((memory - RESIDENT) // bytes_a_row, 1)
     whole: list[_Lists] = []
     last: list[_Lists] = []  # of the last query, of which more may come

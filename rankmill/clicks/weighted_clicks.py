@@ -1,7 +1,8 @@
 """What a click counts, and what it is divided by: shared by judgments from clicks and by off-policy evaluation.
 
-The model is ``E[value of an impression at rank k] = alpha_k gamma + beta_k`` (Vardasbi et al. 2020, "When inverse propensity scoring does
-not work"): alpha is the examination probability, beta the clicks that come from trust in the rank alone, gamma the relevance.
+The model is ``E[value of an impression at rank k] = alpha_k gamma + beta_k`` (Vardasbi et al. 2020, "When inverse
+propensity scoring does not work"): alpha is the examination probability, beta the clicks that come from trust in the
+rank alone, gamma the relevance.
 """
 
 from __future__ import annotations
@@ -126,7 +127,10 @@ class ClickTotals:
         return max((self.value - self.trusted) / self.examined, 1e-9)
 
     def spread(self, mean: float) -> float:
-        """Return the variance of a single examined value with the mean ``mean``: of a click, or of weighted clicks alike."""
+        """Return the variance of a single examined value with the mean ``mean``.
+
+        It is the same formula for a click and for weighted clicks.
+        """
         return float(self.spreads(np.array(mean)))
 
     def spreads(self, mean: Floats) -> Floats:

@@ -94,7 +94,8 @@ class JudgeReport:
         ]
         if self.too_few.documents:
             lines.append(
-                f"left out: {self.too_few.documents:,} documents with fewer than {self.options.min_impressions:,} impressions"
+                f"left out: {self.too_few.documents:,} documents with fewer than {self.options.min_impressions:,} "
+                "impressions"
             )
         if self.thresholds is not None and self.per_grade is not None:
             bounds = ", ".join(f"{bound:.4g}" for bound in self.thresholds)
@@ -153,7 +154,8 @@ def write_judgments(
             staged, rows = graded, sum(facts["per_grade"])
             if rows == 0:
                 raise DataRejected(
-                    f"the grade of no document is certain; raise {spelled('shrinkage')}, lower {spelled('certainty')}, or use fewer grades"
+                    f"the grade of no document is certain; raise {spelled('shrinkage')}, lower "
+                    f"{spelled('certainty')}, or use fewer grades"
                 )
         publish_file(staged, out)
     return JudgeReport(
@@ -238,7 +240,8 @@ def _grade(labels: Path, out: Path, options: JudgeOptions) -> dict[str, Any]:
         bounds = np.quantile(every, options.quantiles or _QUANTILES, method="inverted_cdf")
         if (np.diff(bounds) <= 0.0).any():
             raise DataRejected(
-                f"{spelled('quantiles')}: several have the label {bounds[np.flatnonzero(np.diff(bounds) <= 0)[0]]:.4g}, so grades between them are"
+                f"{spelled('quantiles')}: several have the label "
+                f"{bounds[np.flatnonzero(np.diff(bounds) <= 0)[0]]:.4g}, so grades between them are"
                 f" empty; use fewer, or {spelled('thresholds')}"
             )
     per_grade, uncertain = np.zeros(len(bounds) + 1, dtype=np.int64), LeftOut()

@@ -38,7 +38,10 @@ class GateQueries:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FurtherVerdict:
-    """The verdict by a further metric, which must not be worse by more than ``margin``; the figures are among the metrics."""
+    """The verdict by a further metric, which must not be worse by more than ``margin``.
+
+    The figures are among the metrics.
+    """
 
     metric: str
     margin: float
@@ -51,7 +54,10 @@ class FurtherVerdict:
 
 
 def not_worse(margin: float, limits: GateLimits | None) -> str:
-    """Return the rule against the current version in words; ``limits`` None: of an early report, which asked for the margin only."""
+    """Return the rule against the current version in words.
+
+    ``limits`` are None in an early report, which asked for the margin only.
+    """
     words = f"must not be worse by more than {margin:g}"
     return words if limits is None or limits.allow_significantly_worse else f"{words}, nor significantly worse"
 

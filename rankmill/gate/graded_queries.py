@@ -84,7 +84,10 @@ class GradedQueries:
 
     @property
     def digest(self) -> str:
-        """Return the sha256 over all ids, ascending, each preceded by its length in bytes as a little-endian 64-bit number."""
+        """Return the sha256 over all ids, ascending.
+
+        Each is preceded by its length in bytes as a little-endian 64-bit number.
+        """
         found = hashlib.sha256()
         for qid in self.qids.to_pylist():
             name = str(qid).encode()
@@ -115,7 +118,10 @@ class GradedQueries:
         return self._can_differ[metric]
 
     def prepared(self, metric: Metric) -> PreparedQueries:
-        """Return these queries prepared for ``metric`` under the policy of the convention; a goal has its own highest grade."""
+        """Return these queries prepared for ``metric`` under the policy of the convention.
+
+        A goal has its own highest grade.
+        """
         goal, policy = key = self._key(metric)
         if key not in self._prepared:
             order = self._document_order() if policy.ties in _BY_ID else None
@@ -149,8 +155,8 @@ def scores_of(
 ) -> list[Scores]:
     """Score the rows of ``split`` with each model, in canonical order, in one pass over their features.
 
-    ``names`` are the names of the models in messages.  Memory: the scores and a batch of features.  The result is the same
-    for any ``n_threads``.
+    ``names`` are the names of the models in messages.  Memory: the scores and a batch of features.  The result is the
+    same for any ``n_threads``.
 
     Raises
     ------
@@ -174,7 +180,10 @@ def scores_of(
 
 
 def check_features(dataset: Dataset, predictor: Predictor, name: str) -> None:
-    """Raise CandidatesRejected if ``dataset`` lacks a feature of the model called ``name``, or has it in another kind."""
+    """Raise CandidatesRejected if ``dataset`` lacks a feature of the model, or has it in another kind.
+
+    ``called`` names the model.
+    """
     has = set(dataset.feature_names)
     if lacking := [feature for feature in predictor.feature_names if feature not in has]:
         raise CandidatesRejected(_missing_features_message(dataset, name, lacking))
@@ -184,7 +193,8 @@ def check_features(dataset: Dataset, predictor: Predictor, name: str) -> None:
 
 def _missing_features_message(dataset: Dataset, name: str, lacking: Sequence[str]) -> str:
     return (
-        f"{dataset.path}: {name} uses features that are missing from this dataset: {few(lacking)}; evaluate both models on a dataset "
+        f"{dataset.path}: {name} uses features that are missing from this dataset: {few(lacking)}; evaluate both "
+        "models on a dataset "
         "that has the features of both"
     )
 

@@ -68,7 +68,8 @@ def finite_scores(scores: Scores) -> Guardrail:
 def constant_scores(scores: Scores, baseline: Scores | None, starts: Offsets, rise: float) -> Guardrail:
     """Limit the share of queries with 2 or more documents whose scores are all equal.
 
-    It may exceed that of the ``baseline`` by at most ``rise``; a candidate with constant scores in all queries always fails.
+    It may exceed that of the ``baseline`` by at most ``rise``; a candidate with constant scores in all queries always
+    fails.
     """
     n = int(np.count_nonzero(np.diff(starts) > 1))
     if n == 0:
@@ -112,10 +113,12 @@ def features(candidate: Sequence[str], baseline: Sequence[str] | None, *, allowe
 
 
 def cost(candidate: Predictor, baseline: Predictor | None, limit: float) -> Guardrail:
-    """Limit the comparisons per document (`rankmill.scorer.models.model.Predictor.comparisons`) as a ratio to the baseline's.
+    """Limit the comparisons per document as a ratio to the baseline's.
 
-    This depends only on the models, not on the machine.  Time grows with it, but not in proportion: comparisons take longer
-    in a forest that exceeds the cache.
+    `rankmill.scorer.models.model.Predictor.comparisons` counts them.
+
+    This depends only on the models, not on the machine.  Time grows with it, but not in proportion: comparisons take
+    longer in a forest that exceeds the cache.
     """
     now = candidate.comparisons
     if baseline is None:
@@ -145,7 +148,10 @@ def latency(candidate: Predictor, sample: npt.NDArray[np.float32], limit: float)
 
 
 def drift(comparison: DriftComparison | None) -> Guardrail:
-    """Check that no feature and not the grades have drifted from the older dataset (`rankmill.pipeline.statistics.dataset_drift`)."""
+    """Check that features and grades have not drifted from the older dataset.
+
+    See `rankmill.pipeline.statistics.dataset_drift`.
+    """
     if comparison is None:
         return Guardrail("drift", "noted", None, None, "not checked (see --against OLD_DATASET)")
     alarms = list(comparison.alarms)
@@ -198,7 +204,8 @@ def seen_queries(overlaps: Mapping[str, Overlap | None], *, allowed: bool) -> Gu
 def clicks_of_log(other: str, found: OffPolicyDifference) -> Guardrail:
     """Check that the ranking is not worth significantly less than that of ``other`` by the clicks of a log.
 
-    What the log does not support is only reported: rankings that it has hardly shown, and fewer than 100 effective clicks.
+    What the log does not support is only reported: rankings that it has hardly shown, and fewer than 100 effective
+    clicks.
     """
     name, difference = f"clicks, against {other}", found.difference
     if difference is None or difference.interval is None or found.candidate is None:
@@ -215,7 +222,9 @@ def clicks_of_log(other: str, found: OffPolicyDifference) -> Guardrail:
 
 
 def top_overlap(candidate: Scores, baseline: Scores | None, starts: Offsets) -> Guardrail:
-    """Report the share of the top 10 documents that both rankings have in common, as a mean over queries with more than 10.
+    """Report the share of the top 10 documents that both rankings have in common.
+
+    It is a mean over queries with more than 10.
 
     Documents with equal scores are in stored order.
     """

@@ -100,7 +100,8 @@ def judge(
     Parameters
     ----------
     candidate, baseline
-        The models; without a baseline, the candidate is compared with the order of the rows and the best single feature.
+        The models; without a baseline, the candidate is compared with the order of the rows and the best single
+        feature.
     dataset, split
         The judged queries to compare on, not used for training any of the models.
     rules
@@ -108,7 +109,8 @@ def judge(
     naive
         The model that was learnt from the same clicks as the candidate without correction, to be compared with too.
     earlier
-        Versions that had the alias before the baseline; the best of them is a rival, if it is better than the baseline here.
+        Versions that had the alias before the baseline; the best of them is a rival, if it is better than the baseline
+        here.
     clicks
         Compares two rankings (columns qid, doc_id and score) by the clicks of a log.
     against
@@ -208,7 +210,10 @@ def _decisive(comparison: RivalFacts, rules: GateRules) -> Paired:
 
 
 def _rivals(queries: GradedQueries, metric: Metric, baseline: Contender | None, scores: Scores | None) -> list[Rival]:
-    """Return the rankings to compare with: the baseline with its ``scores``, or those that a first version has to beat."""
+    """Return the rankings to compare with.
+
+    They are the baseline with its ``scores``, or those that a first version has to beat.
+    """
     if baseline is None or scores is None:
         return [row_order(queries), single_feature(queries, metric)]
     return [Rival(BASELINE, f"{baseline.name}, the current version", scores, "not worse")]
@@ -271,7 +276,8 @@ def _refuse_seen_split(dataset: Dataset, split: str, contenders: Sequence[Conten
     trained = [each.name for each in contenders if dataset.digest in each.trained_on]
     if split == "train" and trained:
         raise InputError(
-            f"{spelled('split')} train: {' and '.join(trained)} was trained on these queries of {dataset.path}, so they prove nothing; "
+            f"{spelled('split')} train: {' and '.join(trained)} was trained on these queries of {dataset.path}, so "
+            "they prove nothing; "
             f"use {spelled('split')} test, or valid"
         )
 
@@ -294,8 +300,10 @@ def _refuse_too_few(queries: GradedQueries, metric: Metric) -> None:
     counted = int(np.count_nonzero(queries.can_differ(metric)))
     if counted < FEWEST_QUERIES:
         raise CandidatesRejected(
-            f"{queries.dataset.path}: {counted} of {len(queries):,} queries of the split {queries.split} count for {metric}, as "
-            "two versions can differ only in queries with two documents that it tells apart by their grades; an interval needs "
+            f"{queries.dataset.path}: {counted} of {len(queries):,} queries of the split {queries.split} count for "
+            f"{metric}, as "
+            "two versions can differ only in queries with two documents that it tells apart by their grades; an "
+            "interval needs "
             f"at least {FEWEST_QUERIES}, and a useful one hundreds"
         )
 
@@ -403,7 +411,10 @@ def _more_queries(found: Paired, threshold: float) -> str:
             if none is None
             else f"; about {none:,} such queries would do four times in five if there is no difference"
         )
-    text = f"; too few queries: with about {so:,} such queries the gate would pass four times in five if this is the true difference"
+    text = (
+        f"; too few queries: with about {so:,} such queries the gate would pass four times in five if this is the "
+        "true difference"
+    )
     return text if none is None else f"{text}, {none:,} if there is none"
 
 
@@ -411,7 +422,8 @@ def _not_shown(rules: GateRules, rival: Rival, found: Paired, candidate: str) ->
     """Return what the gate has not shown about a version that passes."""
     text = (
         f"{found.n_queries:,} queries cannot show that {candidate} is not worse than the {rival.name} by more than "
-        f"{rules.margin:g}: {_figures(found)}; it passes {'' if rival.name == NAIVE else 'as the first version '}because it is not"
+        f"{rules.margin:g}: {_figures(found)}; it passes "
+        f"{'' if rival.name == NAIVE else 'as the first version '}because it is not"
         " significantly worse"
     )
     enough = queries_for(rules.margin, found, 0.0)
@@ -474,9 +486,9 @@ class Rival:
     def passed(self, found: Paired, margin: float, worse_allowed: bool = False) -> bool:  # noqa: FBT001, FBT002
         """Return whether the 95 % interval (low, high) of the difference, candidate minus rival, satisfies the rule.
 
-        ``better``: low > 0.  ``not worse``: low > -margin and high >= 0; if ``worse_allowed`` low > -margin, as otherwise many small
-        losses add up.  ``not shown to be worse``: low > -margin or high >= 0, so a candidate is refused only if it is
-        significantly worse and not shown to be within the margin.
+        ``better``: low > 0.  ``not worse``: low > -margin and high >= 0; if ``worse_allowed`` low > -margin, as
+        otherwise many small losses add up.  ``not shown to be worse``: low > -margin or high >= 0, so a candidate is
+        refused only if it is significantly worse and not shown to be within the margin.
         """
         low, high = found.interval
         if self.rule == "better":
@@ -489,8 +501,8 @@ class Rival:
 def row_order(queries: GradedQueries) -> Rival:
     """Rank the documents by the column ``position`` if the dataset has it, otherwise in stored order.
 
-    Documents with the same position tie.  Rows of a query are stored by document id, so without positions this is no better
-    than chance unless the ids are informative.
+    Documents with the same position tie.  Rows of a query are stored by document id, so without positions this is no
+    better than chance unless the ids are informative.
     """
     if "position" in queries.dataset.optional_columns:
         positions = queries.dataset.rows(queries.split, ("position",)).column(0).to_numpy().astype(np.float64)
@@ -501,7 +513,9 @@ def row_order(queries: GradedQueries) -> Rival:
 
 
 def single_feature(queries: GradedQueries, metric: Metric) -> Rival:
-    """Rank by the single feature, ascending or descending, with the best ``metric`` on these queries; missing values are last.
+    """Rank by the single feature, ascending or descending, with the best ``metric`` on these queries.
+
+    Missing values are last.
 
     The feature is chosen on the queries that judge it, so its figure may be too high: the candidate need not beat it.
 
@@ -516,7 +530,8 @@ def single_feature(queries: GradedQueries, metric: Metric) -> Rival:
     )
     scores = found.scores(queries.in_order(queries.dataset.feature_column(found.name, queries.split)))
     words = (
-        f"the best single feature ({found.name}, {'highest' if found.descending else 'lowest'} first; chosen on these same"
+        f"the best single feature ({found.name}, {'highest' if found.descending else 'lowest'} first; chosen on these "
+        "same"
         " queries, so its figure may be too high)"
     )
     return Rival("best single feature", words, scores, "not shown to be worse")

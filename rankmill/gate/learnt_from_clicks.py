@@ -1,4 +1,7 @@
-"""What a version says about the clicks that it was learnt from (its attachment ``clicks``), and what a log says about rankings."""
+"""What a version records about its clicks, and what a log says about rankings.
+
+The record is the attachment ``clicks``.
+"""
 
 from __future__ import annotations
 
@@ -36,8 +39,8 @@ class LearntFromClicks:
     naive
         The version learnt from the same clicks and parameters without correction, such as ``web-naive@7``.
     judged
-        The splits of its own dataset whose queries people judged.  Other splits have labels from clicks, which prove nothing
-        about the correction.
+        The splits of its own dataset whose queries people judged.  Other splits have labels from clicks, which prove
+        nothing about the correction.
     """
 
     model: str | None
@@ -51,7 +54,10 @@ class LearntFromClicks:
 
 @dataclass(frozen=True, slots=True)
 class ClickEvidence:
-    """A click log, and the examination probabilities of its ranks, by which rankings can be compared that were not shown."""
+    """A click log, and the examination probabilities of its ranks.
+
+    They allow comparing rankings that were not shown.
+    """
 
     log: Sequence[Path]
     propensities: Propensities

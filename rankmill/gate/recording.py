@@ -47,7 +47,10 @@ class GateResult:
     def of(
         cls, version: Version, alias: str, entry: Entry, report: GateReport, policy: AliasPolicy | None
     ) -> GateResult:
-        """Return the result for ``version`` in log entry ``entry``; the state of ``version`` is from before the entry."""
+        """Return the result for ``version`` in log entry ``entry``.
+
+        The state of ``version`` is from before the entry.
+        """
         found = gate_in(entry)
         return cls(
             name=version.name,
@@ -122,8 +125,9 @@ def gate(
     reason
         One line for the log.
     asked
-        The alias and the rules.  If the alias is not set, the rules for a first version apply.  Omitted rules are taken from the
-        policy of the alias, otherwise ndcg@10 and 0.002.  The best of the last ``best_of_last`` versions of the alias is a rival too.
+        The alias and the rules.  If the alias is not set, the rules for a first version apply.  Omitted rules are taken
+        from the policy of the alias, otherwise ndcg@10 and 0.002.  The best of the last ``best_of_last`` versions of
+        the alias is a rival too.
     convention
         How metrics are computed; None: as in the policy, otherwise our own.
 
@@ -166,7 +170,10 @@ def gate(
 
 
 def earlier_holders(store: Registry, candidate: Version, asked: GateOptions) -> list[Version]:
-    """Return the versions that had the alias last, newest first, without the current one, the candidate and those rolled back from."""
+    """Return the versions that had the alias last, newest first.
+
+    The current one, the candidate and those rolled back from are left out.
+    """
     state = candidate.state
     left = [number for number in state.holders(asked.alias) if number not in {candidate.number, *state.swept}]
     present = state.standing(asked.alias)
@@ -175,9 +182,12 @@ def earlier_holders(store: Registry, candidate: Version, asked: GateOptions) -> 
 
 
 def naive_beside(store: Registry, candidate: Version, own: bool, split: str) -> tuple[Version | None, list[str]]:  # noqa: FBT001
-    """Return the version learnt from the same clicks as ``candidate`` without correction, if it can be compared, and remarks.
+    """Return the version learnt from the same clicks as ``candidate`` without correction, and remarks.
 
-    ``own``: the dataset is that from which the candidate was learnt, so that queries of its splits may have labels from clicks.
+    The version is None if it cannot be compared.
+
+    ``own``: the dataset is that from which the candidate was learnt, so that queries of its splits may have labels from
+    clicks.
     """
     clicks = clicks_of(candidate)
     if clicks is None:

@@ -274,15 +274,16 @@ def rows_of(
     columns
         Optional ones by name as :class:`rankmill.python.given_rows.FitColumns`, unchecked.
     regression
-        ``y`` may have any finite numbers.  If one is not a whole number from 0 to 31, all are labels; then no document is
-        known to be relevant, and ranking metrics are undefined.
+        ``y`` may have any finite numbers.  If one is not a whole number from 0 to 31, all are labels; then no document
+        is known to be relevant, and ranking metrics are undefined.
 
     Raises
     ------
     InvalidParameter
         Weights of pairs without pairs.
     TrainingDataRejected
-        There are no rows, shapes do not match, a grade or one of the ``columns`` is invalid, or ids have different types.
+        There are no rows, shapes do not match, a grade or one of the ``columns`` is invalid, or ids have different
+        types.
     """
     columns = {name: column for name, column in (columns or {}).items() if column is not None}
     given = vector(y, "y")

@@ -35,7 +35,8 @@ def array(values: Any, name: str) -> npt.NDArray[Any]:
     )
     if np.any(masked):
         raise TrainingDataRejected(
-            f"{name}: row {int(np.argmax(masked))} is masked, so its value is missing; leave out such rows (np.ma.getmaskarray finds them)"
+            f"{name}: row {int(np.argmax(masked))} is masked, so its value is missing; leave out such rows "
+            "(np.ma.getmaskarray finds them)"
         )
     if library_of(values) == "polars" and is_of_128_bits(values):
         values = values.to_list()  # NumPy has no such type
@@ -88,7 +89,9 @@ _QUERIES = "qid"
 
 
 def names_of(frame: object) -> tuple[str, ...] | None:
-    """Return the column names of a frame or an Arrow table; None for an array, and for a pandas frame with numbered columns.
+    """Return the column names of a frame or an Arrow table.
+
+    None for an array, and for a pandas frame with numbered columns.
 
     Raises
     ------
@@ -158,7 +161,9 @@ def schema_of_table(values: Any) -> pa.Schema | None:
 def without_index(
     values: Any, names: tuple[str, ...] | None, categorical: Sequence[str | int]
 ) -> tuple[str, ...] | None:
-    """Return ``names``, columns of ``values``, without those that are the index of a pandas frame; a warning names these.
+    """Return ``names``, columns of ``values``, without those that are the index of a pandas frame.
+
+    A warning names the index columns.
 
     Those among ``categorical`` are meant.
     """
@@ -184,10 +189,12 @@ def made_up_names(n: int) -> tuple[str, ...]:
 
 
 def with_queries(values: Any, qid: Any, group: Any, where: str = "") -> tuple[tuple[str, ...] | None, Any]:
-    """Return the names of the features in ``values`` (None if columns have no names), and the query of each row, if given.
+    """Return the names of the features in ``values``, and the query of each row, if given.
 
-    A column ``qid`` of a frame is not a feature but has the queries, so that scikit-learn's cross-validation, which selects
-    rows of the frame, selects them too.
+    The names are None if columns have no names.
+
+    A column ``qid`` of a frame is not a feature but has the queries, so that scikit-learn's cross-validation, which
+    selects rows of the frame, selects them too.
 
     Raises
     ------
@@ -212,13 +219,15 @@ def with_queries(values: Any, qid: Any, group: Any, where: str = "") -> tuple[tu
     if qid is not None or group is not None:
         given = "group" if qid is None else "qid"
         raise InvalidParameter(
-            f"{where}found query ids twice, in the column {_QUERIES!r} of X and in {given}=; drop the column, or leave out {given}="
+            f"{where}found query ids twice, in the column {_QUERIES!r} of X and in {given}=; drop the column, or "
+            f"leave out {given}="
         )
     column = values.column(_QUERIES) if library_of(values) == "pyarrow" else values[_QUERIES]
     ids = query_ids(column, where)
     if str(getattr(column, "dtype", getattr(column, "type", ""))).lower().startswith(("float", "double", "halffloat")):
         warnings.warn(
-            f"{where}found floats in the column {_QUERIES!r} of X, {len(np.unique(ids)):,} different queries; a step of a Pipeline that"
+            f"{where}found floats in the column {_QUERIES!r} of X, {len(np.unique(ids)):,} different queries; a step "
+            "of a Pipeline that"
             f" scales or bins columns must leave out {_QUERIES!r}",
             UserWarning,
             stacklevel=4,
@@ -257,7 +266,7 @@ def with_goals(
 
 
 def _refuse_queries_as_feature(values: Any, names: Sequence[str], qid: Any, group: Any, where: str) -> None:
-    """Raise TrainingDataRejected if a column with a usual name of queries, such as query_id, has the queries that are given."""
+    """Raise TrainingDataRejected if a column has the given queries under a usual name, such as query_id."""
     called = [name for name in names if usual_name(name) in HABITS[_QUERIES]]
     if not called:
         return
@@ -270,7 +279,8 @@ def _refuse_queries_as_feature(values: Any, names: Sequence[str], qid: Any, grou
         pairs = {*zip(column.tolist(), given.tolist(), strict=False)} if column.shape == given.shape else set()
         if pairs and len(pairs) == len({one for one, _ in pairs}) == len({one for _, one in pairs}):
             raise TrainingDataRejected(
-                f"{where}found the query of each row in column {name!r} of X, where it would be a feature; drop the column"
+                f"{where}found the query of each row in column {name!r} of X, where it would be a feature; drop the "
+                "column"
             )
 
 
@@ -365,7 +375,10 @@ def _items(monotone: Any) -> list[Any]:
 
 
 def name_of_column(option: str, key: object, names: Sequence[str]) -> str:
-    """Return the name of the column number ``key`` among ``names``; InvalidParameter, naming ``option``, if there is none."""
+    """Return the name of the column number ``key`` among ``names``.
+
+    InvalidParameter, naming ``option``, if there is none.
+    """
     column = whole_number(f"{option}: a column", key)
     if not 0 <= column < len(names):
         raise InvalidParameter(f"{option}: there is no column {column}, only 0 .. {len(names) - 1}")

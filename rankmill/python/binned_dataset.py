@@ -24,17 +24,20 @@ _WHERE = "BinnedDataset "
 class BinnedDataset:
     """Rows with their bins, a byte a value: bin once, train many times.
 
-    ``Ranker.fit(binned)`` makes the same model as ``Ranker.fit(X, y, ..)`` and, from a dataset folder, as ``rankmill train``.
-    Of the values themselves only codes of categories are kept, so a net takes only what :meth:`open` returns: it reads them again.
+    ``Ranker.fit(binned)`` makes the same model as ``Ranker.fit(X, y, ..)`` and, from a dataset folder, as ``rankmill
+    train``. Of the values themselves only codes of categories are kept, so a net takes only what :meth:`open` returns:
+    it reads them again.
 
     Parameters
     ----------
     X, y, qid, group
-        As :meth:`rankmill.python.ranker.Ranker.fit` takes them.  Numbers in ``y`` that are not all whole and from 0 to 31 are labels.
+        As :meth:`rankmill.python.ranker.Ranker.fit` takes them.  Numbers in ``y`` that are not all whole and from 0 to
+        31 are labels.
     reference
         Another BinnedDataset, whose edges are used: for eval sets.
 
-    More columns are ``sample_weight``, ``query_weight``, ``label``, ``event``, ``offset``, ``pairs`` and ``goals``, as ``fit`` takes them.
+    More columns are ``sample_weight``, ``query_weight``, ``label``, ``event``, ``offset``, ``pairs`` and ``goals``, as
+    ``fit`` takes them.
 
     Attributes
     ----------
@@ -94,16 +97,17 @@ class BinnedDataset:
     ) -> BinnedDataset:
         """Bin rows that do not fit into memory; the same for pieces of any size, and as from all rows at once.
 
-        The pieces are read once.  Their features wait in a temporary file of 4 bytes a value; memory holds a piece, the bins
-        (a byte a value), codes of categories (4 bytes each) and their texts, about 60 bytes a row besides, and two columns for
-        each thread.
+        The pieces are read once.  Their features wait in a temporary file of 4 bytes a value; memory holds a piece, the
+        bins (a byte a value), codes of categories (4 bytes each) and their texts, about 60 bytes a row besides, and two
+        columns for each thread.
 
         Parameters
         ----------
         pieces
-            An iterable of pieces, or a function that returns one.  A piece is (X, y, qid), or (X, y, {'qid': .., 'offset': ..}) with
-            other arguments of ``fit``, each with a value for every row; pairs cannot be given.  Rows of a query may be in
-            several pieces.  The first piece decides which columns are features, and which of them categorical.
+            An iterable of pieces, or a function that returns one.  A piece is (X, y, qid), or (X, y, {'qid': ..,
+            'offset': ..}) with other arguments of ``fit``, each with a value for every row; pairs cannot be given.
+            Rows of a query may be in several pieces.  The first piece decides which columns are features, and which of
+            them categorical.
         reference
             As in the constructor.
         scratch
@@ -127,7 +131,9 @@ class BinnedDataset:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], split: str = "train") -> BinnedDataset:
-        """Read a split of the dataset that ``rankmill data ingest`` and ``rankmill data bin`` have made at ``path``, with its newest bins.
+        """Read a split of the dataset at ``path``, with its newest bins.
+
+        ``rankmill data ingest`` and ``rankmill data bin`` write it.
 
         Its other splits are eval sets for it.
 

@@ -45,7 +45,8 @@ class BinningOptions:
     )
     categorical: Sequence[str | int] | None = option(
         default=None,
-        help="Columns with whole numbers that are categories, such as ids of shops, by name or position.  Columns of text or of a"
+        help="Columns with whole numbers that are categories, such as ids of shops, by name or position.  Columns of "
+        "text or of a"
         " type of categories are categorical without being named.",
         convert=_columns,
         on_command_line=False,
@@ -54,7 +55,10 @@ class BinningOptions:
 
 
 def check_binned_alike(own: BinningOptions, binspec: BinSpec, whose: str) -> None:
-    """Raise InvalidParameter, naming ``whose`` bins they are, if options ask for other bins than those of ``binspec``."""
+    """Raise InvalidParameter if options ask for other bins than those of ``binspec``.
+
+    The message says ``whose`` bins they are.
+    """
     names, categorical = binspec.feature_names, binspec.categories
     named = [
         name_of_column("categorical", key, names) if not isinstance(key, str) else key for key in own.categorical or ()
@@ -120,7 +124,8 @@ class BinnedRows:
         if isinstance(given, BinnedRows):
             if reference is not None and given.binspec.digest != reference.digest:
                 raise InvalidParameter(
-                    "its bins are not those of the training data; make it with BinnedDataset(.., reference=the training data)"
+                    "its bins are not those of the training data; make it with BinnedDataset(.., reference=the "
+                    "training data)"
                 )
             return given
         rows, n_threads = given.rows(regression=regression, where=where), workers_for(own.n_threads)

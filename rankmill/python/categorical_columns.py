@@ -1,4 +1,7 @@
-"""Categorical columns of arrays and frames become codes by the rules of ingest (`rankmill.pipeline.bins.categories`)."""
+"""Categorical columns of arrays and frames become codes.
+
+The rules are those of ingest (`rankmill.pipeline.bins.categories`).
+"""
 
 from __future__ import annotations
 
@@ -32,8 +35,8 @@ Texts = Mapping[str, float]
 def codes_of(name: str, column: Any) -> tuple[Codes, Texts]:
     """Return the codes of the categories in ``column`` (n,), NaN where missing, and their texts.
 
-    ``column`` is an Arrow array of text, numbers or a dictionary, or an array of objects: texts and numbers, among which
-    None, NaN, pandas.NA and the empty text are missing.
+    ``column`` is an Arrow array of text, numbers or a dictionary, or an array of objects: texts and numbers, among
+    which None, NaN, pandas.NA and the empty text are missing.
 
     Raises
     ------
@@ -82,7 +85,8 @@ def with_names(spec: BinSpec, texts: Mapping[str, Texts]) -> BinSpec:
         more = f" (and {len(same) - 1} more cases)" if len(same) > 1 else ""
         shown = " and ".join(repr(shorten(text)) for text in same[0])
         warnings.warn(
-            f"column {name!r}: {shown} have the same code by chance, and count as one category{more}; rename one of them",
+            f"column {name!r}: {shown} have the same code by chance, and count as one category{more}; rename one of "
+            "them",
             UserWarning,
             stacklevel=2,
         )
@@ -116,7 +120,9 @@ def texts_alone(texts: Texts, codes: Codes) -> Sequence[str]:
 
 
 def check_numbers(name: str, codes: Codes, known: Sequence[str], *, are_codes: bool) -> None:
-    """Refuse a column of numbers for a feature with ``known`` texts none of which is a number: it could have no known category.
+    """Refuse a column of numbers for a feature whose ``known`` texts include no number.
+
+    It could have no known category.
 
     ``are_codes``: numbers other than whole ones stand for texts; a warning says if all of them are unknown.
 
@@ -129,12 +135,14 @@ def check_numbers(name: str, codes: Codes, known: Sequence[str], *, are_codes: b
     numbers = not are_codes or bool(((np.abs(present) <= LARGEST_WHOLE) & (present == np.trunc(present))).all())
     if len(present) and numbers and known and not any(map(is_number_text, known)):
         raise TrainingDataRejected(
-            f"column {name!r} holds numbers, but the ranker knows categories such as {shorten(known[0])!r}; give the texts that"
+            f"column {name!r} holds numbers, but the ranker knows categories such as {shorten(known[0])!r}; give the "
+            "texts that"
             " it was fitted on (numbers that are meant: as text)"
         )
     if len(present) and known and not numbers and not np.isin(present, category_codes(known)).any():
         warnings.warn(
-            f"column {name!r}: its float32 values are taken for codes of categories, and the ranker knows none of them; if they are"
+            f"column {name!r}: its float32 values are taken for codes of categories, and the ranker knows none of "
+            "them; if they are"
             " numbers, give them as in fit, as float64 or whole numbers",
             UserWarning,
             stacklevel=2,

@@ -68,19 +68,22 @@ class DaskRows:
         categorical: Sequence[str | int] = (),
         expected: DaskRows | None = None,
     ) -> DaskRows:
-        """Check what :meth:`rankmill.python.ranker.Ranker.fit` is ``given`` by name besides X and y; ``where`` begins messages.
+        """Check the named arguments ``given`` to :meth:`rankmill.python.ranker.Ranker.fit` besides X and y.
+
+        ``where`` begins messages.
 
         ``expected`` are the training rows, if these ones are an eval set.
 
         Raises
         ------
         InvalidParameter
-            ``X`` is no Dask DataFrame, or a column is not one of it and no Dask Series with as many partitions; there are no grades or
-            no queries; or there is what cannot be trained with on a cluster.
+            ``X`` is no Dask DataFrame, or a column is not one of it and no Dask Series with as many partitions; there
+            are no grades or no queries; or there is what cannot be trained with on a cluster.
         """
         if not _is_dask(X, 2):
             raise InvalidParameter(
-                f"{where}takes a Dask DataFrame as X on a cluster, got {type(X).__name__}; dask.dataframe.from_pandas(X, npartitions=8)"
+                f"{where}takes a Dask DataFrame as X on a cluster, got {type(X).__name__}; "
+                "dask.dataframe.from_pandas(X, npartitions=8)"
                 " makes one, or leave out the parameter cluster"
             )
         names, given = names_in(X.columns), {name: value for name, value in given.items() if value is not None}
@@ -121,7 +124,9 @@ class DaskRows:
         )
 
     def write(self, engine: DaskEngine, folder: Path) -> list[Path]:
-        """Let Dask write each partition that has rows as a Parquet file into ``folder``, which all workers see; return the files.
+        """Let Dask write each partition that has rows as a Parquet file into ``folder``; return the files.
+
+        All workers see the folder.
 
         Rows are matched by position within each partition.
 
@@ -165,7 +170,8 @@ def _write_partition(duty: Duty, path: Path, chosen: Mapping[str, int], series: 
     for name, other in zip(series, others, strict=True):
         if len(other) != len(frame):
             raise TrainingDataRejected(
-                f"partition {int(path.stem)}: {len(other):,} values of {name} for {len(frame):,} rows of X; rows are matched by"
+                f"partition {int(path.stem)}: {len(other):,} values of {name} for {len(frame):,} rows of X; rows are "
+                "matched by"
                 " position, so give columns of the same DataFrame"
             )
     if not len(frame):
@@ -217,7 +223,8 @@ def _column(name: str, value: Any, X: Any, names: Sequence[str] | None, where: s
         )
     if value.npartitions != X.npartitions:
         raise TrainingDataRejected(
-            f"{where}{name} has {value.npartitions} partitions, X has {X.npartitions}; give columns of the same DataFrame"
+            f"{where}{name} has {value.npartitions} partitions, X has {X.npartitions}; give columns of the same "
+            "DataFrame"
         )
     return value
 
@@ -234,7 +241,8 @@ def _check_features(features: Sequence[str], where: str) -> None:
     for name in features:
         if name in {*PARTS, *RESERVED}:
             raise InvalidParameter(
-                f"{where}found a column {name!r} of X that would be a feature, but a dataset has another use for this name;"
+                f"{where}found a column {name!r} of X that would be a feature, but a dataset has another use for this "
+                "name;"
                 " rename the column or drop it"
             )
 

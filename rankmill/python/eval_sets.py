@@ -25,7 +25,8 @@ def eval_sets_of(
 ) -> list[tuple[str, Rows]]:
     """Return (name, rows) of every set, with the ``expected`` features, as ``taken`` makes them for the training.
 
-    ``more`` has the other arguments of ``fit``; ``goals`` that are columns are those of sets, too, that are frames and name no others.
+    ``more`` has the other arguments of ``fit``; ``goals`` that are columns are those of sets, too, that are frames and
+    name no others.
 
     Raises
     ------
@@ -64,7 +65,10 @@ def eval_sets_of(
 
 
 def _is_several(eval_set: Any) -> bool:
-    """Whether ``eval_set`` is a list or tuple of sets, rather than one set: a tuple of arrays that begins with a table."""
+    """Whether ``eval_set`` is a list or tuple of sets, rather than one set.
+
+    One set is a tuple of arrays that begins with a table.
+    """
     if not isinstance(eval_set, tuple):
         return isinstance(eval_set, list)
     return all(

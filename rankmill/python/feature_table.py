@@ -38,7 +38,8 @@ from rankmill.scorer.models.model import Model
 
 _CURE = "leave out such columns, or convert them to numbers"
 _DAYS = {
-    "pandas": "(pd.to_datetime({column}, utc=True, format='ISO8601') - pd.Timestamp(0, tz='UTC')) / pd.Timedelta(days=1)",
+    "pandas": "(pd.to_datetime({column}, utc=True, format='ISO8601') - pd.Timestamp(0, tz='UTC')) / "
+    "pd.Timedelta(days=1)",
     "polars": "{column}.dt.epoch('us') / 86_400_000_000",
     "pyarrow": "pc.divide({column}.cast(pa.timestamp('us')).cast(pa.int64()).cast(pa.float64()), 86_400_000_000.0)",
     "numpy": "({column}.astype('datetime64[us]') - np.datetime64(0, 'us')) / np.timedelta64(1, 'D')",
@@ -99,8 +100,8 @@ def table_of(
     names
         The expected features; columns of a frame are found by name, an array must have the same number.
     known
-        The features that are categorical, with the texts that are known of them.  None: those whose columns have text or a
-        type of categories, and those ``named`` by name or column number.
+        The features that are categorical, with the texts that are known of them.  None: those whose columns have text
+        or a type of categories, and those ``named`` by name or column number.
 
     Raises
     ------
@@ -189,7 +190,8 @@ class _Columns:
     def converted(self, name: str, column: Any, kind: str, origin: _Origin, *, numbers: bool = True) -> Matrix:
         """Return (n,) float32 of an Arrow ``column`` or an array of objects.
 
-        ``kind`` is its type in words, ``origin`` where users have it; ``numbers`` is false if numbers in it are refused.
+        ``kind`` is its type in words, ``origin`` where users have it; ``numbers`` is false if numbers in it are
+        refused.
         """
         is_text, is_number = _is_text(column), _is_numeric(column)
         if not self.is_categorical(name):
@@ -311,7 +313,8 @@ def _are_mostly_single(column: Any) -> bool:
 def _looks_wrong(name: str, column: Any) -> bool:
     """Whether plain text is probably no category.
 
-    Its column has a usual name of ids, most of its texts are numbers or dates, or the column has more than half as many texts as rows.
+    Its column has a usual name of ids, most of its texts are numbers or dates, or the column has more than half as many
+    texts as rows.
     """
     if not isinstance(column, np.ndarray) and pa.types.is_dictionary(column.type):
         return False

@@ -4,7 +4,8 @@ The workers write the partitions into a folder, ingest and bin them as a dataset
 
     Dask DataFrame  ->  Parquet, a file a partition  ->  dataset  ->  bins  ->  trees
 
-So the rows of a query may be in any partitions, and the model has the bytes of ``rankmill train`` on a dataset of the same rows.
+So the rows of a query may be in any partitions, and the model has the bytes of ``rankmill train`` on a dataset of the
+same rows.
 """
 
 from __future__ import annotations
@@ -53,7 +54,9 @@ def fit_on_cluster(
     *,
     further: bool,
 ) -> tuple[TrainingResult, tuple[str, ...] | None, str]:
-    """Train on rows of Dask; return the training, the names of the features or None, and a note on grades that count next to nothing.
+    """Train on rows of Dask.
+
+    Return the training, the names of the features or None, and a note on grades that have almost no influence.
 
     Parameters
     ----------
@@ -108,7 +111,8 @@ def fit_on_cluster(
                 answers = [bool(listener(record)) for listener in listeners]
                 if any(answers):
                     raise InvalidParameter(
-                        "a callback cannot end a training on a cluster; set early_stopping_rounds, or raise an error in it"
+                        "a callback cannot end a training on a cluster; set early_stopping_rounds, or raise an error "
+                        "in it"
                     )
 
             options = replace(options, on_round=listen, on_message=say)
@@ -119,18 +123,20 @@ def fit_on_cluster(
 
 
 def refuse_on_cluster(ranker: Any, given: Mapping[str, Any]) -> None:
-    """Raise InvalidParameter for parameters of a ranker and arguments of ``fit`` that do not work on a cluster, whatever the rows are."""
+    """Raise InvalidParameter for parameters and arguments of ``fit`` that never work on a cluster."""
     if ranker.checked_kind().model == NET:
         raise InvalidParameter("model net does not train on a cluster; leave out the parameter cluster")
     for name in ("objective", "delta"):
         if callable(getattr(ranker, name)):
             raise InvalidParameter(
-                f"{name} as a function of your own does not work on a cluster, whose workers do not have it; leave out the"
+                f"{name} as a function of your own does not work on a cluster, whose workers do not have it; leave "
+                "out the"
                 " parameter cluster"
             )
     if given.get("base_model") is not None:
         raise InvalidParameter(
-            "base_model does not work on a cluster: its scores are needed for all documents; leave out the parameter cluster"
+            "base_model does not work on a cluster: its scores are needed for all documents; leave out the parameter "
+            "cluster"
         )
 
 

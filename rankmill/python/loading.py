@@ -20,15 +20,17 @@ def load_model(model: str | os.PathLike[str], *, registry: str | os.PathLike[str
     Parameters
     ----------
     model
-        A model file, or a model of the registry: ``web`` (its production version), ``web@7``, ``web@latest``, ``web@ALIAS``.  A string is
-        a file if the file exists, if it is a URL, ends in ``.rankmill`` or contains a path separator; a ``Path`` is always a file.
+        A model file, or a model of the registry: ``web`` (its production version), ``web@7``, ``web@latest``,
+        ``web@ALIAS``.  A string is a file if the file exists, if it is a URL, ends in ``.rankmill`` or contains a path
+        separator; a ``Path`` is always a file.
     registry
         Folder of the registry; None: RANKMILL_REGISTRY, else ``registry-data`` in the working directory.
 
     Returns
     -------
     Ranker
-        A ranker around the model, whose kind is that of ``model_``, with the training parameters that the model has recorded, without the history of the training.
+        A ranker around the model, whose kind is that of ``model_``, with the training parameters that the model has
+        recorded, without the history of the training.
 
     Raises
     ------
@@ -45,7 +47,8 @@ def register_model(
 ) -> Version:
     """Register ``model`` as the next version of ``name`` and return the version; create the registry if necessary.
 
-    If the same model is registered already, its version is returned.  ``registry`` is as for :func:`load_model`; ``reason`` is one line for the log.
+    If the same model is registered already, its version is returned.  ``registry`` is as for :func:`load_model`;
+    ``reason`` is one line for the log.
 
     Raises
     ------
@@ -56,7 +59,8 @@ def register_model(
     """
     if not isinstance(model, Ranker | Model):
         raise InvalidParameter(
-            f"register_model takes a ranker or a model, got a {type(model).__name__}; a file is registered by rankmill models register"
+            f"register_model takes a ranker or a model, got a {type(model).__name__}; a file is registered by "
+            "rankmill models register"
         )
     trained = model if isinstance(model, Model) else model.fitted("register_model")
     return Registry(registry).register(

@@ -86,7 +86,9 @@ def register_file(
     metrics: Path | None = None,
     reason: str = "",
 ) -> RegisteredFile:
-    """Register the model file ``path`` as the next version of ``name``; if the model is registered already, return that version.
+    """Register the model file ``path`` as the next version of ``name``.
+
+    If the model is registered already, return that version.
 
     Parameters
     ----------

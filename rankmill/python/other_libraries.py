@@ -20,7 +20,8 @@ OURS = {
         "metric": "eval_at metrics metric_name",
         "stop_metric": "first_metric_only",
         "gain": "label_gain ndcg_exp_gain",
-        "n_rounds": "n_estimators num_iterations num_iteration num_trees n_trees num_tree num_rounds num_round num_boost_round "
+        "n_rounds": "n_estimators num_iterations num_iteration num_trees n_trees num_tree num_rounds num_round "
+        "num_boost_round "
         "nrounds n_iter max_iter iterations",
         "learning_rate": "eta shrinkage shrinkage_rate",
         "early_stopping_rounds": "early_stopping_round n_iter_no_change od_wait early_stopping",
@@ -50,12 +51,14 @@ OURS = {
         "bootstrap": "data_sample_strategy bootstrap_type",
         "sigma": "sigmoid lambdarank_sigma",
         "truncation": "lambdarank_truncation_level lambdarank_num_pair_per_sample",
-        "lambda_normalisation": "lambda_normalization lambdarank_norm lambdarank_normalization lambdarank_score_normalization",
+        "lambda_normalisation": "lambda_normalization lambdarank_norm lambdarank_normalization "
+        "lambdarank_score_normalization",
         "position_bias": "lambdarank_unbiased",
         "position_bias_l2": "lambdarank_position_bias_regularization",
         "position_bias_norm": "lambdarank_bias_norm",
         "seed": "random_state random_seed data_random_seed bagging_seed",
-        "categorical": "categorical_feature categorical_features cat_feature cat_features categorical_column enable_categorical",
+        "categorical": "categorical_feature categorical_features cat_feature cat_features categorical_column "
+        "enable_categorical",
         "one_vs_rest": "max_cat_to_onehot one_hot_max_size",
         "categories_in_set": "max_cat_threshold",
         "category_l2": "cat_l2",
@@ -82,7 +85,8 @@ OURS = {
 _NOT_HERE = (
     "auc_mu_weights auto_class_weights bagging_freq cegb_penalty_feature_coupled cegb_penalty_split class_weights data "
     "default_direction device device_type diffusion_temperature embedding_features feature_calcers feature_pre_filter "
-    "first_feature_use_penalties force_col_wise force_row_wise forced_splits_file forced_splits_filename forcedsplits_filename "
+    "first_feature_use_penalties force_col_wise force_row_wise forced_splits_file forced_splits_filename "
+    "forcedsplits_filename "
     "ignored_features input_model linear_tree metric_freq min_data_in_bin model_shrink_rate monotone_penalty "
     "neg_bagging_fraction normalize_type num_feature one_drop poisson_max_delta_step pos_bagging_fraction "
     "pre_partition process_type sample_type saved_feature_importance_type scale_pos_weight "
@@ -111,7 +115,10 @@ def unknown_name(what: str, name: str, known: Iterable[str], where: str = "") ->
 
 
 def unknown_argument(name: str, of_fit: Iterable[str], of_ranker: Iterable[str], where: str = "fit") -> str:
-    """Describe ``name``, an unknown argument of ``fit`` or of the function ``where``, which may be a parameter of the ranker."""
+    """Describe ``name``, an unknown argument of ``fit`` or of the function ``where``.
+
+    It may be a parameter of the ranker.
+    """
     ours = OURS.get(name, name)
     if ours in of_ranker:
         return f"{where} takes no {name!r}; it is a parameter of the ranker: Ranker({ours}=..)"
@@ -169,7 +176,8 @@ def refuse_function(name: str, metric: object) -> None:
     if callable(metric):
         called = getattr(metric, "__name__", type(metric).__name__)
         raise InvalidParameter(
-            f"{name} takes names of metrics such as 'ndcg@10', not the function {called}; apply it to the result of predict, "
+            f"{name} takes names of metrics such as 'ndcg@10', not the function {called}; apply it to the result of "
+            "predict, "
             "or train for it with objective= or delta="
         )
 
@@ -208,13 +216,16 @@ def refuse_of_predict(others: Iterable[str]) -> None:
 _ATTRIBUTES = {
     theirs: ours
     for ours, names in {
-        "best_round_": "best_iteration_ best_iteration best_iter_ n_estimators_ n_iter_ tree_count_ get_best_iteration current_iteration num_trees",
+        "best_round_": "best_iteration_ best_iteration best_iter_ n_estimators_ n_iter_ tree_count_ "
+        "get_best_iteration current_iteration num_trees",
         "history_[best_round_ - 1].metrics": "best_score_ best_score get_best_score",
         "evals_result_": "evals_result evals_log_ get_evals_result eval_results_ validation_scores_ train_score_",
         "forest_ (the trees)": "booster_ booster get_booster estimators_ dump_model get_dump trees_to_dataframe",
-        "feature_names_in_ (or model_.feature_names)": "feature_name_ feature_name feature_names feature_names_ get_feature_names",
+        "feature_names_in_ (or model_.feature_names)": "feature_name_ feature_name feature_names feature_names_ "
+        "get_feature_names",
         "n_features_in_": "n_features_ n_features num_feature",
-        "feature_importances_": "feature_importance feature_importances get_feature_importance get_score get_fscore coef_",
+        "feature_importances_": "feature_importance feature_importances get_feature_importance get_score get_fscore "
+        "coef_",
         "model_.objective": "objective_ loss_",
         "contributions(X)": "shap_values predict_contrib get_shap_values",
         "apply(X)": "calc_leaf_indexes predict_leaf",
@@ -277,7 +288,8 @@ def refuse_search_without_queries() -> None:
     kinds = {type(each).__name__ for each in getattr(scorer, "_scorers", {"score": scorer}).values()}
     if "_PassthroughScorer" in kinds and not frame.f_locals.get("score_params"):
         raise InvalidParameter(
-            f"scikit-learn would call fit with the queries and score without them; give them {IN_SEARCHES}, so that it cuts them"
+            f"scikit-learn would call fit with the queries and score without them; give them {IN_SEARCHES}, so that "
+            "it cuts them"
             " into folds for both"
         )
 
@@ -286,7 +298,10 @@ class Routed:
     """An estimator whose ``fit`` and ``score`` take metadata besides X and y, at least the query of each row."""
 
     def get_metadata_routing(self) -> Any:
-        """Return the requests of ``fit`` and ``score`` as scikit-learn's MetadataRequest: the query ids, and those that were set."""
+        """Return the requests of ``fit`` and ``score`` as scikit-learn's MetadataRequest.
+
+        These are the query ids, and those that were set.
+        """
         from sklearn.utils.metadata_routing import MetadataRequest
 
         if hasattr(self, "_metadata_request"):
@@ -298,7 +313,9 @@ class Routed:
         return requests
 
     def set_fit_request(self: R, **requests: bool | str | None) -> R:
-        """Set which arguments scikit-learn passes to ``fit``, such as ``sample_weight=True``; ``qid`` is passed by default.
+        """Set which arguments scikit-learn passes to ``fit``, such as ``sample_weight=True``.
+
+        ``qid`` is passed by default.
 
         Raises
         ------
@@ -319,7 +336,8 @@ class Routed:
 
         if not get_config()["enable_metadata_routing"]:
             raise InvalidParameter(
-                f"set_{method}_request needs sklearn.set_config(enable_metadata_routing=True), which turns metadata routing on"
+                f"set_{method}_request needs sklearn.set_config(enable_metadata_routing=True), which turns metadata "
+                "routing on"
             )
         known, routing = self._routable(method), self.get_metadata_routing()
         for name, asked in requests.items():

@@ -21,7 +21,9 @@ _EXACT = 2.0**53  # float64 holds all smaller whole numbers
 
 
 class PreparedModel:
-    """A model, the predictor that was used last, and what is needed to find its features.  Safe to share between threads.
+    """A model, the predictor that was used last, and what is needed to find its features.
+
+    Safe to share between threads.
 
     A pickle or a copy has the model alone.
     """
@@ -37,17 +39,23 @@ class PreparedModel:
         return type(self), (self.model,)
 
     def predictor(self, n_rounds: int | None = None, start_round: int = 0) -> Predictor:
-        """Return what `rankmill.scorer.models.loading.predictor_of` does, laid out anew only if the rounds have changed."""
+        """Return the predictor of `rankmill.scorer.models.loading.predictor_of`.
+
+        It is laid out again only if the rounds have changed.
+        """
         last, rounds = self._last, (n_rounds, start_round)
         if last is None or last[0] != rounds:
             self._last = last = rounds, predictor_of(self.model, n_rounds=n_rounds, start_round=start_round)
         return last[1]
 
     def numbers(self, values: Any) -> npt.NDArray[Any] | None:
-        """Return the features of the model in ``values``, (n, n_features) float32 or float64, if that takes no look at columns.
+        """Return the features of the model in ``values`` if columns need no check.
 
-        It does if ``values`` are an array of numbers, or a frame of numbers whose columns are the model's features.  None if not,
-        or if anything may be wrong: `rankmill.python.feature_table.matrix_for` then finds out.  The caller must not write to the result.
+        The shape is (n, n_features), float32 or float64.
+
+        It does if ``values`` are an array of numbers, or a frame of numbers whose columns are the model's features.
+        None if not, or if anything may be wrong: `rankmill.python.feature_table.matrix_for` then finds out.  The caller
+        must not write to the result.
 
         Warns
         -----
@@ -111,7 +119,7 @@ class PreparedModel:
 
 
 def _floats(found: npt.NDArray[Any], *, long: bool) -> npt.NDArray[Any] | None:
-    """Return ``found`` as floats; None if whole numbers of 64 bits, ``long``, may have been rounded on the way to float64."""
+    """Return ``found`` as floats; None if 64-bit integers, ``long``, may have been rounded to float64."""
     if found.dtype.kind in "iu":
         return found.astype(np.float32)
     if long and (found.dtype != np.float64 or (np.abs(found) >= _EXACT).any()):

@@ -114,24 +114,28 @@ class RankerOptions:
     )
     verbose: int | bool = option(
         default=1,
-        help="Progress output.  1 or True: a bar in notebooks, elsewhere a line on stderr about every 10 seconds; N above 1: what"
+        help="Progress output.  1 or True: a bar in notebooks, elsewhere a line on stderr about every 10 seconds; N "
+        "above 1: what"
         " the preset chose, and a line after every N rounds; 0: nothing.  Does not change the model.",
     )
     delta: Callable[..., Any] | None = option(
         default=None,
-        help='Function (grades, i, j) that returns the weight of a pair at ranks i and j.  With objective="lambdamart" it is used'
+        help="Function (grades, i, j) that returns the weight of a pair at ranks i and j.  With "
+        'objective="lambdamart" it is used'
         " instead of the change of the metric: see rankmill.trainer.objectives.user.remember_delta.",
     )
 
     cluster: Any = option(
         default=None,
-        help='Train a Dask DataFrame on the workers of a cluster: a Dask Client, or text: "local:4" starts 4 of them here,'
+        help='Train a Dask DataFrame on the workers of a cluster: a Dask Client, or text: "local:4" starts 4 of them '
+        "here,"
         ' "tcp://HOST:PORT" uses a running Dask scheduler.  See docs/cluster.md.',
         convert=_cluster,
     )
     scratch: str | os.PathLike[str] | None = option(
         default=None,
-        help="With cluster: a folder that all workers see under the same path, for the rows and a dataset of them while fit works."
+        help="With cluster: a folder that all workers see under the same path, for the rows and a dataset of them "
+        "while fit works."
         "  Default: the system's folder of temporary files, which only workers on this machine see.",
     )
 
@@ -159,11 +163,13 @@ class FitArguments(FitColumns, total=False):
 
 
 class Ranker(Routed):
-    """Gradient-boosted trees, or a net, on arrays: ``fit`` takes features, grades and query ids; ``predict`` gives scores.
+    """Gradient-boosted trees, or a net, on arrays.
 
-    Parameters are those of :class:`rankmill.trainer.parameters.TrainParameters` and :class:`RankerOptions`, by name, and with
-    ``model="net"`` those of :class:`rankmill.trainer.nets.options.NetOptions`.
-    ``help(Ranker.__init__)`` describes the common ones, ``print(Ranker.help_all())`` all.  Two accept more types:
+    ``fit`` takes features, grades and query ids; ``predict`` returns scores.
+
+    Parameters are those of :class:`rankmill.trainer.parameters.TrainParameters` and :class:`RankerOptions`, by name,
+    and with ``model="net"`` those of :class:`rankmill.trainer.nets.options.NetOptions`. ``help(Ranker.__init__)``
+    describes the common ones, ``print(Ranker.help_all())`` all.  Two accept more types:
 
     monotone
         1: the score never falls when the feature rises; -1: it never rises.  Such as ``{"bm25": 1}`` by name,
@@ -283,7 +289,10 @@ class Ranker(Routed):
         return {name: getattr(self, name) for name in self._parameter_names()}
 
     def __sklearn_clone__(self) -> Ranker:
-        """Return an estimator with equal parameters that is not fitted, for scikit-learn's ``clone``; a Dask client is the same one."""
+        """Return an unfitted estimator with equal parameters, for scikit-learn's ``clone``.
+
+        It keeps the same Dask client.
+        """
         given = self.get_params(deep=False)
         made = type(self)(**{name: value if name == "cluster" else deepcopy(value) for name, value in given.items()})
         if hasattr(self, "_metadata_request"):
@@ -320,16 +329,16 @@ class Ranker(Routed):
         Parameters
         ----------
         X
-            (n, n_features) numbers, rounded to float32; NaN and null are missing.  A NumPy array, a list of rows, a Polars or
-            pandas frame, an Arrow table.  A column ``qid`` of a frame is not a feature: it is used as the argument ``qid``.
-            Columns of text, and of a type of categories, are categorical features; the parameter ``categorical`` names others.
-            Or a :class:`rankmill.BinnedDataset`, which has all the other columns, too.
-            With the parameter ``cluster``: a Dask DataFrame.  Then ``y``, ``qid`` and the other columns are names of its columns,
-            which are not features then, or Dask Series with the same partitions; see docs/cluster.md.
+            (n, n_features) numbers, rounded to float32; NaN and null are missing.  A NumPy array, a list of rows, a
+            Polars or pandas frame, an Arrow table.  A column ``qid`` of a frame is not a feature: it is used as the
+            argument ``qid``. Columns of text, and of a type of categories, are categorical features; the parameter
+            ``categorical`` names others. Or a :class:`rankmill.BinnedDataset`, which has all the other columns, too.
+            With the parameter ``cluster``: a Dask DataFrame.  Then ``y``, ``qid`` and the other columns are names of
+            its columns, which are not features then, or Dask Series with the same partitions; see docs/cluster.md.
         y
-            (n,) grades, whole numbers of 0 or more.  Objectives of regression take any finite numbers: if one of them is
-            not a whole number from 0 to 31, all are labels.  Then there are no grades, and ranking metrics have no value: stop by
-            ``deviance``, or give grades here and labels as ``label``.
+            (n,) grades, whole numbers of 0 or more.  Objectives of regression take any finite numbers: if one of them
+            is not a whole number from 0 to 31, all are labels.  Then there are no grades, and ranking metrics have no
+            value: stop by ``deviance``, or give grades here and labels as ``label``.
         qid
             (n,) query of each row, numbers or strings, in any order.
         group
@@ -344,23 +353,25 @@ class Ranker(Routed):
         event
             (n,) with times as labels: 1 if the event was observed, 0 if the time is censored.
         offset
-            (n,) start values of the scores.  Losses and metrics use offset + prediction; :meth:`predict` returns the prediction without the offset.
+            (n,) start values of the scores.  Losses and metrics use offset + prediction; :meth:`predict` returns the
+            prediction without the offset.
         position
             (n,) rank at which each document was shown, from 1, for the parameter ``position_bias``.
         pairs
-            (p, 2) row numbers (better, worse) within a query: preferences, for pairwise objectives.  They may contradict
-            each other.  With ``learn_from="pairs"`` they replace the pairs from grades; with ``"both"`` they are added.
-            By default they are used only if no query has two different grades.
+            (p, 2) row numbers (better, worse) within a query: preferences, for pairwise objectives.  They may
+            contradict each other.  With ``learn_from="pairs"`` they replace the pairs from grades; with ``"both"`` they
+            are added. By default they are used only if no query has two different grades.
         pair_weight, pair_probability
             (p,) weight of each pair, 0 or more; and the probability that it is correct, in [0, 1].
         goals
-            Further grades by name, ``{"bought": (n,) grades}``, for metrics such as ``ndcg@10:bought`` and the parameter ``goals``.
-            Or a list of columns of the frame ``X`` that have them; they are not features then, and eval sets that are frames
-            have the same columns.
+            Further grades by name, ``{"bought": (n,) grades}``, for metrics such as ``ndcg@10:bought`` and the
+            parameter ``goals``. Or a list of columns of the frame ``X`` that have them; they are not features then, and
+            eval sets that are frames have the same columns.
         eval_set
-            (X, y, qid), a BinnedDataset with the bins of the training data, or a list or tuple of these.  The first set decides how many rounds are kept.  Instead of qid
-            you can give a mapping with more arguments: ``{"qid": qid, "offset": offset}``.  A net takes one set.
-            With ``refit="all"``, the default up to 5,000 queries, the model is then trained again on the first set as well:
+            (X, y, qid), a BinnedDataset with the bins of the training data, or a list or tuple of these.  The first set
+            decides how many rounds are kept.  Instead of qid you can give a mapping with more arguments: ``{"qid": qid,
+            "offset": offset}``.  A net takes one set. With ``refit="all"``, the default up to 5,000 queries, the model
+            is then trained again on the first set as well:
             judge it on other rows, or set ``refit="none"``.
         eval_names
             Names of the sets in ``history_``.  Default: ``valid``, or ``valid_0``, ``valid_1``, ..
@@ -374,9 +385,9 @@ class Ranker(Routed):
             A function or a list of functions, called with the :class:`RoundRecord` of each round.  Training ends if one
             returns true; on a cluster that is an error.
         resume
-            A fitted ranker, a forest or a model file, trained on the same rows with the same parameters: resume it until there
-            are ``n_rounds`` rounds in total.  The result has the same bytes as training in one run.  Eval sets may differ, but not
-            the first one with ``refit="all"``.
+            A fitted ranker, a forest or a model file, trained on the same rows with the same parameters: resume it
+            until there are ``n_rounds`` rounds in total.  The result has the same bytes as training in one run.  Eval
+            sets may differ, but not the first one with ``refit="all"``.
         init_model
             Like ``resume``, but add ``n_rounds`` rounds to those of the model.
         base_model
@@ -389,8 +400,8 @@ class Ranker(Routed):
         InvalidParameter
             A parameter is out of bounds, arguments conflict, or the model to resume was trained with other parameters.
         TrainingDataRejected
-            There are no rows, or shapes do not match; a feature is neither a number nor a category, or has no name; a grade is
-            negative, fractional or not a number.
+            There are no rows, or shapes do not match; a feature is neither a number nor a category, or has no name; a
+            grade is negative, fractional or not a number.
         DataRejected, WorkerLost, ClusterUnavailable
             Only with ``cluster``: the rows are invalid, the workers were lost, or the scheduler does not answer.
         """
@@ -414,7 +425,8 @@ class Ranker(Routed):
         if (corrected := more.get("base_model")) is not None:
             if isinstance(given, BinnedRows):
                 raise InvalidParameter(
-                    "base_model needs the values of the features, which a BinnedDataset does not have; give X and y, or the"
+                    "base_model needs the values of the features, which a BinnedDataset does not have; give X and y, "
+                    "or the"
                     " scores of the base model as offset"
                 )
             directions = directions_by_name(self.monotone, names)
@@ -567,7 +579,10 @@ class Ranker(Routed):
         return cls.from_model(*named_model(model, registry))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the model file ``path``, or put it at a URL, atomically, for :meth:`load` and ``--model``; it has no history."""
+        """Write the model file ``path`` atomically, or put it at a URL, for :meth:`load` and ``--model``.
+
+        It has no history.
+        """
         model = self.fitted("save")
         with local_paths({"out": path}) as local:
             model.save(local["out"])
@@ -601,19 +616,20 @@ class Ranker(Routed):
     ) -> npt.NDArray[np.float64]:
         """Return scores (n,) float64 of ``X`` (n, n_features), without offsets.
 
-        ``n_rounds`` uses this number of rounds only, from ``start_round`` on.  The base score belongs to round 0, so the scores of
-        the parts of a model add up.
+        ``n_rounds`` uses this number of rounds only, from ``start_round`` on.  The base score belongs to round 0, so
+        the scores of the parts of a model add up.
 
-        Columns of a frame are found by name.  The model knows which are categorical; a category that it has not seen, and None,
-        equal none of those that it has.
+        Columns of a frame are found by name.  The model knows which are categorical; a category that it has not seen,
+        and None, equal none of those that it has.
 
         Raises
         ------
         InvalidParameter
-            The ranker has not been fitted, ``X`` is a BinnedDataset, or there are ``others``: arguments of other libraries.
+            The ranker has not been fitted, ``X`` is a BinnedDataset, or there are ``others``: arguments of other
+            libraries.
         TrainingDataRejected
-            ``X`` lacks features, has the wrong number of them, or has text for a number, or numbers alone for a feature of which
-            the model knows texts alone.
+            ``X`` lacks features, has the wrong number of them, or has text for a number, or numbers alone for a feature
+            of which the model knows texts alone.
         """
         refuse_of_predict(others)
         model = self.fitted("predict")
@@ -637,10 +653,12 @@ class Ranker(Routed):
         return predictor.leaves(values, n_threads=workers_for(self.n_threads))
 
     def contributions(self, X: Any, *, qid: npt.ArrayLike | None = None, n_rounds: int | None = None) -> ShapValues:  # noqa: N803
-        """Return what each feature adds to the score of each row of ``X``: SHAP values, and the base that they are added to.
+        """Return what each feature adds to the score of each row of ``X``.
 
-        ``values`` are (n, n_outputs, n_features), and ``base`` (n, n_outputs).  ``qid`` and ``n_rounds`` are explained at
-        :func:`rankmill.scorer.inspect.shap.shap_values`; other errors are those of :meth:`predict`.
+        These are SHAP values, and the base that they are added to.
+
+        ``values`` are (n, n_outputs, n_features), and ``base`` (n, n_outputs).  ``qid`` and ``n_rounds`` are explained
+        at :func:`rankmill.scorer.inspect.shap.shap_values`; other errors are those of :meth:`predict`.
         """
         from rankmill.scorer.inspect.shap import shap_values
 
@@ -696,7 +714,9 @@ class Ranker(Routed):
 
     @property
     def feature_importances_(self) -> npt.NDArray[np.float64]:
-        """Share of each feature (n_features,) in the gain of all splits, or in their number; all 0 if there are no splits.
+        """Share of each feature (n_features,) in the gain of all splits, or in their number.
+
+        All are 0 if there are no splits.
 
         Of a blend that a preset has made: the mean of its models of trees, by their shares; a net has no gains.
         """
@@ -748,7 +768,8 @@ class Ranker(Routed):
         """
         if self.checked_kind().model == NET:
             raise InvalidParameter(
-                "features are selected by trainings of trees; leave out model net, and see which features a net needs with"
+                "features are selected by trainings of trees; leave out model net, and see which features a net needs "
+                "with"
                 " rankmill inspect influence"
             )
         return self._parameters(names, patience)
@@ -807,7 +828,8 @@ class Ranker(Routed):
         """Return the forest to resume, if any."""
         if resume is not None and init_model is not None:
             raise InvalidParameter(
-                "fit takes resume, after which there are n_rounds rounds in all, or init_model, which adds n_rounds; not both"
+                "fit takes resume, after which there are n_rounds rounds in all, or init_model, which adds n_rounds; "
+                "not both"
             )
         before = init_model if resume is None else resume
         return None if before is None else after_base(_forest_of(before), base)
@@ -859,7 +881,10 @@ def _check_labels(columns: Mapping[str, Any], objective: str | None) -> None:
 def _all_of(
     progress: TrainingProgress, callbacks: Sequence[Callable[[RoundRecord], bool | None]]
 ) -> Callable[[RoundRecord], bool]:
-    """Return one callback that calls all in order (for folds only the progress) and returns true if any of them does."""
+    """Return one callback that calls all in order, and returns true if any of them does.
+
+    For folds only the progress is called.
+    """
 
     def call(record: RoundRecord) -> bool:
         progress.update(record)

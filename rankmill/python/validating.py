@@ -42,7 +42,9 @@ def cross_validate(
     on_round: Callable[[int, RoundRecord], object] | None = None,
     **columns: Any,
 ) -> CrossValidation:
-    """Cross-validate the parameters of ``ranker``, of trees or a net: for each of its ``folds``, train on the queries of the others.
+    """Cross-validate the parameters of ``ranker``, of trees or a net.
+
+    For each of its ``folds``, it trains on the queries of the others.
 
     Parameters
     ----------
@@ -58,8 +60,8 @@ def cross_validate(
     Returns
     -------
     CrossValidation
-        ``best_round``, the best number of rounds, or epochs of a net, with ``mean`` and ``deviation`` of every metric; ``to_dict()`` has the
-        curves.
+        ``best_round``, the best number of rounds, or epochs of a net, with ``mean`` and ``deviation`` of every metric;
+        ``to_dict()`` has the curves.
 
     Raises
     ------
@@ -127,14 +129,17 @@ def select_features(
     rules: SelectOptions | None = None,
     **columns: Any,
 ) -> FeatureSelection:
-    """Find a small set of features that ranks ``eval_set`` about as well as all: train, permute each feature within queries, drop, repeat.
+    """Find a small set of features that ranks ``eval_set`` about as well as all.
+
+    It trains, permutes each feature within queries, drops features, and repeats.
 
     Parameters
     ----------
     ranker
         Its parameters are used, but for ``refit`` and ``rounds_by``; it is not fitted.
     X, y, qid, group, eval_set
-        As :meth:`rankmill.python.ranker.Ranker.fit` takes them; ``X`` may be a BinnedDataset.  The first eval set chooses rounds and features, so judge on other rows.
+        As :meth:`rankmill.python.ranker.Ranker.fit` takes them; ``X`` may be a BinnedDataset.  The first eval set
+        chooses rounds and features, so judge on other rows.
     rules
         How many features each step drops, and the tolerance.
     columns
@@ -143,7 +148,8 @@ def select_features(
     Returns
     -------
     FeatureSelection
-        ``features``, the recommended names; ``steps`` with the metric of every number of features; ``forest``, the model of the recommended step.
+        ``features``, the recommended names; ``steps`` with the metric of every number of features; ``forest``, the
+        model of the recommended step.
 
     Raises
     ------
@@ -179,7 +185,7 @@ _CROSS_VALIDATE, _SELECT_FEATURES = "cross_validate ", "select_features "  # beg
 
 
 def _check_names(ranker: Ranker, columns: Iterable[str], function: Callable[..., object]) -> None:
-    """Raise InvalidParameter for the name of an argument that ``function`` does not take, and for a ranker with a cluster."""
+    """Raise InvalidParameter for an argument that ``function`` does not take, and for a ranker with a cluster."""
     if ranker.cluster is not None:
         raise InvalidParameter(
             f"{function.__name__} works on this machine alone; leave out the ranker's parameter cluster"
@@ -193,7 +199,10 @@ def _check_names(ranker: Ranker, columns: Iterable[str], function: Callable[...,
 def _binned(
     ranker: Ranker, given: BinnedRows | GivenRows, where: str, reference: BinSpec | None = None
 ) -> tuple[BinnedRows, TrainParameters]:
-    """Return the rows with bins, those of ``reference`` if given, and the parameters of ``ranker`` for their features."""
+    """Return the rows with bins and the parameters of ``ranker`` for their features.
+
+    The bins are those of ``reference`` if given.
+    """
     parameters = ranker.checked_parameters(given.feature_names)
     regression, own = learns_labels(parameters.objective), ranker.checked_options().binning
     return BinnedRows.of_given(given, own, regression=regression, reference=reference, where=where), parameters

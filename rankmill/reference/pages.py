@@ -1,7 +1,9 @@
-"""The generated pages of the documentation: every command, the keys of ``rankmill.toml``, the exit codes and the Python API.
+"""The generated pages of the documentation.
 
-``python -m rankmill.reference.pages docs`` writes them below ``docs``, and beside it ``scorer/arguments.py``, the types of options as arguments;
-``--check docs`` exits with 1 if one is out of date.
+They are every command, the keys of ``rankmill.toml``, the exit codes and the Python API.
+
+``python -m rankmill.reference.pages docs`` writes them below ``docs``, and beside it ``scorer/arguments.py``, the types
+of options as arguments; ``--check docs`` exits with 1 if one is out of date.
 """
 
 from __future__ import annotations
@@ -96,26 +98,31 @@ CONVENTIONS_HEAD = f"""\
 SECTIONS = {
     "": "At the top of the file.",
     "cluster": "[Several machines](../cluster.md) for the stages that can use them. Leave the section out for none.",
-    "clicks": "A click log that becomes judgments ([nightly runs from clicks](../clicks-nightly.md)). Leave the section out for none. As the options of"
+    "clicks": "A click log that becomes judgments ([nightly runs from clicks](../clicks-nightly.md)). Leave the "
+    "section out for none. As the options of"
     " [`clicks fit`](commands/clicks-fit.md) and [`clicks judge`](commands/clicks-judge.md).",
     "ingest": "Where judgments come from. As the options of [`data ingest`](commands/data-ingest.md).",
     "bin": "How finely features are cut. As the options of [`data bin`](commands/data-bin.md).",
     "train": "The model's name and the training parameters. As the options of [`train`](commands/train.md).",
-    "blend": "A [blend](../blends.md) of the trained model with others, which later stages judge and use. Leave the section out for none.",
+    "blend": "A [blend](../blends.md) of the trained model with others, which later stages judge and use. Leave the "
+    "section out for none.",
     "evaluate": "What is measured on queries that were not trained on, and under which [conventions](../metrics.md).",
     "gate": "The [gate](../gates.md) before an alias. Leave the section out to register versions without a gate.",
     "promote": "An unprotected alias that every new version takes without a gate.",
-    "rerank": "Candidate lists to rank. Leave the section out to rank nothing. As the options of [`rerank`](commands/rerank.md).",
+    "rerank": "Candidate lists to rank. Leave the section out to rank nothing. As the options of "
+    "[`rerank`](commands/rerank.md).",
     "report": "The [report](../report.md).",
     "drift": "[Drift](../drift.md) check before the training. Leave the section out for none.",
-    "tell": "Files for machines ([monitoring](../observing.md)). They are in the work folder unless set here; an empty text turns one off.",
+    "tell": "Files for machines ([monitoring](../observing.md)). They are in the work folder unless set here; an "
+    "empty text turns one off.",
 }
 """Description of each section of the file."""
 
 KEYS = {
     "work": "Folder for the dataset, the models in training, evaluations and ranked lists.",
     "cluster.address": "The workers: `local:N` starts N of them here, `tcp://HOST:PORT` uses a running Dask scheduler.",
-    "cluster.stages": "The stages that use them; `train` is one only if it is named. The key `cluster` of a stage comes first.",
+    "cluster.stages": "The stages that use them; `train` is one only if it is named. The key `cluster` of a stage "
+    "comes first.",
     "clicks.sources": "Files of the click log, folders or patterns.",
     "clicks.model": "The click model that corrects labels. Left out: the one that `clicks describe` recommends.",
     "ingest.sources": "Files of judgments, folders or patterns.",
@@ -133,7 +140,8 @@ KEYS = {
     "gate.against": "A former dataset. Drift from it fails the gate.",
     "promote.alias": "The alias to move.",
     "rerank.candidates": "Files of candidates, folders or patterns.",
-    "rerank.out": "Where the ranked lists go: a name in the work folder, or a path or URL elsewhere. `{date}` in a URL is the logical date.",
+    "rerank.out": "Where the ranked lists go: a name in the work folder, or a path or URL elsewhere. `{date}` in a "
+    "URL is the logical date.",
     "rerank.run": "TREC runs: rank only the documents that they list.",
     "report.out": "A URL such as `s3://bucket/report/{date}` to which the report is put, too.",
     "report.by": "Columns to slice the queries by, besides query size and grade mix.",
@@ -354,7 +362,10 @@ def _prose(text: str) -> str:
 
 
 def main(words: Sequence[str]) -> int:
-    """Write the pages to a folder and the arguments, or compare them with the existing files; return 1 if one is out of date."""
+    """Write the pages to a folder and the arguments, or compare them with the existing files.
+
+    Return 1 if one is out of date.
+    """
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--check", action="store_true", help="compare only")

@@ -20,7 +20,8 @@ def report(
         str,
         typer.Argument(
             metavar="WORK|NAME[@VERSION]",
-            help="Work folder of a run, or a model of the registry: NAME (its production version), NAME@7 or NAME@latest.",
+            help="Work folder of a run, or a model of the registry: NAME (its production version), NAME@7 or "
+            "NAME@latest.",
         ),
     ],
     registry: RegistryFolder = DEFAULT_FOLDER,
@@ -43,11 +44,11 @@ def report(
 ) -> None:
     """Write a report on a run or a version: a self-contained HTML page, JSON and Markdown.
 
-    The page shows whether the version was promoted and why, how it compares with the version that it would replace, query by
-    query, the learning curve, feature importance, the data, where everything comes from, and how to roll back.
+    The page shows whether the version was promoted and why, how it compares with the version that it would replace,
+    query by query, the learning curve, feature importance, the data, where everything comes from, and how to roll back.
 
-    The report on a version in the registry is shorter: the metrics of training and gate, feature importance, and where the
-    version comes from.
+    The report on a version in the registry is shorter: the metrics of training and gate, feature importance, and where
+    the version comes from.
 
     Example: rankmill report work
 

@@ -20,7 +20,10 @@ _MOST_RANKS = 20
 
 
 def click_facts(found: Mapping[str, Any], version: Version) -> dict[str, Any] | None:
-    """Return the facts in the files of a work folder, by the names above; None if ``version`` was not learnt from clicks."""
+    """Return the facts in the files of a work folder, by the names above.
+
+    None if ``version`` was not learnt from clicks.
+    """
     said, stage, described = clicks_of(version), found["click_stage"], found["described"]
     if said is None or stage is None or described is None:
         return None

@@ -348,8 +348,8 @@ def _drift(facts: Facts) -> str:
     if not drift["alarms"]:
         return "Nothing drifted since the former dataset"
     return (
-        f"{len(drift['alarms'])} of {drift['n_features'] + 1} drifted, appeared or disappeared since the former dataset: "
-        + few(drift["alarms"], 3)
+        f"{len(drift['alarms'])} of {drift['n_features'] + 1} drifted, appeared or disappeared since the former "
+        "dataset: " + few(drift["alarms"], 3)
     )
 
 

@@ -21,7 +21,10 @@ _NAMES = {"train": "train", "valid": "valid", "holdout": "held out", "cv": "cros
 
 
 def curves(learning: Facts, width: float) -> Markup:
-    """Draw the metric after every round: for each seed on the deciding queries, for the chosen seed also on the training queries."""
+    """Draw the metric after every round for each seed on the deciding queries.
+
+    The chosen seed is also drawn on the training queries.
+    """
     runs, deciding = learning["seeds"], learning["deciding"]
     chosen = next((run for run in runs if run["chosen"]), runs[0])
     taken = [run for run in runs if run["chosen"]] or [chosen]
@@ -106,7 +109,9 @@ def influence(found: Facts, width: float) -> Markup:
 
 
 def dependence(row: Facts, width: float) -> Markup:
-    """Draw the score by the values of one feature, minus its mean over the rows; marks below are the deciles of the rows.
+    """Draw the score by the values of one feature, minus its mean over the rows.
+
+    Marks below are the deciles of the rows.
 
     The ranges of both axes depend on the feature.  A categorical feature has a dot for each category.
     """
@@ -177,7 +182,10 @@ def _dots(row: Facts, width: float) -> Markup:
 
 
 def centred(curve: Facts, values: Facts | None) -> list[float]:
-    """Return the outputs of a curve minus their mean at the deciles of the rows, or over its points if these are unknown."""
+    """Return the outputs of a curve minus their mean at the deciles of the rows.
+
+    If these are unknown, it is the mean over its points.
+    """
     outputs = curve["outputs"]
     if not outputs:
         return []
@@ -260,7 +268,10 @@ def bars(rows: Sequence[Bar], width: float, *, what: str) -> Markup:
 
 
 def _steps(points: Sequence[float], outputs: Sequence[float], low: float, high: float) -> list[tuple[float, float]]:
-    """Return the corners of a step curve from ``low`` to ``high``, where each output holds down to the previous point."""
+    """Return the corners of a step curve from ``low`` to ``high``.
+
+    Each output holds down to the previous point.
+    """
     corners: list[tuple[float, float]] = []
     start = low
     for i, (point, output) in enumerate(zip(points, outputs, strict=True)):

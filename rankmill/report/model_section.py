@@ -27,8 +27,9 @@ def learning_facts(
 ) -> Facts | None:
     """Return the curves of ``training``, the content of ``WORK/model/training.json``; None if it has none.
 
-    ``seeds`` are objects with ``seed``, ``best_round`` and ``curves`` (`rankmill.trainer.rounds.training_result.Curves`).  The chosen seed
-    is marked there with ``chosen``, or named in the object itself.  If ``metric`` was not measured, the first one is shown.
+    ``seeds`` are objects with ``seed``, ``best_round`` and ``curves``
+    (`rankmill.trainer.rounds.training_result.Curves`).  The chosen seed is marked there with ``chosen``, or named in
+    the object itself.  If ``metric`` was not measured, the first one is shown.
     ``refit``: the model was trained again with the valid split, after these curves.
     """
     if training is None:

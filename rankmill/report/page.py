@@ -1,7 +1,7 @@
 """The report as one HTML page and as Markdown, made with templates from the facts alone.
 
-The page loads nothing from elsewhere.  Its only script adds buttons that copy digests; the content security policy of the page
-allows only this script, by its hash.
+The page loads nothing from elsewhere.  Its only script adds buttons that copy digests; the content security policy of
+the page allows only this script, by its hash.
 """
 
 from __future__ import annotations
@@ -138,7 +138,10 @@ def recorded_note(facts: Facts) -> str:
 
 
 def both_lists(facts: Facts) -> tuple[str, str]:
-    """Return the titles of the lists of the rival and of the version: before and now, if the version is not the first."""
+    """Return the titles of the lists of the rival and of the version.
+
+    They are "before" and "now", unless the version is the first.
+    """
     return ("before", "now") if facts["present"] else ("by the feature", "by the model")
 
 

@@ -39,7 +39,8 @@ MOST_WORST = 20
 class Ranked:
     """A ranking of the queries.
 
-    ``kind`` is one of the words above, ``words`` a description; ``scores`` (n,) are in the canonical order of the dataset.
+    ``kind`` is one of the words above, ``words`` a description; ``scores`` (n,) are in the canonical order of the
+    dataset.
     """
 
     kind: str
@@ -51,7 +52,10 @@ class Ranked:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Rankings:
-    """All rankings of the same queries, that of the version first.  ``rows`` has qid, doc_id, grade and goals, one row per document."""
+    """All rankings of the same queries, that of the version first.
+
+    ``rows`` has qid, doc_id, grade and goals, one row per document.
+    """
 
     rows: pa.Table
     ranked: tuple[Ranked, ...]
@@ -72,7 +76,9 @@ class Rankings:
 
 
 def rankings_of(subject: Subject, n_threads: int = 0) -> Rankings | None:
-    """Rank the held-out queries in every way and evaluate each ranking; None if there are no such queries, or none counts.
+    """Rank the held-out queries in every way and evaluate each ranking.
+
+    None if there are no such queries, or none counts.
 
     Memory: the narrow columns of the split and the scores; features are read in batches.
     """
@@ -105,7 +111,10 @@ def rankings_of(subject: Subject, n_threads: int = 0) -> Rankings | None:
 
 
 def difference(now: Ranked, then: Ranked, metric: Metric) -> Facts | None:
-    """Compare two rankings by one metric, as `rankmill.scorer.evaluate.compare.compare` does; None if fewer than two queries count."""
+    """Compare two rankings by one metric, as `rankmill.scorer.evaluate.compare.compare` does.
+
+    None if fewer than two queries count.
+    """
     here, there = now.evaluation, then.evaluation
     found = compare_paired(
         here.values[metric],
@@ -287,7 +296,10 @@ def round_up(x: float) -> float:
 
 
 def _list_facts(rankings: Rankings, queries: Queries, metric: Metric, q: int, gap: float) -> Facts:
-    """Return the list of query number ``q`` of the evaluation in both rankings; ``queries`` are those of the dataset."""
+    """Return the list of query number ``q`` of the evaluation in both rankings.
+
+    ``queries`` are those of the dataset.
+    """
     now, then = rankings.candidate, rankings.rival
     qid = now.evaluation.qids[q]
     at = pc.index(queries.qid, pa.scalar(qid, pa.string())).as_py()

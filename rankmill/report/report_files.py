@@ -123,7 +123,10 @@ def _judged(verdict: RivalFacts | FurtherVerdict, metric: str, rival: RivalFacts
 
 
 def _recorded(subject: Subject) -> list[Facts]:
-    """Return the metrics measured in training, from the version's manifest: by split and metric, with 95 % intervals."""
+    """Return the metrics measured in training, from the version's manifest.
+
+    They are by split and metric, with 95 % intervals.
+    """
     manifest = subject.version.manifest
     intervals = manifest.get("intervals") or {}
     return [

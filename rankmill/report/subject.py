@@ -56,7 +56,8 @@ class Known:
     split
         The split to report on.
     metrics, conventions
-        Names of metrics, and conventions as arguments of `rankmill.scorer.evaluate.evaluate.evaluate` (``convention``, ``gain``, ..).
+        Names of metrics, and conventions as arguments of `rankmill.scorer.evaluate.evaluate.evaluate` (``convention``,
+        ``gain``, ..).
     gate, training, drift
         The report of the gate, the record of the training, and the drift report, as in the files of the work folder.
     clicks
@@ -152,7 +153,8 @@ def subject_of(work: Path, store: Registry, known: Known, by: Sequence[str] = ()
 
     if not work.is_dir():
         raise InputError(
-            f"{work}: no such folder, and no such model in the registry; name the work folder of a run (written by rankmill run)"
+            f"{work}: no such folder, and no such model in the registry; name the work folder of a run (written by "
+            "rankmill run)"
         )
     found = {name: _read(work / path) for name, path in _JSON}
     dataset = Dataset.open(work / "dataset")
@@ -201,7 +203,8 @@ def subject_of_version(store: Registry, reference: str) -> Subject:
     version = store.resolve(reference)
     alias = _alias(version)
     notes = [
-        "this report is made from the registry, which has no queries: lists, slices, scores and learning curves are not available"
+        "this report is made from the registry, which has no queries: lists, slices, scores and learning curves are "
+        "not available"
     ]
     gate: GateReport | None = None
     if alias in version.gates:
@@ -298,7 +301,10 @@ def _alias(version: Version) -> str:
 
 
 def _current_version(store: Registry, version: Version, gate: GateReport | None, alias: str) -> Version | None:
-    """Return the version to be replaced: that of the gate, else the target of the alias, or its target before this version."""
+    """Return the version to be replaced.
+
+    It is that of the gate, else the target of the alias, or its target before this version.
+    """
     number: int | None
     if gate is not None and gate.candidate.version == str(version):
         number = None if gate.baseline is None else int(gate.baseline.version.rpartition("@")[2])
@@ -329,7 +335,10 @@ def _model_of(present: Version, dataset: Dataset | None) -> tuple[Model | None, 
 
 
 def _convention(known: Known, evaluation: Mapping[str, Any] | None, grades: Sequence[object]) -> Convention:
-    """Return the convention of the caller, else of the run's evaluation, else of its gate, on the scale of the known ``grades``."""
+    """Return the convention of the caller, else of the run's evaluation, else of its gate.
+
+    It is on the scale of the known ``grades``.
+    """
     if known.conventions is not None:
         given = dict(known.conventions)
         found = named_convention(given.pop("convention", None) or OURS).but(**given)

@@ -53,7 +53,10 @@ class Drawing:
         self._marks.append(Markup('<text x="{}" y="{}"{}{}>{}</text>').format(_short(x), _short(y), where, kind, words))
 
     def axis(self, scale: Scale, about: int, y: float, *, signs: bool = False) -> list[float]:
-        """Write the numbers of a horizontal axis at the height ``y`` without overlaps; return the positions of the ticks."""
+        """Write the numbers of a horizontal axis at the height ``y`` without overlaps.
+
+        Return the positions of the ticks.
+        """
         values, free = scale.ticks(about), -math.inf
         for value, words in zip(values, tick_words(values), strict=True):
             text = f"+{words}" if signs and value > 0 else words

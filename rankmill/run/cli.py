@@ -1,4 +1,7 @@
-"""``rankmill run``: the pipeline from a configuration file; ``schedule`` starts runs, ``health`` checks that they succeed."""
+"""``rankmill run``: the pipeline from a configuration file.
+
+``schedule`` starts runs, ``health`` checks that they succeed.
+"""
 
 from __future__ import annotations
 
@@ -45,9 +48,9 @@ def run(
 ) -> None:
     """Run the pipeline of a configuration: ingest, bin, train, evaluate, gate, promote, rerank and report.
 
-    Relative paths start at the folder of the configuration.  A stage runs again only if a file, an option, its code or its
-    output has changed.  A killed run resumes.  A version that fails the gate is registered but not promoted: the current version
-    ranks the lists, and the exit code is 11.
+    Relative paths start at the folder of the configuration.  A stage runs again only if a file, an option, its code or
+    its output has changed.  A killed run resumes.  A version that fails the gate is registered but not promoted: the
+    current version ranks the lists, and the exit code is 11.
 
     Example: rankmill run rankmill.toml
     What would be done: rankmill run rankmill.toml --plan
@@ -84,7 +87,8 @@ def schedule(
         bool,
         typer.Option(
             "--run-at-start",
-            help="Start at once with the run of the most recent scheduled time; if that run is complete, nothing is done.",
+            help="Start at once with the run of the most recent scheduled time; if that run is complete, nothing is "
+            "done.",
         ),
     ] = False,
     jitter: Annotated[
@@ -92,7 +96,8 @@ def schedule(
         typer.Option(
             min=0,
             metavar="SECONDS",
-            help="Delay each run by up to SECONDS, always the same delay for one configuration on one host, so that many hosts "
+            help="Delay each run by up to SECONDS, always the same delay for one configuration on one host, so that "
+            "many hosts "
             "do not start at once.",
         ),
     ] = 0,
@@ -113,9 +118,10 @@ def schedule(
 ) -> None:
     """Start rankmill run on a cron schedule, in the foreground, never two runs at once.
 
-    All other arguments are passed to each run: the configuration, and any option of rankmill run except --date.  The date is
-    the day of the scheduled time in the time zone.  A scheduled time during a run is skipped.  After a failed run the schedule
-    continues.  SIGTERM and SIGINT are passed to the run, which has --grace seconds to end; the next run resumes it.
+    All other arguments are passed to each run: the configuration, and any option of rankmill run except --date.  The
+    date is the day of the scheduled time in the time zone.  A scheduled time during a run is skipped.  After a failed
+    run the schedule continues.  SIGTERM and SIGINT are passed to the run, which has --grace seconds to end; the next
+    run resumes it.
 
     Example: rankmill schedule rankmill.toml --cron "0 2 * * *" --timezone Europe/Berlin --run-at-start
     Show start times: rankmill schedule rankmill.toml --cron "0 2 * * *" --list 5 (also as --json)
@@ -158,7 +164,8 @@ def health(
 ) -> None:
     """Check that runs succeed: exit with 0 if the last success is recent, else with 75 and one line that says why.
 
-    A run succeeds if it exits with 0, even if there was nothing to do, or with 11 or 12: the gate or the drift check did its job.
+    A run succeeds if it exits with 0, even if there was nothing to do, or with 11 or 12: the gate or the drift check
+    did its job.
 
     Example: rankmill health work --max-age 26h
     In a health check of Docker: rankmill health work --max-age 26h || exit 1

@@ -1,7 +1,9 @@
-"""The stages clicks and naive: from the click log of ``[clicks]`` to judgments, and the model without correction to compare with.
+"""The stages clicks and naive.
 
-Both are part of a run only if the configuration has ``[clicks]``.  What the log does not support is said in one line, and the labels
-are click-through rates then.
+They turn the click log of ``[clicks]`` into judgments, and train the model without correction.
+
+Both are part of a run only if the configuration has ``[clicks]``.  What the log does not support is said in one line,
+and the labels are click-through rates then.
 """
 
 from __future__ import annotations
@@ -57,7 +59,10 @@ _ROWS_AT_ONCE = 1 << 18
 
 
 class ClicksStage(Stage):
-    """Writes ``WORK/clicks``: what the log supports, the click model, and the judgments that ``[ingest]`` takes as its qrels."""
+    """Writes ``WORK/clicks``: what the log supports, the click model, and judgments.
+
+    ``[ingest]`` takes the judgments as its qrels.
+    """
 
     name, facts, code = "clicks", ClicksFacts, ("rankmill.clicks", "rankmill.pipeline")
 
@@ -170,7 +175,10 @@ class ClicksStage(Stage):
         return pa.schema([field.with_name(names.get(field.name) or field.name) for field in schema])
 
     def _people(self) -> pa.Table | None:
-        """Return the judgments in the rows of ``[ingest] valid`` and ``test``, in the form of qrels; None if there are no such files."""
+        """Return the judgments in the rows of ``[ingest] valid`` and ``test``, in the form of qrels.
+
+        None if there are no such files.
+        """
         options, graded = self.work.config.ingest.options, self.section.judge.form == "grades"
         tables = []
         quarantine = Quarantine(options.max_rejects)
@@ -178,7 +186,8 @@ class ClicksStage(Stage):
             for batch in open_source(path, options.format, options.read, quarantine).batches():
                 if batch.doc_id is None or batch.grade is None:
                     raise InputError(
-                        f"{path}: expected a grade and a doc_id in every row, as people judge the queries of valid and test in a"
+                        f"{path}: expected a grade and a doc_id in every row, as people judge the queries of valid "
+                        "and test in a"
                         " run with [clicks]; add them, or leave these files out"
                     )
                 known = as_array(np.flatnonzero(batch.grade != UNKNOWN_GRADE))
@@ -230,7 +239,10 @@ def what_the_log_supports(log: SortedLog, options: ClickFitOptions, model: Click
 
 
 class NaiveStage(Stage):
-    """Registers ``NAME-naive``, trained on the same rows with click-through rates as labels, for the gate and the report."""
+    """Registers ``NAME-naive``, for the gate and the report.
+
+    It is trained on the same rows with click-through rates as labels.
+    """
 
     name, facts, code = "naive", NaiveFacts, ("rankmill.clicks", "rankmill.pipeline", *OF_TRAINING)
 

@@ -99,7 +99,10 @@ class IngestStage(Stage):
             raise InputError("[ingest]: a file changed while it was read; run again when all files are complete")
 
     def features(self) -> tuple[tuple[str, ...] | None, frozenset[str]]:
-        """Return the features that the files have, None if they do not name them, and the categorical ones, before anything is read."""
+        """Return the features and the categorical ones, before anything is read.
+
+        The features are None if the files do not name them.
+        """
         judgments = [path for path in judgments_of(self.work) if path.is_file()]
         if self.work.config.clicks is not None and not judgments:
             return None, frozenset()  # the stage before has not made the grades yet
@@ -120,7 +123,10 @@ class IngestStage(Stage):
 
 
 def judgments_of(work: Work, name: str = JUDGMENTS) -> tuple[Path, ...]:
-    """Return the files of judgments that the stage clicks wrote, and those of people beside them; none without ``[clicks]``."""
+    """Return the files of judgments that the stage clicks wrote, and of human judgments beside them.
+
+    None without ``[clicks]``.
+    """
     if work.config.clicks is None:
         return ()
     people = work.path / CLICKS / PEOPLE

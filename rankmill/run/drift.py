@@ -1,8 +1,8 @@
 """Check the dataset for drift: write ``WORK/drift.json``, and keep statistics for the next comparison.
 
-A run overwrites the previous dataset, so ``against = "previous"`` compares with its statistics: those of the new dataset are
-written to ``WORK/drift/next.parquet`` and become ``WORK/drift/previous.parquet`` when a run ends.  A killed or stopped run keeps
-the previous statistics, so that the next run compares with the same dataset again.
+A run overwrites the previous dataset, so ``against = "previous"`` compares with its statistics: those of the new
+dataset are written to ``WORK/drift/next.parquet`` and become ``WORK/drift/previous.parquet`` when a run ends.  A killed
+or stopped run keeps the previous statistics, so that the next run compares with the same dataset again.
 """
 
 from __future__ import annotations
@@ -84,7 +84,8 @@ class DriftFound:
         """Raise DriftAlarm if anything drifted, appeared or disappeared."""
         if self.alarms:
             raise DriftAlarm(
-                f"the data drifted from the former dataset in {few(self.alarms, _MOST_NAMED)}; see {self.path} for the numbers;"
+                f"the data drifted from the former dataset in {few(self.alarms, _MOST_NAMED)}; see {self.path} for "
+                "the numbers;"
                 " check the sources, and train with [drift] stop = false if the data are correct"
             )
 
@@ -113,7 +114,8 @@ def drift_of(dataset: Dataset, rules: DriftSection, one_path: Callable[[str], Pa
     """Compare ``dataset`` with the reference in ``rules``, and write the report to ``work``.
 
     An existing report on the same two datasets is returned; so is the previous report if the dataset is unchanged.  The
-    report has no times and no paths: the same two datasets give the same bytes.  Memory: a few columns of the train split.
+    report has no times and no paths: the same two datasets give the same bytes.  Memory: a few columns of the train
+    split.
 
     Parameters
     ----------

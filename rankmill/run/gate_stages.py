@@ -144,7 +144,10 @@ def click_evidence(work: Work) -> ClickEvidence | None:
 
 
 def result_of(work: Work) -> GateResult | None:
-    """Return the newest gate result of the candidate; None if there is none, or if it may have been promoted by force."""
+    """Return the newest gate result of the candidate.
+
+    None if there is none, or if it may have been promoted by force.
+    """
     if work.alias is None or work.alias not in work.candidate.gates:
         return None
     result = stored_result(work.registry, str(work.candidate), work.alias)
@@ -273,7 +276,7 @@ class PromoteStage(Stage):
 
 
 def try_candidates(work: Work, version: Version) -> None:
-    """Raise the error of re-ranking if a TREC run cannot be read, or ``version`` cannot rank the first candidates of a file."""
+    """Raise the error of re-ranking for an unreadable TREC run, or if ``version`` cannot rank the first candidates."""
     section = work.config.rerank
     if section is None:
         return
@@ -288,7 +291,9 @@ def try_candidates(work: Work, version: Version) -> None:
 
 
 def look_at_candidates(work: Work, features: Sequence[str] | None, categorical: Collection[str]) -> None:
-    """Raise the error of re-ranking if candidates cannot be read with the options of the configuration, before there is a model.
+    """Raise the error of re-ranking if the options of the configuration cannot read the candidates.
+
+    No model is needed.
 
     ``features`` are those that it will choose from, None if they are not known: a table needs at least one of them.
     """

@@ -1,7 +1,8 @@
 """Check from the files in a work folder whether its runs succeed: the work of ``rankmill health``.
 
-A run succeeds with exit code 0, even if there was nothing to do, with 11 (the gate failed and the current version stays) or 12
-(drift).  All other codes need attention.  This module loads no heavy library, as health checks run every few minutes.
+A run succeeds with exit code 0, even if there was nothing to do, with 11 (the gate failed and the current version
+stays) or 12 (drift).  All other codes need attention.  This module loads no heavy library, as health checks run every
+few minutes.
 """
 
 from __future__ import annotations
@@ -93,7 +94,8 @@ class Health:
         else:
             code = self.worked.exit_code
             parts.append(
-                f"the last successful run ended at {self.worked.ended}, {_ago(self.age)} (exit code {code}: {WORKED[code]})"
+                f"the last successful run ended at {self.worked.ended}, {_ago(self.age)} (exit code {code}: "
+                f"{WORKED[code]})"
             )
         if not self.healthy:
             if self.age is not None:

@@ -53,7 +53,10 @@ MEASURED = "test"  # split to measure in addition to train and valid, with sever
 
 
 class TrainStage(Stage):
-    """The next version of ``[train] name`` in the registry; ``WORK/model`` has the training of each seed, and the result."""
+    """The next version of ``[train] name`` in the registry.
+
+    ``WORK/model`` has the training of each seed, and the result.
+    """
 
     name, facts, code = "train", TrainFacts, OF_TRAINING
 
@@ -138,7 +141,10 @@ class TrainStage(Stage):
     def train(
         self, dataset: Dataset, name: str, folder: Path, say: Say, attached: Mapping[str, bytes] | None = None
     ) -> TrainedVersion[Any]:
-        """Train as ``[train]`` says and register the model as the next version of ``name``; ``folder`` keeps what can be resumed."""
+        """Train by ``[train]`` and register the model as the next version of ``name``.
+
+        ``folder`` keeps what can be resumed.
+        """
         config = self.work.config.train
         if config.kind.model == NET:
             return train_net_and_register(

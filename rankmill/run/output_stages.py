@@ -152,7 +152,10 @@ class RerankStage(_StageWithUrl):
 
 
 def standing(work: Work) -> Version | None:
-    """Return the version for ranking: the target of the alias of ``[gate]``, else of ``[promote]``; without either, the candidate."""
+    """Return the version for ranking.
+
+    It is the target of the alias of ``[gate]``, else of ``[promote]``, else the candidate.
+    """
     candidate, asked = work.candidate, work.config.gate or work.config.promote
     if asked is None:
         return candidate

@@ -1,8 +1,8 @@
 """Allow one run at a time in a work folder: a lock on ``WORK/lease``, which records its holder.
 
-The lock ends with the process; the content of the file stays, so that the next run can report one that died.  The lock only
-avoids duplicate work.  Integrity does not depend on it: stages publish atomically and the registry checks before it writes, also
-on file systems without locks.
+The lock ends with the process; the content of the file stays, so that the next run can report one that died.  The lock
+only avoids duplicate work.  Integrity does not depend on it: stages publish atomically and the registry checks before
+it writes, also on file systems without locks.
 """
 
 from __future__ import annotations

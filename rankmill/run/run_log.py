@@ -1,7 +1,9 @@
-"""What a run reports: text on stderr, a JSON line for each event in ``WORK/log.jsonl``, and ``WORK/last_run.json`` at its end.
+"""What a run reports: text on stderr, and files in ``WORK``.
 
-Only this module reads the clock, so that no time gets into an artefact. A report that cannot be written, as on a full disk, does
-not end the run: one line on stderr says so. docs/formats/run-files.md has all fields.
+``log.jsonl`` has a JSON line for each event; ``last_run.json`` is written at its end.
+
+Only this module reads the clock, so that no time gets into an artefact. A report that cannot be written, as on a full
+disk, does not end the run: one line on stderr says so. docs/formats/run-files.md has all fields.
 """
 
 from __future__ import annotations
@@ -58,7 +60,10 @@ _CHUNK = 1 << 16
 
 
 def log_of(config: Config, folder: Path) -> Path | None:
-    """Return the log of ``[tell]``, by default in the work folder; None if it is ``""``. Relative paths start at ``folder``."""
+    """Return the log of ``[tell]``, by default in the work folder; None if it is ``""``.
+
+    Relative paths start at ``folder``.
+    """
     given = config.tell.log
     if given is None:
         return folder / config.work / LOG_NAME
@@ -332,8 +337,8 @@ def whole_text(text: str) -> str:
 def append_line(path: Path, line: str) -> None:
     """Append ``line``, which ends with a line feed, after the last complete line of ``path``.
 
-    It is one write under a lock, so lines of several processes are never mixed. An incomplete line, left by a killed process or a
-    full disk, can only be the last one, and is removed here.
+    It is one write under a lock, so lines of several processes are never mixed. An incomplete line, left by a killed
+    process or a full disk, can only be the last one, and is removed here.
     """
     data = line.encode("ascii")
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,8 +1,9 @@
 """Execute a run: take the lease, execute the stages in order, emit events, and write ``last_run.json``.
 
-A stage is executed if one of its inputs has changed.  Each publishes its output atomically and then its record.  So a killed run
-leaves the last complete dataset, evaluation and lists, and the next run resumes with the first stage without a record for its
-inputs.  A version that fails the gate is registered but not promoted; the current version ranks the lists.
+A stage is executed if one of its inputs has changed.  Each publishes its output atomically and then its record.  So a
+killed run leaves the last complete dataset, evaluation and lists, and the next run resumes with the first stage without
+a record for its inputs.  A version that fails the gate is registered but not promoted; the current version ranks the
+lists.
 """
 
 from __future__ import annotations
@@ -184,7 +185,7 @@ def plan(work: Work) -> list[PlannedStage]:
 
 
 def _look_at_candidates(work: Work, undone: set[str]) -> None:
-    """Raise the error that candidates will give later, as far as it is known while the stages ``undone`` are not done."""
+    """Raise the error that candidates will give later, if it is known before the stages ``undone`` run."""
     if undone & {ClicksStage.name, IngestStage.name}:
         look_at_candidates(work, *IngestStage(work).features())
     elif undone & {BinStage.name, NaiveStage.name, TrainStage.name}:

@@ -1,6 +1,9 @@
-"""Start runs at the times of a cron expression, never two at once, until a signal ends it: the work of ``rankmill schedule``.
+"""The work of ``rankmill schedule``: start runs at the times of a cron expression until a signal ends it.
 
-All datetimes are aware and in UTC.  Clock, signals and processes are those of a `Machine`, which tests replace by one of their own.
+Two runs never overlap.
+
+All datetimes are aware and in UTC.  Clock, signals and processes are those of a `Machine`, which tests replace by one
+of their own.
 """
 
 from __future__ import annotations
@@ -47,8 +50,9 @@ except (ConfigError, InputError) as error:
 class Ticks:
     """The times of a cron expression with five fields in a time zone; InputError if one of the two is invalid.
 
-    The library defines the meaning, as in Debian's cron, also when clocks change: an expression with a fixed hour runs once a day,
-    even if the clocks skip or repeat that hour; one whose minutes or hours begin with ``*`` follows elapsed time.
+    The library defines the meaning, as in Debian's cron, also when clocks change: an expression with a fixed hour runs
+    once a day, even if the clocks skip or repeat that hour; one whose minutes or hours begin with ``*`` follows elapsed
+    time.
     """
 
     def __init__(self, line: str, timezone: str = "UTC") -> None:
@@ -97,7 +101,9 @@ class Ticks:
 
 
 def run_command(context: typer.Context) -> tuple[str, Callable[[date], Sequence[str]]]:
-    """Return the configuration in the arguments that are meant for ``run``, and a function from a date to all of ``rankmill``'s.
+    """Return the configuration in the arguments for ``run``, and a function.
+
+    The function turns a date into all arguments of ``rankmill``.
 
     Raises
     ------
@@ -119,7 +125,10 @@ def run_command(context: typer.Context) -> tuple[str, Callable[[date], Sequence[
 
 
 def check_config(config: str) -> None:
-    """Raise ConfigError for a mistake that only the first run would report; a process checks it, so that this one stays small."""
+    """Raise ConfigError for a mistake that only the first run would report.
+
+    Another process checks it, so that this one stays small.
+    """
     command = [sys.executable, "-c", _CHECK, config, *sys.path]
     process = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False)  # noqa: S603  our own interpreter
     if process.returncode:
@@ -262,8 +271,8 @@ class Scheduler:
 class Machine:
     """Clock, signals and the process of the run; create only one per process.
 
-    It works as process 1 of a container: it reaps orphaned processes, and installs handlers for signals, which such a process
-    does not get otherwise.
+    It works as process 1 of a container: it reaps orphaned processes, and installs handlers for signals, which such a
+    process does not get otherwise.
     """
 
     def __init__(self) -> None:

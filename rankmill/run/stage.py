@@ -1,7 +1,7 @@
 """A stage of a run, and the record of its inputs and outputs: ``WORK/stages/<stage>.json``.
 
-The inputs of a stage are the digests of its files, its options, and the code.  A stage whose inputs and outputs match its record is
-skipped; otherwise the differences are reported.
+The inputs of a stage are the digests of its files, its options, and the code.  A stage whose inputs and outputs match
+its record is skipped; otherwise the differences are reported.
 """
 
 from __future__ import annotations

@@ -29,7 +29,8 @@ class StageChoice:
 
     first: str = option(
         default="",
-        help=f"First stage to run ({', '.join(STAGE_NAMES)}).  Earlier stages must be complete; their output is used as it is.",
+        help=f"First stage to run ({', '.join(STAGE_NAMES)}).  Earlier stages must be complete; their output is used "
+        "as it is.",
         flags=("--from",),
         metavar="STAGE",
         convert=lambda name: name or STAGE_NAMES[0],
@@ -61,7 +62,8 @@ class StageChoice:
             raise InputError(f"{first} {self.first} {last} {self.last}: {self.first} comes after {self.last}")
         if outside := [name for name in STAGE_NAMES if name in self.forced - {*self.stages}]:
             raise InputError(
-                f"{forced} {outside[0]}: is not between {first} {self.first} and {last} {self.last}; leave one of them out"
+                f"{forced} {outside[0]}: is not between {first} {self.first} and {last} {self.last}; leave one of "
+                "them out"
             )
 
     @property

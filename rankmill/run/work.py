@@ -82,14 +82,20 @@ class Work:
 
     @property
     def copies(self) -> LocalCopies:
-        """The objects of buckets that the run reads and writes; without another cache they are kept in the work folder."""
+        """The objects of buckets that the run reads and writes.
+
+        Without another cache they are kept in the work folder.
+        """
         if not self._copies:
             self._copies.append(LocalCopies(self._cache or self.path / CACHE))
         return self._copies[0]
 
     @contextmanager
     def open(self) -> Iterator[None]:
-        """Fetch objects in this context; errors name their URLs.  The cache in the work folder keeps those of the last run."""
+        """Fetch objects in this context; errors name their URLs.
+
+        The cache in the work folder keeps those of the last run.
+        """
         try:
             yield
         except BaseException as error:
@@ -138,7 +144,10 @@ class Work:
             raise InputError(f"{key}: {error}") from None
 
     def one_path(self, text: str) -> Path:
-        """Return the file or folder ``text`` of the configuration: a path from its folder, or the local name of a URL."""
+        """Return the file or folder ``text`` of the configuration.
+
+        It is a path relative to its folder, or the local name of a URL.
+        """
         url = url_of(text)
         return self.folder / text if url is None else self.copies.read(url)
 
@@ -167,7 +176,10 @@ class Work:
         return Artefact(kind="dataset", name=self.named(dataset.path), digest=dataset.digest, facts=facts)
 
     def changed_file(self, outputs: Mapping[str, str]) -> str | None:
-        """Describe the first file of ``outputs``, by path from the work folder, that is missing or has changed; None if there is none."""
+        """Describe the first missing or changed file of ``outputs``; None if there is none.
+
+        Paths are relative to the work folder.
+        """
         for name, digest in outputs.items():
             path = self.path / name
             if not path.is_file():

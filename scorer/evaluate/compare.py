@@ -47,7 +47,8 @@ class Ranking:
     name
         Its name in the report.
     source
-        A model, which ranks the candidates; or a scored list: a path or table, as `rankmill.scorer.evaluate.evaluate.evaluate` takes it.
+        A model, which ranks the candidates; or a scored list: a path or table, as
+        `rankmill.scorer.evaluate.evaluate.evaluate` takes it.
     seeds
         Other versions of the model that differ only in their seed, by name.  They show how much the metrics vary by
         chance in training.
@@ -83,8 +84,8 @@ def compare(
     rankings
         Two or more.
     on
-        Candidates, or the folder of one dataset, that models rank; scored lists bring their own.  By default, of a dataset
-        that a model was trained on: a split that no model has seen.
+        Candidates, or the folder of one dataset, that models rank; scored lists bring their own.  By default, of a
+        dataset that a model was trained on: a split that no model has seen.
     baseline
         The ranking that the others are compared with, from 0.
     worst
@@ -92,17 +93,19 @@ def compare(
     flips
         Number of random sign flips if there are too many to enumerate (`rankmill.scorer.metrics.significance`).
     **options
-        Other options of `rankmill.scorer.evaluate.evaluate.evaluate`: ``metrics``, ``split``, ``qrels``, ``convention`` and so on.
+        Other options of `rankmill.scorer.evaluate.evaluate.evaluate`: ``metrics``, ``split``, ``qrels``, ``convention``
+        and so on.
 
     Notes
     -----
-    Memory holds the narrow columns of one ranking, and the values per query of all.  The report has the same bytes for any
-    order of rows and number of threads.
+    Memory holds the narrow columns of one ranking, and the values per query of all.  The report has the same bytes for
+    any order of rows and number of threads.
 
     Raises
     ------
     InputError
-        There are fewer than two rankings, the baseline does not exist, a model has no candidates, or the models have seen all queries.
+        There are fewer than two rankings, the baseline does not exist, a model has no candidates, or the models have
+        seen all queries.
     CandidatesRejected
         The rankings have different queries, or a query counts in only one of them.
     """
@@ -148,7 +151,10 @@ def _evaluate(source: Source, on: PathLike | Sequence[PathLike] | None, options:
 def _on_one_scale(
     sources: Sequence[Source], on: PathLike | Sequence[PathLike] | None, options: EvaluationOptions
 ) -> tuple[list[Evaluation], EvaluationOptions]:
-    """Evaluate all, those with a lower highest grade again with the highest one; also return the options with that one."""
+    """Evaluate all; those with a lower highest grade are evaluated again with the highest one.
+
+    Also return the options with that one.
+    """
     evaluations = [_evaluate(source, on, options) for source in sources]
     scales = [_scales(evaluation, options) for evaluation in evaluations]
     highest = {goal: max(scale[goal] for scale in scales) for goal in scales[0]}
@@ -161,7 +167,10 @@ def _on_one_scale(
 
 
 def _scales(evaluation: Evaluation, options: EvaluationOptions) -> dict[str, int]:
-    """Return the highest grades by which ERR was computed, by goal; the main grade has an empty name, unless its scale was given."""
+    """Return the highest grades by which ERR was computed, by goal.
+
+    The main grade has an empty name; it is left out if its scale was given.
+    """
     scales = dict(evaluation.goal_scales)
     if options.convention.policy.max_grade is None and any(
         metric.name == "err" and not metric.goal for metric in options.metrics
@@ -279,7 +288,8 @@ def _notes(
         if len(unlike):
             notes.append(
                 f"{len(unlike):,} queries, such as {first.qids[int(unlike[0])]!r}, have other grades in "
-                f"{rankings[i].name} than in {name}, so that their ideal lists differ; judgments given with {spelled('qrels')} would be "
+                f"{rankings[i].name} than in {name}, so that their ideal lists differ; judgments given with "
+                f"{spelled('qrels')} would be "
                 "the same for both"
             )
         alike = {
@@ -289,7 +299,8 @@ def _notes(
         if any(alike.values()):
             counts = ", ".join(f"{count:,} by {metric}" for metric, count in alike.items() if count)
             notes.append(
-                f"left out, as {rankings[i].name} and {name} cannot differ in them: {counts} (queries without two documents "
+                f"left out, as {rankings[i].name} and {name} cannot differ in them: {counts} (queries without two "
+                "documents "
                 "that the metric tells apart)"
             )
         if rankings[i].name in rankings[baseline].seeds:
@@ -318,7 +329,8 @@ def _check(
         raise InputError(f"{models[0]} is a model; name the candidates or the dataset to rank with {spelled('on')}")
     if not models and (on is not None or options.judged.split is not None):
         raise InputError(
-            f"{spelled('on')} and {spelled('split')} are for models, but all rankings here are scored lists; leave these options out"
+            f"{spelled('on')} and {spelled('split')} are for models, but all rankings here are scored lists; leave "
+            "these options out"
         )
     if not options.metrics:
         raise InputError("no metric given; name one, for example ndcg@10")
@@ -334,7 +346,8 @@ def _check_same_queries(evaluation: Evaluation, name: str, first: Evaluation, ot
             if only
         ]
         raise CandidatesRejected(
-            f"{name}: expected the same queries as in {other}, found that {' and '.join(parts)}; rank all queries with both"
+            f"{name}: expected the same queries as in {other}, found that {' and '.join(parts)}; rank all queries "
+            "with both"
             + (f", or count queries missing from a run with {spelled('complete')}" if first.ideal == "qrels" else "")
         )
     for metric in first.metrics:
@@ -342,7 +355,9 @@ def _check_same_queries(evaluation: Evaluation, name: str, first: Evaluation, ot
         if len(unlike):
             where = name if math.isnan(evaluation.values[metric][unlike[0]]) else other
             raise CandidatesRejected(
-                f"{name}: query {evaluation.qids[int(unlike[0])]!r} has nothing relevant for {metric} in {where}, and something in "
-                f"the other ranking ({len(unlike):,} such queries); give the judgments of both with {spelled('qrels')}, or count these "
+                f"{name}: query {evaluation.qids[int(unlike[0])]!r} has nothing relevant for {metric} in {where}, and "
+                "something in "
+                f"the other ranking ({len(unlike):,} such queries); give the judgments of both with "
+                f"{spelled('qrels')}, or count these "
                 f"queries as 0 with {spelled('nothing_relevant')} zero"
             )

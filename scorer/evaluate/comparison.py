@@ -38,8 +38,8 @@ class SeedNoise:
 class MetricDifference(Paired):
     """One metric of one ranking against the baseline's.
 
-    ``p`` is the p-value of the sign-flip test, ``p_holm`` the same adjusted for all rankings compared with the baseline by this
-    metric; ``seed_noise`` is None if no seeds are known.
+    ``p`` is the p-value of the sign-flip test, ``p_holm`` the same adjusted for all rankings compared with the baseline
+    by this metric; ``seed_noise`` is None if no seeds are known.
     """
 
     p: float
@@ -118,8 +118,10 @@ class Comparison:
             lines += [*self._one(i), ""]
         policy = first.convention.describe()
         tests = (
-            f"differences: above 0 is better than {self.names[self.baseline]}; within {TIED:g} is a tie; intervals: 95 % "
-            f"bootstrap over queries ({REPLICATES:,} replicates); p: sign flips, all of up to {EXACT_UP_TO} queries that "
+            f"differences: above 0 is better than {self.names[self.baseline]}; within {TIED:g} is a tie; intervals: "
+            "95 % "
+            f"bootstrap over queries ({REPLICATES:,} replicates); p: sign flips, all of up to {EXACT_UP_TO} queries "
+            "that "
             f"differ, else {self.flips:,} drawn; effect: the mean difference over its standard deviation"
         )
         notes = [
@@ -134,7 +136,10 @@ class Comparison:
         return "\n".join(lines + [labelled(label, words) for label, words in notes]) + "\n"
 
     def __repr__(self) -> str:
-        return f"<Comparison of {', '.join(self.names)} with {self.names[self.baseline]} on {len(self.evaluations[0].qids):,} queries>"
+        return (
+            f"<Comparison of {', '.join(self.names)} with {self.names[self.baseline]} on "
+            f"{len(self.evaluations[0].qids):,} queries>"
+        )
 
     def _repr_html_(self) -> str:
         """Return the differences from the baseline for a notebook."""

@@ -124,18 +124,20 @@ def evaluate(
     ----------
     subject
         Without ``model``: a scored list, as `rerank` writes it (a folder, .parquet, .tsv), a TREC run, or a table with
-        the columns qid, score, and doc_id and grade where known.  Lists that `rerank` cut to the top k are evaluated with
-        the grade counts of the whole lists.  With ``model``: files of candidates and folders of them, or the folder of one
-        dataset.
+        the columns qid, score, and doc_id and grade where known.  Lists that `rerank` cut to the top k are evaluated
+        with the grade counts of the whole lists.  With ``model``: files of candidates and folders of them, or the
+        folder of one dataset.
     model
         The model, or path of a model file, that scores the candidates.
     trained
-        The training data of the model, if more is known than the model records; see `rankmill.scorer.evaluate.train_test_overlap`.
+        The training data of the model, if more is known than the model records; see
+        `rankmill.scorer.evaluate.train_test_overlap`.
     **options
-        ``metrics``, such as ``["ndcg@10", "map"]`` (see `rankmill.scorer.metrics.parse_metric`); ``convention``, "rankmill" or
-        the name of a tool (see `rankmill.scorer.metrics.conventions`); the fields of `rankmill.scorer.metrics.Policy`, which
-        override the convention; all else of `rankmill.scorer.options.JudgedOptions`.  The default of ``max_grade`` is
-        that of the training data of the model, else the highest grade in the input.
+        ``metrics``, such as ``["ndcg@10", "map"]`` (see `rankmill.scorer.metrics.parse_metric`); ``convention``,
+        "rankmill" or the name of a tool (see `rankmill.scorer.metrics.conventions`); the fields of
+        `rankmill.scorer.metrics.Policy`, which override the convention; all else of
+        `rankmill.scorer.options.JudgedOptions`.  The default of ``max_grade`` is that of the training data of the
+        model, else the highest grade in the input.
 
     Raises
     ------
@@ -158,7 +160,8 @@ def evaluate_as(
     judged = options.judged
     if judged.complete and judged.qrels is None:
         raise InputError(
-            f"{spelled('complete')} counts judged queries missing from a run; give the judgments with {spelled('qrels')} FILE"
+            f"{spelled('complete')} counts judged queries missing from a run; give the judgments with "
+            f"{spelled('qrels')} FILE"
         )
     if model is None:
         opened = _open_list(subject, judged)
@@ -185,9 +188,9 @@ def evaluate_as(
 class _Opened:
     """A subject with its scores.
 
-    ``counts`` is the file of grade counts of the whole lists, ``known_grade`` the highest grade of the scale, each None if
-    not recorded, ``goal_scales`` that of goals; ``column`` reads a column of the subject by its name; ``where`` names a table
-    in messages.
+    ``counts`` is the file of grade counts of the whole lists, ``known_grade`` the highest grade of the scale, each None
+    if not recorded, ``goal_scales`` that of goals; ``column`` reads a column of the subject by its name; ``where``
+    names a table in messages.
     """
 
     scored: Path | pa.Table
@@ -204,7 +207,8 @@ def _open_list(subject: PathLike | Sequence[PathLike] | pa.Table, options: Judge
         raise InputError(f"{spelled('cluster')} is for scoring; leave it out, or add {spelled('model')} MODEL")
     if options.split is not None:
         raise InputError(
-            f"{spelled('split')} chooses a part of a dataset, which must be scored by a model; add {spelled('model')} MODEL"
+            f"{spelled('split')} chooses a part of a dataset, which must be scored by a model; add {spelled('model')} "
+            "MODEL"
         )
     if isinstance(subject, pa.Table):
         refuse_repeated(as_scored(subject, "scored table"), "scored table")
@@ -288,8 +292,8 @@ def evaluate_scored(
     Parameters
     ----------
     scored
-        A table with the columns of `rankmill.scorer.evaluate.scored_file.read_scored`, or a path that it can read.  A rank written there
-        is ignored: documents are ranked by score, ties by the policy.
+        A table with the columns of `rankmill.scorer.evaluate.scored_file.read_scored`, or a path that it can read.  A
+        rank written there is ignored: documents are ranked by score, ties by the policy.
     metrics, policy
         The metrics, and one policy for all or the convention of a tool.
     qrels
@@ -328,7 +332,10 @@ def _read_by_goal(
     complete: bool,
     where: str = "",
 ) -> tuple[dict[str, ScoredLists], pa.Table]:
-    """Read lists with the grades of each goal that ``metrics`` name, in ascending order, and the table of the first of them."""
+    """Read lists with the grades of each goal that ``metrics`` name, and the table of the first of them.
+
+    Goals are in ascending order.
+    """
     if not metrics:
         raise InputError("no metric given; name one, for example ndcg@10")
     found = {
@@ -357,9 +364,9 @@ def evaluate_lists(
 ) -> Evaluation:
     """Evaluate lists, each metric under the policy that the convention has for it.
 
-    ``by_goal`` has the same lists with the grades of each goal in ascending order, the main ones with an empty name; the first
-    of them are counted.  ``same_documents``: other rankings, with which this one may be compared, have the same documents, as
-    those of two models do.
+    ``by_goal`` has the same lists with the grades of each goal in ascending order, the main ones with an empty name;
+    the first of them are counted.  ``same_documents``: other rankings, with which this one may be compared, have the
+    same documents, as those of two models do.
     """
     by_policy: dict[tuple[str, Policy], list[Metric]] = {}
     for metric in metrics:
@@ -437,7 +444,9 @@ def _facts(lists: ScoredLists, policy: Policy) -> JudgedQueries:
 
 
 def write_per_query(evaluation: Evaluation, path: Path) -> None:
-    """Write one row per query, with qid and one column per metric (empty for skipped queries), to .tsv, .csv or .parquet.
+    """Write one row per query to .tsv, .csv or .parquet.
+
+    Columns are qid and one per metric, which is empty for skipped queries.
 
     Raises
     ------

@@ -55,7 +55,8 @@ class JudgedQueries:
     n_documents
         int64: documents of the whole known list, including those cut off.
     n_known, n_relevant
-        int64: documents in the query's ideal list; those of them with a grade of at least the policy's ``relevant_from``.
+        int64: documents in the query's ideal list; those of them with a grade of at least the policy's
+        ``relevant_from``.
     ideal
         uint64: a digest of these documents' grades above 0, equal for equal ideal lists.
     grades
@@ -87,7 +88,10 @@ class Figure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slice:
-    """The queries of one slice; ``limits`` are the least and the greatest value of a slice of numbers, None if infinite."""
+    """The queries of one slice.
+
+    ``limits`` are the minimum and maximum of a slice of numbers, None if infinite.
+    """
 
     name: str
     limits: tuple[float | None, ...] | None
@@ -119,10 +123,11 @@ class Slices:
 class Evaluation:
     """Metrics of scored lists.
 
-    ``values`` holds one float64 per query in the order of ``qids``, NaN if the policy skips the query; ``weights`` the query
-    weights, or None if they are equal; ``can_differ`` whether another ranking could have another value in the query; ``intervals`` the 95 % bootstrap interval of each mean, or None; ``slices`` the same
-    for groups of queries, if requested; ``scope`` says which queries of a dataset these are and what the model has seen of
-    them, None if unknown; ``goal_scales`` has the highest grades by which ERR of goals is computed.
+    ``values`` holds one float64 per query in the order of ``qids``, NaN if the policy skips the query; ``weights`` the
+    query weights, or None if they are equal; ``can_differ`` whether another ranking could have another value in the
+    query; ``intervals`` the 95 % bootstrap interval of each mean, or None; ``slices`` the same for groups of queries,
+    if requested; ``scope`` says which queries of a dataset these are and what the model has seen of them, None if
+    unknown; ``goal_scales`` has the highest grades by which ERR of goals is computed.
     """
 
     metrics: tuple[Metric, ...]
@@ -173,7 +178,10 @@ class Evaluation:
         return kept is not None and not metric.measure.of_top and (metric.k is None or metric.k > kept)
 
     def record(self, *, per_query: bool = False) -> dict[str, Any]:
-        """Return the JSON form, with the values of each query if ``per_query``; NaN is None, what is not known has no key."""
+        """Return the JSON form, with the values of each query if ``per_query``.
+
+        NaN is None; an unknown value has no key.
+        """
         facts = {
             "metrics": self.figures,
             "convention": self.convention,

@@ -29,7 +29,10 @@ BLOCK_BYTES = 16 << 20
 
 
 def column_of_dataset(dataset: Dataset, split: str | None, name: str) -> pl.DataFrame:
-    """Return qid and value, one row per document of ``split``, categories as text; an unknown column raises the dataset's own error."""
+    """Return qid and value, one row per document of ``split``, categories as text.
+
+    An unknown column raises the dataset's own error.
+    """
     rows = _named(pl.DataFrame(dataset.rows(split, ("qid", name))), "qid", name)
     if name in dataset.manifest.categorical:
         return rows.with_columns(value=_texts(rows["value"].to_numpy(), dataset.vocabulary.names(name)))

@@ -1,4 +1,7 @@
-"""Scored lists as tables in memory: Parquet (a file or a folder of shards), Arrow, TSV, CSV, JSON lines, or a TREC run; and qrels."""
+"""Scored lists as tables in memory, and qrels.
+
+Lists are Parquet (a file or a folder of shards), Arrow, TSV, CSV, JSON lines, or a TREC run.
+"""
 
 from __future__ import annotations
 
@@ -87,8 +90,8 @@ def read_scored(path: Path, goals: Sequence[str] = ()) -> pa.Table:
     if uncompressed(path).suffix.lower() in {".csv", ".tsv"}:
         first = _first_bytes(path).decode("utf-8", "replace").strip()
         raise CandidatesRejected(
-            f"{path}: expected a header line with column names separated by commas or tabs, including qid and score, found "
-            + (repr(shorten(first)) if first else "an empty file")
+            f"{path}: expected a header line with column names separated by commas or tabs, including qid and score, "
+            "found " + (repr(shorten(first)) if first else "an empty file")
         )
     return read_run(path)
 
@@ -122,7 +125,10 @@ def delimiter_of(path: Path) -> str | None:
 
 
 def open_list(path: Path, columns_of: ColumnsOf) -> TableSource | None:
-    """Open a table of text, JSON lines or Arrow, as its first bytes or the suffix of Arrow say; None for Parquet and TREC runs."""
+    """Open a table of text, JSON lines or Arrow.
+
+    Its first bytes or the suffix of Arrow show the format. None for Parquet and TREC runs.
+    """
     separator = delimiter_of(path)
     if separator is not None:
         return DelimitedSource(path, separator, ReadOptions(), columns_of=columns_of)
@@ -153,7 +159,10 @@ def _read_rows(source: TableSource, goals: Sequence[str]) -> pa.Table:
 
 
 def _sources(names: Sequence[str], goals: Sequence[str]) -> dict[str, str]:
-    """Return the columns of a scored list to read, by what they hold: ``label`` has the grades where ``grade`` is missing."""
+    """Return the columns of a scored list to read, by their content.
+
+    ``label`` has the grades where ``grade`` is missing.
+    """
     found = {name: name for name in _kinds(goals) if name in names}
     if "grade" not in found and "label" in names and "label" not in goals:
         found["grade"] = "label"
@@ -222,7 +231,8 @@ def _ids(table: pa.Table, name: str, where: str) -> pa.ChunkedArray[Any]:
     if bad.any():
         row = int(np.argmax(bad))
         raise CandidatesRejected(
-            f"{where}: expected {EXACT_ID} in column {name!r}, found {column[row].as_py()} in row {row + 1}; write ids as text"
+            f"{where}: expected {EXACT_ID} in column {name!r}, found {column[row].as_py()} in row {row + 1}; write "
+            "ids as text"
         )
     return pa.chunked_array([texts for texts, _ in found], pa.string())
 
@@ -271,9 +281,9 @@ def _first_line(error: Exception) -> str:
 def read_run(path: Path) -> pa.Table:
     """Read a run, ``qid Q0 doc_id rank score tag`` a line, into columns qid, doc_id (string) and score (float64).
 
-    As in trec_eval the second field, the rank and the tag are ignored, and so is everything after the tag.  Empty lines are
-    skipped, and the text may be compressed.  Scores are doubles here and float32 in trec_eval: close scores that tie there may
-    not tie here.
+    As in trec_eval the second field, the rank and the tag are ignored, and so is everything after the tag.  Empty lines
+    are skipped, and the text may be compressed.  Scores are doubles here and float32 in trec_eval: close scores that
+    tie there may not tie here.
 
     Raises
     ------
@@ -290,9 +300,10 @@ def read_run(path: Path) -> pa.Table:
 def read_qrels(path: Path, options: ReadOptions = _PLAIN) -> pa.Table:
     """Read judgments into columns qid, doc_id (string) and grade (int32), as `rankmill data ingest` reads them.
 
-    A table by its suffix, or lines ``qid iteration doc_id grade``, also in a file of CSV or TSV without a header.  Text may be
-    compressed.  ``options`` have the names of columns and the delimiter.  A grade may be below 0: such a document counts as not relevant (see `rankmill.scorer.metrics.Policy`).
-    Lines with the grade ``nan`` or ``null`` are skipped.
+    A table by its suffix, or lines ``qid iteration doc_id grade``, also in a file of CSV or TSV without a header.  Text
+    may be compressed.  ``options`` have the names of columns and the delimiter.  A grade may be below 0: such a
+    document counts as not relevant (see `rankmill.scorer.metrics.Policy`). Lines with the grade ``nan`` or ``null`` are
+    skipped.
 
     Raises
     ------
@@ -368,7 +379,10 @@ def _has_no_header(path: Path) -> bool:
 def whole_grades(
     words: pa.Array[Any], problems: Problems, part: str = "grade"
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.bool_]]:
-    """Parse grades (n,), numbers or text, which may be below 0; return them, 0 if missing, and a mask (n,) of the missing ones."""
+    """Parse grades (n,), numbers or text, which may be below 0.
+
+    Return them, 0 if missing, and a mask (n,) of the missing ones.
+    """
     grade = as_floats(words).astype(np.float64) if are_numbers(words.type) else GradeRules().numbers(as_strings(words))
     missing = np.isnan(grade)
     whole = (np.abs(grade) < _GRADE_LIMIT) & (grade == np.floor(grade))

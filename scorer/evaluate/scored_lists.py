@@ -1,6 +1,7 @@
 """Scored lists with their grades: group rows by query, look judgments up, find the ideal list.
 
-What `rerank` recorded about a list is read here, too: the highest grade of the scale, and the grade counts of whole lists.
+What `rerank` recorded about a list is read here, too: the highest grade of the scale, and the grade counts of whole
+lists.
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ _NOT_JUDGED = 0  # the grade of an unjudged document
 class ScoredLists:
     """Scored documents of q queries, n rows in all, sorted by query; queries ascend by qid.
 
-    ``doc_order`` ascends with the document id within each query.  ``ideal_grades`` (with offsets) are the grades of all known
-    documents of each query, if there are more than its rows; ``ideal`` names their source.
+    ``doc_order`` ascends with the document id within each query.  ``ideal_grades`` (with offsets) are the grades of all
+    known documents of each query, if there are more than its rows; ``ideal`` names their source.
     """
 
     qids: list[str]
@@ -63,7 +64,10 @@ class ScoredLists:
     n_missing_queries: int = 0  # judged queries that were not scored
 
     def with_all_known(self) -> ScoredLists:
-        """Return lists with the documents of the ideal lists after the rows, without meaningful scores; themselves if there are none."""
+        """Return lists with the documents of the ideal lists after the rows, without meaningful scores.
+
+        Without ideal lists, return the lists themselves.
+        """
         if self.ideal_grades is None or self.ideal_starts is None:
             return self
         order = np.argsort(np.concatenate([queries_of(self.starts), queries_of(self.ideal_starts)]), kind="stable")
@@ -85,17 +89,20 @@ def read_lists(
     goal: str = "",
     where: str = "",
 ) -> tuple[ScoredLists, pa.Table]:
-    """Read scored lists with their grades, and the table they come from; parameters and errors as `rankmill.scorer.evaluate.evaluate.evaluate_scored`.
+    """Read scored lists with their grades, and the table they come from.
 
-    A file may have a document once in a query.  The documents of a query are in the order of the table's rows in both.  The grades of ``goal``, if it is not empty, take the
-    place of the main ones.
+    Parameters and errors are those of `rankmill.scorer.evaluate.evaluate.evaluate_scored`.
+
+    A file may have a document once in a query.  The documents of a query are in the order of the table's rows in both.
+    The grades of ``goal``, if it is not empty, take the place of the main ones.
     """
     where = where or ("scored table" if isinstance(scored, pa.Table) else str(scored))
     table = _scored_table(scored, where, goal)
     if goal and (qrels is not None or grade_counts is not None):
         what = spelled("qrels") if qrels is not None else "the grade counts of lists that were cut to the top k"
         raise InputError(
-            f"{where}: {what} have no grades of the goal {goal!r}; give whole lists with a column {goal!r}, or leave out its metrics"
+            f"{where}: {what} have no grades of the goal {goal!r}; give whole lists with a column {goal!r}, or leave "
+            "out its metrics"
         )
     if table.num_rows == 0:
         raise CandidatesRejected(f"{where}: expected scored documents, found none")
@@ -136,7 +143,9 @@ def prepared(lists: ScoredLists, policy: Policy) -> PreparedQueries:
 
 
 def recorded_facts(scored: Path, *, with_counts: bool) -> tuple[Path | None, int | None]:
-    """Find what `rerank` recorded about a list: the grade counts of the whole lists, and the highest grade of the scale.
+    """Find what `rerank` recorded about a list.
+
+    These are the grade counts of the whole lists, and the highest grade of the scale.
 
     Raises
     ------
@@ -191,7 +200,8 @@ def graded_lists(table: pa.Table, where: str) -> ScoredLists:
     """
     if "grade" not in table.column_names or table.column("grade").null_count == table.num_rows:
         raise InputError(
-            f"{where}: it has no grades; call their column grade or label, or give the judgments with {spelled('qrels')} FILE"
+            f"{where}: it has no grades; call their column grade or label, or give the judgments with "
+            f"{spelled('qrels')} FILE"
         )
     return _scored_lists(_by_query(pl.DataFrame(table)), n_unjudged_documents=table.column("grade").null_count)
 
@@ -374,7 +384,8 @@ def _recorded_facts(path: Path) -> Mapping[str, object]:
 def _grade_counts(path: Path, facts: Mapping[str, object]) -> Path | None:
     """Find the grade counts that `rerank` wrote for a list that it cut to the top k.
 
-    InputError if they are missing (the ideal lists of the top alone would make metrics too high) or belong to another list.
+    InputError if they are missing (the ideal lists of the top alone would make metrics too high) or belong to another
+    list.
     """
     if not path.exists():
         return None
@@ -383,7 +394,8 @@ def _grade_counts(path: Path, facts: Mapping[str, object]) -> Path | None:
         if facts.get("top_k") is not None and _has_grades(path):
             raise InputError(
                 f"{path}: has the top {facts['top_k']} of each query, but the grade counts of the whole lists, "
-                f"{counts.name}, are missing; restore the file, re-rank again, or give the judgments with {spelled('qrels')} FILE"
+                f"{counts.name}, are missing; restore the file, re-rank again, or give the judgments with "
+                f"{spelled('qrels')} FILE"
             )
         return None
     if not path.is_dir() and counts_belong_to(counts) != file_digest(path):

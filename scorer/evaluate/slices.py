@@ -26,7 +26,9 @@ Limits = tuple[float, float] | None  # the least and the greatest number of a sl
 
 
 def slices_of(evaluation: Evaluation, by: str, columns: Callable[[str], pl.DataFrame]) -> list[Slices]:
-    """Slice an evaluation ``by`` ``query_size``, ``grade_mix`` (by number and by share of relevant documents) or a column.
+    """Slice an evaluation ``by`` ``query_size``, ``grade_mix`` or a column.
+
+    ``grade_mix`` slices by number and by share of relevant documents.
 
     ``columns`` gives a column's rows for its name: qid, and value (text or numbers).
 
@@ -138,7 +140,8 @@ def _single_text(rows: pl.DataFrame, by: str) -> pl.DataFrame:
     if not several.is_empty():
         qid, least, most = several.row(0)
         raise CandidatesRejected(
-            f"{spelled('by')} {by}: expected one text in all documents of a query, found {least!r} and {most!r} in query {qid!r}; "
+            f"{spelled('by')} {by}: expected one text in all documents of a query, found {least!r} and {most!r} in "
+            f"query {qid!r}; "
             "slices are of queries"
         )
     return found.select("qid", value="least")

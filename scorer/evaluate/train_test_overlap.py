@@ -1,7 +1,8 @@
 """Choose the queries of a dataset to score by default, and report which of them the models saw in training.
 
-A model is trained on the train split of a dataset, whose digest is in the model.  Its scores on these queries say little
-about new ones.  On that dataset, the default is therefore a held-out split, and the report says which queries were seen.
+A model is trained on the train split of a dataset, whose digest is in the model.  Its scores on these queries say
+little about new ones.  On that dataset, the default is therefore a held-out split, and the report says which queries
+were seen.
 """
 
 from __future__ import annotations
@@ -161,7 +162,9 @@ def _stopped_by_valid(model: Model) -> bool:
 def chosen_queries(
     paths: Sequence[Path], split: str | None, models: Sequence[TrainedModel], qids: Sequence[str] = ()
 ) -> tuple[Dataset | None, Scope | None]:
-    """Open the dataset that ``paths`` name and choose which of its queries are scored; (None, None) for files of candidates.
+    """Open the dataset that ``paths`` name and choose which of its queries are scored.
+
+    (None, None) for files of candidates.
 
     Raises
     ------
@@ -192,7 +195,8 @@ def scope_of(dataset: Dataset, asked: str | None, models: Sequence[TrainedModel]
         The data.
     asked
         ``train``, ``valid``, ``test`` or ``all``; None: what no model has seen, ``test`` before ``valid``, or the whole
-        dataset if no model was trained on it.  A model that does not say what it was trained on may have seen the train split.
+        dataset if no model was trained on it.  A model that does not say what it was trained on may have seen the train
+        split.
     models
         The models that score.
     qids
@@ -270,8 +274,9 @@ def _unseen_split(
 ) -> str | None:
     """Return the split that no model has seen; None if none was trained on ``dataset``.
 
-    ``learnt``: the splits among those ``filled`` that a model was trained on, by its digest; ``by_id``: the query ids that another
-    model has seen; ``names`` are those of all models, ``unknown`` of those without a record of their training data.
+    ``learnt``: the splits among those ``filled`` that a model was trained on, by its digest; ``by_id``: the query ids
+    that another model has seen; ``names`` are those of all models, ``unknown`` of those without a record of their
+    training data.
     """
     also = {
         name for model, splits in learnt.items() for name in (splits if len(splits) < len(filled) else model.splits)
@@ -303,7 +308,10 @@ def _and(names: Sequence[str]) -> str:
 
 
 def empty_split(dataset: Dataset, split: str, usable: Sequence[str] = SPLITS) -> str:
-    """Say that ``split`` has no rows, which splits have some, and how to make one or choose another of those ``usable``."""
+    """Return that ``split`` has no rows, and which splits have some.
+
+    It also says how to make one or choose another of those ``usable``.
+    """
     filled = [name for name, count in dataset.manifest.splits.items() if count.rows]
     other = next((name for name in filled if name in usable), None)
     cure = "to make one, ingest again with --split train=0.6,valid=0.2,test=0.2"

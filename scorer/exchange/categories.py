@@ -1,4 +1,7 @@
-"""Categories in the formats of other tools, which number them: whole numbers stay as they are, texts are counted from 0."""
+"""Categories in the formats of other tools, which number them.
+
+Whole numbers stay as they are; texts are counted from 0.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +54,10 @@ def text_notes(forest: Forest) -> Iterator[str]:
     """Yield how the categories are given to the other tool."""
     numbered = {forest.feature_names[f] for f, known in category_numbers(forest).items() if known.texts}
     if numbered:
-        yield f"the categories of {', '.join(sorted(numbered))} are numbers there: 0, 1, .. in the sorted order of their texts"
+        yield (
+            f"the categories of {', '.join(sorted(numbered))} are numbers there: 0, 1, .. in the sorted order of "
+            "their texts"
+        )
 
 
 def have_numbers(forest: Forest) -> bool:
@@ -64,7 +70,8 @@ def need_no_categories(forest: Forest, target: str) -> None:
     if np.any(forest.splits_by_set):
         name = forest.feature_names[forest.node_feature[np.flatnonzero(forest.splits_by_set)[0]]]
         raise ConversionRefused(
-            f"{target} has only splits by thresholds, but this model splits {name!r} by sets of categories; convert it --to"
+            f"{target} has only splits by thresholds, but this model splits {name!r} by sets of categories; convert "
+            "it --to"
             " lightgbm, xgboost or onnx, or train without categorical features"
         )
 
@@ -72,10 +79,12 @@ def need_no_categories(forest: Forest, target: str) -> None:
 def with_codes(
     trees: Sequence[PlainTree], names: Sequence[str], texts: Mapping[int, Sequence[str]], where: str
 ) -> tuple[list[PlainTree], dict[str, list[str]]]:
-    """Return ``trees``, whose sets hold the numbers of another tool, with codes, and the texts of each categorical feature.
+    """Return ``trees`` with codes instead of another tool's numbers in sets.
 
-    ``texts`` are those of the categories 0, 1, .. of a feature; numbers beyond them are left out.  The categories of other
-    features are the numbers themselves.
+    Also return the texts of each categorical feature.
+
+    ``texts`` are those of the categories 0, 1, .. of a feature; numbers beyond them are left out.  The categories of
+    other features are the numbers themselves.
 
     Raises
     ------
@@ -88,7 +97,8 @@ def with_codes(
         alike = [text for text, code in zip(known[f], own.tolist(), strict=True) if np.count_nonzero(own == code) > 1]
         if alike:
             raise ConversionRefused(
-                f"{where}: the categories {shortened(alike)} of {names[f]!r} would be the same here; rename one, and train again"
+                f"{where}: the categories {shortened(alike)} of {names[f]!r} would be the same here; rename one, and "
+                "train again"
             )
     done = []
     for tree in trees:

@@ -68,7 +68,8 @@ class PlainTree:
         Raises
         ------
         ValueError
-            A child does not exist, has two parents or is its own ancestor, a node has no parent, or the tree is too deep.
+            A child does not exist, has two parents or is its own ancestor, a node has no parent, or the tree is too
+            deep.
         """
         n = len(self.feature)
         order, level = [np.zeros(1, dtype=NODE)], np.zeros(1, dtype=NODE)
@@ -157,7 +158,8 @@ def forest_of(
     inner = joined["feature"] >= 0
     if np.any(joined["feature"] >= len(feature_names)):
         raise ModelFormatError(
-            f"{where}: a node uses feature {joined['feature'].max()}, but there are only {len(feature_names)} (counted from 0)"
+            f"{where}: a node uses feature {joined['feature'].max()}, but there are only {len(feature_names)} "
+            "(counted from 0)"
         )
     starts = np.cumsum([0, *(len(part.feature) for part in parts)])
     of_node = {
@@ -186,7 +188,8 @@ def forest_of(
     counts = np.diff(splits["cut_starts"])
     if counts.max(initial=0) > model_file.MAX_CUTS_OF_A_FEATURE:
         raise ConversionRefused(
-            f"{where}: its splits on {feature_names[int(counts.argmax())]!r} have {counts.max():,} different thresholds, the maximum is "
+            f"{where}: its splits on {feature_names[int(counts.argmax())]!r} have {counts.max():,} different "
+            "thresholds, the maximum is "
             f"{model_file.MAX_CUTS_OF_A_FEATURE:,} per feature; use fewer rounds, or train with fewer bins"
         )
     gain = np.where(inner & np.isfinite(joined["gain"]), joined["gain"], 0.0)
@@ -265,9 +268,9 @@ def text_of(data: bytes, where: str, what: str) -> str:
 def float32_sums(forest: Forest) -> float:
     """Return a bound of the difference between ours and float32 sums of float32 leaves, in any order.
 
-    n terms are rounded, then added: each passes at most n roundings of relative error u = 2^-24, so the sum is off by at most
-    ``n u / (1 - n u)`` times the sum of the absolute terms (Higham, Accuracy and Stability of Numerical Algorithms, section
-    4.2).  The terms are the trees, the base score, and one more for a sum that starts at 0.
+    n terms are rounded, then added: each passes at most n roundings of relative error u = 2^-24, so the sum is off by
+    at most ``n u / (1 - n u)`` times the sum of the absolute terms (Higham, Accuracy and Stability of Numerical
+    Algorithms, section 4.2).  The terms are the trees, the base score, and one more for a sum that starts at 0.
     """
     n = forest.n_trees + 2
     share = n * FLOAT32_ROUNDING
@@ -278,7 +281,8 @@ def float32_exactness(forest: Forest, target: str) -> str:
     """Return in words how float32 sums compare with ours; ConversionRefused if they could overflow."""
     if forest.output_bound > FLOAT32_MAX / 2.0:
         raise ConversionRefused(
-            f"{target} adds in float32, and scores of this model reach {forest.output_bound:g}; convert it --to lightgbm"
+            f"{target} adds in float32, and scores of this model reach {forest.output_bound:g}; convert it --to "
+            "lightgbm"
         )
     return f"sums in float32: within {float32_sums(forest):.2g} of the scores here, so near ties may swap"
 
@@ -287,7 +291,8 @@ def need_one_output(forest: Forest, target: str) -> None:
     """Refuse a forest of several outputs."""
     if forest.link != "identity":
         raise ConversionRefused(
-            f"{target} cannot combine {forest.n_outputs} outputs into one score (the link {forest.link} of {forest.objective});"
+            f"{target} cannot combine {forest.n_outputs} outputs into one score (the link {forest.link} of "
+            f"{forest.objective});"
             " convert it --to onnx, or train an objective of one output"
         )
 

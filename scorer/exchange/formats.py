@@ -85,8 +85,8 @@ def read_from(
 ) -> ForeignForest:
     """Read ``data``, a model in the format ``source``, one of ``READERS``; ``where`` names it in messages.
 
-    ``features`` are other names for its features, ``n_rounds`` the rounds to keep (None: all).  ``absent`` says what features
-    left out of LETOR text were in its training, ``zero`` or ``missing``: text is read in the same way for it.
+    ``features`` are other names for its features, ``n_rounds`` the rounds to keep (None: all).  ``absent`` says what
+    features left out of LETOR text were in its training, ``zero`` or ``missing``: text is read in the same way for it.
 
     Raises
     ------
@@ -109,13 +109,15 @@ def read_from(
         best = found.best_rounds
         notes.insert(
             0,
-            f"early stopping found {best} of {forest.n_rounds} rounds best: {spelled('n_rounds')} {best} keeps only these",
+            f"early stopping found {best} of {forest.n_rounds} rounds best: {spelled('n_rounds')} {best} keeps only "
+            "these",
         )
     if absent is not None:
         forest = replace(forest, info={**forest.info, "absent": absent})
     elif source == "xgboost":
         notes.append(
-            f"what sparse rows and LETOR text leave out is missing to XGBoost, and zero here: {spelled('absent')} missing if it read such"
+            f"what sparse rows and LETOR text leave out is missing to XGBoost, and zero here: {spelled('absent')} "
+            "missing if it read such"
         )
     if features is None:
         notes += _names_of_columns(forest)
@@ -131,15 +133,20 @@ def _names_of_columns(forest: Forest) -> Iterator[str]:
         if n and all(name == f"{prefix}{column}" for column, name in enumerate(names)):
             others = f"{spelled('features')} f1..f{n} names them so"
             if 0 in forest.used_features:
-                yield f"its features are columns, the first one {prefix}0; features of LETOR text are f1, f2, ..: {others}"
+                yield (
+                    f"its features are columns, the first one {prefix}0; features of LETOR text are f1, f2, ..: "
+                    f"{others}"
+                )
             elif prefix == "f":
                 yield (
-                    "no tree asks for f0: if XGBoost has read LETOR text itself, f1, f2, .. are its features here, too; "
+                    "no tree asks for f0: if XGBoost has read LETOR text itself, f1, f2, .. are its features here, "
+                    "too; "
                     f"if f0 was the first feature, {others}"
                 )
             else:
                 yield (
-                    f"no tree asks for Column_0: if LightGBM has read LETOR text itself, {spelled('features')} f0..f{n - 1} gives its features "
+                    f"no tree asks for Column_0: if LightGBM has read LETOR text itself, {spelled('features')} "
+                    f"f0..f{n - 1} gives its features "
                     f"their names here; if Column_0 was the first feature, {others}"
                 )
 
@@ -148,7 +155,8 @@ def renamed(forest: Forest, names: Sequence[str]) -> Forest:
     """Return the forest with other names for its features; InputError if they do not fit."""
     if len(names) != forest.n_features:
         raise InputError(
-            f"{spelled('features')} has {len(names)} name{'s' * (len(names) != 1)}, the model has {forest.n_features} features; "
+            f"{spelled('features')} has {len(names)} name{'s' * (len(names) != 1)}, the model has {forest.n_features} "
+            "features; "
             "name each of them, in the order of the model"
         )
     seen: set[str] = set()

@@ -1,11 +1,11 @@
 """LightGBM's text model, version 4, written and read.
 
-LightGBM compares float64 ``x <= threshold``, left if so, and adds leaves in float64 tree by tree from 0, so that its scores
-have the bits of ours.  Bit 0 of ``decision_type`` is a categorical split, bit 1 sends missing values left, bits 2 and 3
-say what is missing: nothing (0; NaN counts as 0), zeros and NaN (1), or NaN (2).  A categorical split has the number of its
-set instead of a threshold: bits ``cat_boundaries[set]`` and on of ``cat_threshold``, 32 in each number.  The categories in
-the set go left, all other values and NaN right; fractions are cut off first.  Its ``predict`` treats every value within
-1e-35 of 0 as 0 before it walks a tree (``kZeroThreshold``); reading reproduces that, writing cannot.
+LightGBM compares float64 ``x <= threshold``, left if so, and adds leaves in float64 tree by tree from 0, so that its
+scores have the bits of ours.  Bit 0 of ``decision_type`` is a categorical split, bit 1 sends missing values left, bits
+2 and 3 say what is missing: nothing (0; NaN counts as 0), zeros and NaN (1), or NaN (2).  A categorical split has the
+number of its set instead of a threshold: bits ``cat_boundaries[set]`` and on of ``cat_threshold``, 32 in each number.
+The categories in the set go left, all other values and NaN right; fractions are cut off first.  Its ``predict`` treats
+every value within 1e-35 of 0 as 0 before it walks a tree (``kZeroThreshold``); reading reproduces that, writing cannot.
 Children >= 0 are inner nodes, a child c < 0 is leaf ~c.
 """
 
@@ -64,7 +64,8 @@ def write(forest: Forest, name: str) -> ConvertedModel:  # noqa: ARG001 (every f
     need_names_without(forest, TARGET, FORBIDDEN_IN_NAMES, blanks=True)
     if np.any(forest.node_missing_left[forest.splits_by_set]):
         raise ConversionRefused(
-            f"{TARGET} sends missing categories right, but this model sends them left at some nodes; convert it --to xgboost, onnx or c"
+            f"{TARGET} sends missing categories right, but this model sends them left at some nodes; convert it --to "
+            "xgboost, onnx or c"
         )
     known = category_numbers(forest)
     of_pandas = [f for f, own in known.items() if own.texts or not own.numbers]
@@ -240,7 +241,8 @@ def read(data: bytes, where: str) -> ForeignForest:
     ModelFormatError
         It is truncated or damaged.
     ConversionRefused
-        It has linear leaves, several classes, treats zeros as no threshold can, or does not tell the texts of its categories.
+        It has linear leaves, several classes, treats zeros as no threshold can, or does not tell the texts of its
+        categories.
     """
     text = text_of(data, where, "a LightGBM text model (Booster.save_model)")
     header, blocks = _blocks(text, where)
@@ -255,7 +257,8 @@ def read(data: bytes, where: str) -> ForeignForest:
     names = header.text("feature_names").split()
     if len(names) != header.integer("max_feature_idx") + 1:
         raise ModelFormatError(
-            f"{where}: {len(names)} feature names, expected max_feature_idx + 1 = {header.integer('max_feature_idx') + 1}"
+            f"{where}: {len(names)} feature names, expected max_feature_idx + 1 = "
+            f"{header.integer('max_feature_idx') + 1}"
         )
     if "tree_sizes" in header.values and len(header.text("tree_sizes").split()) != len(blocks):
         raise ModelFormatError(
@@ -287,7 +290,8 @@ def _blocks(text: str, where: str) -> tuple[_Block, list[_Block]]:
     if lines[0].rstrip("\r") != "tree":
         hint = "; dump_model's JSON is not read, save_model's text is" if text.lstrip().startswith("{") else ""
         raise InputError(
-            f"{where}:1: expected a LightGBM text model, whose first line is 'tree', found {shortened(repr(lines[0][:40]))}{hint}"
+            f"{where}:1: expected a LightGBM text model, whose first line is 'tree', found "
+            f"{shortened(repr(lines[0][:40]))}{hint}"
         )
     blocks: list[tuple[int, dict[str, str]]] = [(1, {})]
     for number, raw in enumerate(lines[1:], start=2):
@@ -310,7 +314,10 @@ def _blocks(text: str, where: str) -> tuple[_Block, list[_Block]]:
 def _objective_notes(objective: Sequence[str], where: str) -> Iterator[str]:
     name = objective[0] if objective else "custom"
     if name in MONOTONE or "sqrt" in objective:
-        yield f"scores are raw, as LightGBM's predict(raw_score=True): the objective {name} transforms them, in the same order"
+        yield (
+            f"scores are raw, as LightGBM's predict(raw_score=True): the objective {name} transforms them, in the "
+            "same order"
+        )
     elif name not in IDENTITY:
         raise ConversionRefused(
             f"{where}: the objective {name} transforms the sum of the trees in a way that is not supported; supported:"
@@ -414,7 +421,8 @@ def _texts_of(text: str, header: _Block, names: Sequence[str], where: str) -> di
     ]
     if len(ways) != 1:
         raise ConversionRefused(
-            f"{where}: {len(texts)} of its {len(categorical)} categorical features were columns of pandas with categories, and"
+            f"{where}: {len(texts)} of its {len(categorical)} categorical features were columns of pandas with "
+            "categories, and"
             " the model does not tell which; train again with all of them as such columns, or none"
         )
     return {categorical[k]: own for k, own in zip(ways[0], texts, strict=True)}
@@ -423,8 +431,8 @@ def _texts_of(text: str, header: _Block, names: Sequence[str], where: str) -> di
 def cuts_of(thresholds: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:
     """Return the float32 cuts that divide all float32 values as LightGBM's predict does with float64 ``thresholds``.
 
-    A float32 x is ``<= threshold`` if it is at most the greatest float32 that is not above the threshold.  Values within
-    1e-35 of 0 count as 0, so they all go left if the threshold is at least 0, else right.
+    A float32 x is ``<= threshold`` if it is at most the greatest float32 that is not above the threshold.  Values
+    within 1e-35 of 0 count as 0, so they all go left if the threshold is at least 0, else right.
 
     >>> cuts_of(np.array([0.1, 0.0, -1e-35, 1e300])).tolist()
     [0.09999999403953552, 1.0000000180025095e-35, -1.0000000897489909e-35, 3.4028234663852886e+38]
@@ -442,7 +450,10 @@ def cuts_of(thresholds: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:
 def _missing_left(
     block: _Block, decision: npt.NDArray[np.int64], cut: npt.NDArray[np.float32]
 ) -> npt.NDArray[np.bool_]:
-    """Return a mask of the nodes that send NaN left; refuse nodes that send zeros elsewhere than their threshold does."""
+    """Return a mask of the nodes that send NaN left.
+
+    Refuse nodes that send zeros to another side than their threshold does.
+    """
     kind = decision >> MISSING_SHIFT & 3
     if np.any((decision < 0) | (decision >= 1 << 4) | (kind > MISSING_NAN)):
         raise ModelFormatError(f"{block.where}: a decision_type is none of LightGBM's")

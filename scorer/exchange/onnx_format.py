@@ -1,8 +1,8 @@
 """The bytes of ONNX models: graphs of operators, and the messages that hold them.
 
-The numbers of fields and types are those of onnx.proto (github.com/onnx/onnx), version 8 of the representation.  A protobuf message
-is the bytes of its fields, one after the other: a key (number and kind of the field) and a varint, or a length and so many
-bytes (protobuf.dev, Encoding).  Repeated numbers are packed into one field.
+The numbers of fields and types are those of onnx.proto (github.com/onnx/onnx), version 8 of the representation.  A
+protobuf message is the bytes of its fields, one after the other: a key (number and kind of the field) and a varint, or
+a length and so many bytes (protobuf.dev, Encoding).  Repeated numbers are packed into one field.
 """
 
 from __future__ import annotations
@@ -101,7 +101,9 @@ def _value(name: str, shape: list[str | int]) -> bytes:
 
 
 def varint(value: int) -> bytes:
-    """Encode seven bits per byte, the lowest first, the high bit set if more follow; negative numbers as 64-bit two's complement.
+    """Encode seven bits per byte, the lowest first; the high bit is set if more follow.
+
+    Negative numbers are 64-bit two's complement.
 
     >>> varint(300).hex(), len(varint(-1))
     ('ac02', 10)

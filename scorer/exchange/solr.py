@@ -1,11 +1,13 @@
 """Solr's MultipleAdditiveTreesModel in JSON, written.
 
-Solr adds 1e-6 to every threshold as it reads it and compares float32 ``x <= threshold``, left if so; it adds float32 leaves
-into a float32 sum (`org.apache.solr.ltr.model.MultipleAdditiveTreesModel`, apache/solr).  A threshold is therefore written so
-that the addition gives our cut.  Near 0, where float32 numbers are closer together than sums with 1e-6, this can be impossible.
+Solr adds 1e-6 to every threshold as it reads it and compares float32 ``x <= threshold``, left if so; it adds float32
+leaves into a float32 sum (`org.apache.solr.ltr.model.MultipleAdditiveTreesModel`, apache/solr).  A threshold is
+therefore written so that the addition gives our cut.  Near 0, where float32 numbers are closer together than sums with
+1e-6, this can be impossible.
 
-A missing value is 0, unless since Solr 9.2 (apache/solr pull request 1257) the parameter ``isNullSameAsZero`` is false, the
-feature's ``defaultValue`` is NaN and the node has a branch ``missing``.  All numbers are written as text, as Solr wants them.
+A missing value is 0, unless since Solr 9.2 (apache/solr pull request 1257) the parameter ``isNullSameAsZero`` is false,
+the feature's ``defaultValue`` is NaN and the node has a branch ``missing``.  All numbers are written as text, as Solr
+wants them.
 """
 
 from __future__ import annotations
@@ -45,8 +47,8 @@ def write(forest: Forest, name: str, *, nearest: bool = False) -> ConvertedModel
     Raises
     ------
     ConversionRefused
-        It has several outputs, categorical splits, scores that float32 cannot hold, trees that are too deep, or a threshold that Solr
-        cannot have.
+        It has several outputs, categorical splits, scores that float32 cannot hold, trees that are too deep, or a
+        threshold that Solr cannot have.
     """
     need_one_output(forest, TARGET)
     need_no_categories(forest, TARGET)
@@ -71,7 +73,8 @@ def write(forest: Forest, name: str, *, nearest: bool = False) -> ConvertedModel
     notes = ["the feature store needs features of these names"]
     if np.any(off):
         notes.append(
-            f"{np.count_nonzero(off)} of {len(cuts)} thresholds lie up to {off.max():.2g} beside those here: Solr cannot represent"
+            f"{np.count_nonzero(off)} of {len(cuts)} thresholds lie up to {off.max():.2g} beside those here: Solr "
+            "cannot represent"
             " them; values this close may go to another leaf"
         )
     if not plain:
@@ -107,8 +110,10 @@ def _threshold_error(forest: Forest, cuts: npt.NDArray[np.float32], off: npt.NDA
     cut = cuts[np.flatnonzero(off)[0]]
     f = int(np.searchsorted(forest.cut_starts, np.flatnonzero(forest.cuts == cut)[0], side="right")) - 1
     return ConversionRefused(
-        f"Solr adds 1e-6 to a threshold as it reads it, and no float32 becomes {cut} of feature {forest.feature_names[f]!r} by"
-        f" that ({np.count_nonzero(off)} of {len(cuts)} thresholds are like it, {off.max():.2g} off at most); take the nearest"
+        f"Solr adds 1e-6 to a threshold as it reads it, and no float32 becomes {cut} of feature "
+        f"{forest.feature_names[f]!r} by"
+        f" that ({np.count_nonzero(off)} of {len(cuts)} thresholds are like it, {off.max():.2g} off at most); take "
+        "the nearest"
         f" with {spelled('nearest_thresholds')}, or train on larger values of the feature, such as 1e6 times these"
     )
 
@@ -122,7 +127,8 @@ def _root(tree: PlainTree, names: tuple[str, ...], thresholds: dict[float, float
         depth[[tree.left[node], tree.right[node]]] = depth[node] + 1
     if depth.max() > DEEPEST:
         raise ConversionRefused(
-            f"Solr's JSON would nest {depth.max()} levels deep, more than {DEEPEST}; train with {spelled('max_depth')} {DEEPEST} or less"
+            f"Solr's JSON would nest {depth.max()} levels deep, more than {DEEPEST}; train with "
+            f"{spelled('max_depth')} {DEEPEST} or less"
         )
     built: list[dict[str, object]] = [{} for _ in values]
     columns = (tree.feature, tree.cut, tree.missing_left, tree.left, tree.right)

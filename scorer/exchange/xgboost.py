@@ -1,12 +1,12 @@
 """XGBoost's model file: the learner as JSON, written and read.
 
-XGBoost compares float32 ``x < split_condition``, left if so, so its threshold is the float32 after our cut.  ``default_left``
-says where missing values go.  The right child of a node lies next to its left one (its predictor adds the outcome of the
-comparison to the left child).  Leaves are float32, in ``split_conditions``, and so are the sums.
+XGBoost compares float32 ``x < split_condition``, left if so, so its threshold is the float32 after our cut.
+``default_left`` says where missing values go.  The right child of a node lies next to its left one (its predictor adds
+the outcome of the comparison to the left child).  Leaves are float32, in ``split_conditions``, and so are the sums.
 
-Categories are whole numbers.  Those in the set of a node (``categories``) go right, all others left, negative and unknown ones
-too, so children change places on the way.  Since version 3.1 ``cats`` has the names of categories: columns of pandas with other
-numbers for the same names are then read right.
+Categories are whole numbers.  Those in the set of a node (``categories``) go right, all others left, negative and
+unknown ones too, so children change places on the way.  Since version 3.1 ``cats`` has the names of categories: columns
+of pandas with other numbers for the same names are then read right.
 """
 
 from __future__ import annotations
@@ -97,14 +97,20 @@ def write(forest: Forest, name: str) -> ConvertedModel:  # noqa: ARG001 (every f
 
 def _notes(forest: Forest) -> Iterator[str]:
     if np.any(np.isposinf(forest.cuts)):
-        yield "XGBoost takes no infinite values: a split that asks for +inf sends all values left there, and missing ones as here"
+        yield (
+            "XGBoost takes no infinite values: a split that asks for +inf sends all values left there, and missing "
+            "ones as here"
+        )
     if have_numbers(forest):
         yield FRACTIONS
     yield from text_notes(forest)
 
 
 def _names_of(known: Mapping[int, CategoryNumbers], n_features: int) -> dict[str, object]:
-    """Return the names of the categories of each feature, and their order by bytes, which XGBoost takes for signed ones."""
+    """Return the names of the categories of each feature, and their order by bytes.
+
+    XGBoost compares bytes as signed numbers.
+    """
     encoded, order, starts = [], [], [0]
     for f in range(n_features):
         texts = [text.encode("utf-8", "surrogatepass") for text in known[f].texts] if f in known else []
@@ -369,7 +375,8 @@ def _texts_of(model: _Object) -> dict[int, list[str]]:
                 texts[f] = [data[start:end].decode() for start, end in pairwise(ends.tolist())]
             except UnicodeDecodeError as error:
                 raise ConversionRefused(
-                    f"{names.where}: the names of categories in {names.path} are not UTF-8 (XGBoost cuts off names that are not"
+                    f"{names.where}: the names of categories in {names.path} are not UTF-8 (XGBoost cuts off names "
+                    "that are not"
                     " ASCII); train it on categories of other names"
                 ) from error
     return texts

@@ -1,19 +1,21 @@
 """The trained model: sums of weighted regression trees as flat, immutable arrays.
 
-``score(x) = base_score + w_1 * tree_1(x) + w_2 * tree_2(x) + ...``, added in this order in float64.  A forest of K outputs
-has K such sums, all from ``base_score``: tree t (the first is 0) adds to output ``t % K``.  Its ``link`` makes one score of
-them (``rankmill.scorer.forest.links``).  A boosting round is ``trees_a_round`` trees, a multiple of K.
+``score(x) = base_score + w_1 * tree_1(x) + w_2 * tree_2(x) + ...``, added in this order in float64.  A forest of K
+outputs has K such sums, all from ``base_score``: tree t (the first is 0) adds to output ``t % K``.  Its ``link`` makes
+one score of them (``rankmill.scorer.forest.links``).  A boosting round is ``trees_a_round`` trees, a multiple of K.
 
 Nodes of one tree are contiguous, the root first, each child after its parent.  At an inner node with feature ``f`` and
 cut ``c`` a value goes left if ``x <= cuts[cut_starts[f] + c]``, and right if it is greater; NaN goes left if
 ``missing_left`` is 1.  A cut may be infinite: ``x <= +inf`` separates present values from missing ones.
 
-The cuts of a categorical feature are its categories (``rankmill.pipeline.bins.categories``), and ``c`` is the number of a set::
+The cuts of a categorical feature are its categories (``rankmill.pipeline.bins.categories``), and ``c`` is the number of
+a set::
 
     set_members = [0 2 5 | 1 2 | 0 ..]       set 1 holds the categories cuts[cut_starts[f] + 1] and cuts[cut_starts[f] + 2]
     set_starts  = [0       3     5 ..]
 
-A value goes left if it is in the set, and right if not; NaN goes left if ``missing_left`` is 1, which training never makes.
+A value goes left if it is in the set, and right if not; NaN goes left if ``missing_left`` is 1, which training never
+makes.
 """
 
 from __future__ import annotations
@@ -88,7 +90,8 @@ class Forest(Model):
     Raises
     ------
     ValueError
-        An array has another shape or dtype than stated here, or breaks one of the rules of ``rankmill.scorer.models.model_file``.
+        An array has another shape or dtype than stated here, or breaks one of the rules of
+        ``rankmill.scorer.models.model_file``.
     """
 
     feature_names: tuple[str, ...]  # all features of the dataset it was trained on, in order
@@ -239,10 +242,13 @@ class Forest(Model):
         return card("Forest", facts, [importance_table(self)])
 
     def truncated(self, n_rounds: int | None, start_round: int = 0) -> Forest:
-        """Return ``n_rounds`` rounds (None: all) from ``start_round`` on as a forest of their own, with only the cuts that they use.
+        """Return ``n_rounds`` rounds (None: all) from ``start_round`` on as a separate forest.
 
-        The base score belongs to round 0: with a later ``start_round`` it is 0, so that outputs of the parts of a forest add up.
-        The first k rounds of a random forest are their mean, of trees of weight 1 / k, and its parts do not add up.
+        It has only the cuts that they use.
+
+        The base score belongs to round 0: with a later ``start_round`` it is 0, so that outputs of the parts of a
+        forest add up. The first k rounds of a random forest are their mean, of trees of weight 1 / k, and its parts do
+        not add up.
 
         Raises
         ------
@@ -310,7 +316,10 @@ class Forest(Model):
 
 
 def checked_rounds(forest: Forest, n_rounds: int | None, start_round: int = 0) -> tuple[int, int]:
-    """First and last + 1 tree of ``n_rounds`` rounds (None: all) from ``start_round`` on; InputError if there are fewer."""
+    """Return the first and last + 1 tree of ``n_rounds`` rounds from ``start_round`` on.
+
+    ``n_rounds`` None: all. InputError if there are fewer.
+    """
     if not 0 <= start_round <= forest.n_rounds:
         raise InputError(
             f"{spelled('start_round')} must be in 0..{forest.n_rounds}, the rounds of this model, got {start_round}"
@@ -371,8 +380,8 @@ def compact_splits(
 ) -> dict[str, Any]:
     """Collect the thresholds and sets that nodes use into the arrays of a ``Forest`` by name.
 
-    They are cuts, cut_starts, node_cut, set_starts and set_members; equal sets of a feature are stored once, in the order
-    of the nodes.
+    They are cuts, cut_starts, node_cut, set_starts and set_members; equal sets of a feature are stored once, in the
+    order of the nodes.
 
     Parameters
     ----------
@@ -442,8 +451,8 @@ def used_names(
 def feature_importance(forest: Forest) -> npt.NDArray[np.float64]:
     """Return the share of each feature (n_features,) in the gains of all splits; all 0 without a split.
 
-    This is Friedman's relative influence (2001, section 8.1; gbm's guide 2.4).  In a forest without gains, splits are weighted by
-    the training rows that they divide, and where these are not known either, equally.
+    This is Friedman's relative influence (2001, section 8.1; gbm's guide 2.4).  In a forest without gains, splits are
+    weighted by the training rows that they divide, and where these are not known either, equally.
     """
     inner = forest.node_feature >= 0
     features = forest.node_feature[inner]

@@ -29,10 +29,12 @@ Indices = npt.NDArray[np.int32]
 
 
 class SetTables(NamedTuple):
-    """The sets of categories of each tree as `rankmill.scorer._tree_kernels` looks them up: groups of sets of one feature.
+    """The sets of categories of each tree as `rankmill.scorer._tree_kernels` looks them up.
 
-    A group writes the answers of its ``size`` sets to the slots from ``slot`` on; ``tables[table_starts[g] + code]`` has one
-    bit of each set: 0 if the category of ``code`` goes left, and 1 if it goes right.
+    They are groups of sets of one feature.
+
+    A group writes the answers of its ``size`` sets to the slots from ``slot`` on; ``tables[table_starts[g] + code]``
+    has one bit of each set: 0 if the category of ``code`` goes left, and 1 if it goes right.
     """
 
     starts: Indices  # (n_trees + 1,) the groups of each tree
@@ -47,10 +49,10 @@ class SetTables(NamedTuple):
 class TreeLayout:
     """The first trees of a forest as `rankmill.scorer._tree_kernels` takes them.
 
-    ``wrapped`` (m,) holds the slots whose wrapped codes are also needed; these follow the slots of the features, and after
-    them come those for the answers of ``sets``.
-    ``walked`` are the arrays for `walk_trees`, ``swept`` those for `sweep_trees`, of levels if ``oblivious``; None if trees are
-    too large.  ``code`` is the dtype of codes and of leaf numbers.
+    ``wrapped`` (m,) holds the slots whose wrapped codes are also needed; these follow the slots of the features, and
+    after them come those for the answers of ``sets``. ``walked`` are the arrays for `walk_trees`, ``swept`` those for
+    `sweep_trees`, of levels if ``oblivious``; None if trees are too large.  ``code`` is the dtype of codes and of leaf
+    numbers.
     """
 
     n_slots: int
@@ -73,7 +75,10 @@ class TreeLayout:
     def add_trees(
         self, codes: Codes, n_rows: int, trees: Indices, at: Codes, scores: npt.NDArray[np.float64], first: int
     ) -> None:
-        """Add the values of ``trees``, in order, for the first ``n_rows`` documents of ``codes`` to ``scores[first:]``."""
+        """Add the values of ``trees``, in order, to ``scores[first:]``.
+
+        They are for the first ``n_rows`` documents of ``codes``.
+        """
         if self.swept is None or n_rows <= self.most_walked:
             walk: Any = _tree_kernels.walk_trees
             walk(codes, n_rows, trees, self.sets, *self.walked, scores, first)
@@ -97,7 +102,10 @@ def choose_layout(forest: Forest, n_trees: int, used: npt.NDArray[Any]) -> TreeL
 def build_layout(
     forest: Forest, n_trees: int, used: npt.NDArray[Any], code: np.dtype[Any], *, swept: bool
 ) -> TreeLayout:
-    """Do what `choose_layout` does, with codes of dtype ``code``, which must be wide enough; for sweeps if ``swept``."""
+    """Do what `choose_layout` does, with codes of dtype ``code``.
+
+    The dtype must be wide enough. ``swept``: the layout is for sweeps.
+    """
     n_nodes = int(forest.tree_starts[n_trees])
     sizes = np.diff(forest.tree_starts[: n_trees + 1])
     feature, missing_left = forest.node_feature[:n_nodes], forest.node_missing_left[:n_nodes]
@@ -152,8 +160,8 @@ def _set_tables(
 ) -> tuple[SetTables, Indices]:
     """Lay out the sets by which ``nodes`` of the first ``n_trees`` split; also return the slot of each node's answers.
 
-    ``source_of[f]`` is the slot of the codes of feature f.  Equal sets of a tree share a slot, so the levels of an oblivious
-    tree stay recognisable, and all trees use the slots from ``first_slot`` on.
+    ``source_of[f]`` is the slot of the codes of feature f.  Equal sets of a tree share a slot, so the levels of an
+    oblivious tree stay recognisable, and all trees use the slots from ``first_slot`` on.
     """
     tree = np.searchsorted(forest.tree_starts, nodes, side="right") - 1
     questions = np.stack([array[nodes] for array in (forest.node_feature, forest.node_cut, forest.node_missing_left)])
@@ -196,8 +204,9 @@ def _levels(
 ) -> tuple[Indices, npt.NDArray[np.int64]] | None:
     """Return where the levels of each tree start, and one split of each level; None unless every tree is oblivious.
 
-    A tree is oblivious if it is full and all splits of a level are the same.  Splits are stored parents first, so split l of a
-    full tree is on level l, on the way to the leftmost leaf; the distance to ``right_leaf`` gives the level of any split.
+    A tree is oblivious if it is full and all splits of a level are the same.  Splits are stored parents first, so split
+    l of a full tree is on level l, on the way to the leftmost leaf; the distance to ``right_leaf`` gives the level of
+    any split.
     """
     if len(leaves) == 0 or depth.max() > MAX_LEVELS or np.any(leaves != 2.0**depth):
         return None
@@ -231,9 +240,9 @@ class CutSearch(NamedTuple):
 def search_of(forest: Forest, used: npt.ArrayLike) -> CutSearch:
     """Lay out the cuts of the features ``used`` of ``forest``.
 
-    The bucket of a value is rounded, but is monotone in the value: cuts in earlier buckets than that of x are below x and cuts
-    in later ones above, whatever the rounding.  Buckets are left out if they save no steps, for example if nearly all cuts
-    are close together.
+    The bucket of a value is rounded, but is monotone in the value: cuts in earlier buckets than that of x are below x
+    and cuts in later ones above, whatever the rounding.  Buckets are left out if they save no steps, for example if
+    nearly all cuts are close together.
     """
     features = np.asarray(used, dtype=np.int64)
     n = len(features)

@@ -6,8 +6,8 @@ grades, and the score is the expected grade (``_grade``) or the expected gain (`
 
 ``softmax_*``: K grades 0 .. K - 1, ``p_k = exp(f_k) / sum_j exp(f_j)`` (McRank: Li, Burges & Wu, NIPS 2007).
 ``ordinal_*``: K + 1 grades 0 .. K, f_k is the logit of P(y <= k) (McCullagh 1980; ibid.); grade k has probability
-``P(y <= k) - P(y <= k - 1)``, or 0 if that is negative (outputs are learnt separately and may cross); the probabilities are
-then divided by their sum.
+``P(y <= k) - P(y <= k - 1)``, or 0 if that is negative (outputs are learnt separately and may cross); the probabilities
+are then divided by their sum.
 """
 
 from __future__ import annotations

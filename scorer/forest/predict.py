@@ -1,8 +1,10 @@
-"""Score documents: cuts map float32 features to codes, codes pass through the trees, the link turns outputs into a score.
+"""Score documents.
 
-Codes are exact (values and cuts are compared as float32).  An output is the sum over its trees in order, in float64, and the
-link takes one document at a time.  A score therefore has the same bits for any batch size, row order and number of threads,
-and the same bits as the plain walk in ``tests/naive.py``.
+Cuts map float32 features to codes, codes pass through the trees, the link turns outputs into a score.
+
+Codes are exact (values and cuts are compared as float32).  An output is the sum over its trees in order, in float64,
+and the link takes one document at a time.  A score therefore has the same bits for any batch size, row order and number
+of threads, and the same bits as the plain walk in ``tests/naive.py``.
 """
 
 from __future__ import annotations
@@ -37,7 +39,8 @@ class ForestPredictor(Predictor):
     forest
         The trained model.
     n_rounds
-        Use this number of rounds only, from ``start_round`` on; None: all.  The first k of a random forest are their mean.
+        Use this number of rounds only, from ``start_round`` on; None: all.  The first k of a random forest are their
+        mean.
     start_round
         Skip this number of rounds.  The base score belongs to round 0 and is skipped, too.
 
@@ -70,8 +73,8 @@ class ForestPredictor(Predictor):
     def comparisons(self) -> int:
         """Number of comparisons per document, whatever its features.
 
-        The bin of a used feature with c cuts takes ceil(log2 c) + 1.  A tree takes one for each level, since documents descend
-        together to the deepest leaf, one for adding the leaf, and one for each group of sets of categories.
+        The bin of a used feature with c cuts takes ceil(log2 c) + 1.  A tree takes one for each level, since documents
+        descend together to the deepest leaf, one for adding the leaf, and one for each group of sets of categories.
         """
         searches = sum(int(cuts - 1).bit_length() + 1 for cuts in self._counts)
         return searches + int(self._layout.depth.sum()) + len(self._layout.depth) + len(self._layout.sets.size)
@@ -178,7 +181,9 @@ class ForestPredictor(Predictor):
         return len(self.features) * self._layout.code.itemsize
 
     def codes_buffer(self, n_rows: int) -> npt.NDArray[Any]:
-        """Return a buffer (tiles, features, rows of a tile) for the codes of ``n_rows``, to fill by column with `take_column`.
+        """Return a buffer for the codes of ``n_rows``, to fill by column with `take_column`.
+
+        Its shape is (tiles, features, rows of a tile).
 
         A code takes one byte, or two if a feature or a tree is large.
         """
@@ -233,9 +238,10 @@ def predict(
 ) -> npt.NDArray[np.float64]:
     """Return the (n,) float64 scores of ``values`` (n, n_features): base + w1 * tree1 + w2 * tree2 + ... in this order.
 
-    If the forest has several outputs, each is such a sum over its own trees, and the forest's link makes one score of them.
-    float64 features are rounded to float32 first; NaN is missing.  ``n_rounds`` uses this number of rounds only, from
-    ``start_round`` on; without round 0 the base score is left out, too.  The scores have the same bits for any batch size and ``n_threads``.  For many batches of one model make a ``ForestPredictor`` once.
+    If the forest has several outputs, each is such a sum over its own trees, and the forest's link makes one score of
+    them. float64 features are rounded to float32 first; NaN is missing.  ``n_rounds`` uses this number of rounds only,
+    from ``start_round`` on; without round 0 the base score is left out, too.  The scores have the same bits for any
+    batch size and ``n_threads``.  For many batches of one model make a ``ForestPredictor`` once.
 
     Raises
     ------

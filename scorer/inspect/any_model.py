@@ -1,15 +1,18 @@
-r"""Look into a model of any kind by its scores alone: permutation importance, dependence, and why one document is above another.
+r"""Inspect a model of any kind by its scores alone.
+
+Results are permutation importance, dependence, and why one document is above another.
 
 For models of trees `contributions`, `dependence` and the importance by gains say it exactly, and without documents.
 
-**Permutation** (Breiman 2001, section 10; within queries, since a ranking compares the documents of a query): how much worse a metric gets
-where the values of a feature are exchanged among the documents of each query.
+**Permutation** (Breiman 2001, section 10; within queries, since a ranking compares the documents of a query): how much
+worse a metric gets where the values of a feature are exchanged among the documents of each query.
 
 **Dependence** (Friedman 2001, section 8.2): the mean score of the documents, each with the feature replaced.
 
-**Why** document A scores more than B: the Shapley values (Shapley 1953) of the game :math:`v(S) = F(A_S, B_{N \setminus S})`, the score of a
-document that has the values of A in the features S, and those of B in the others.  They add up to F(A) - F(B).  Only the features
-in which A and B differ can matter; if they are few, all sets S are tried, else random orders of features (Castro, Gómez & Tejada 2009).
+**Why** document A scores more than B: the Shapley values (Shapley 1953) of the game :math:`v(S) = F(A_S, B_{N \setminus
+S})`, the score of a document that has the values of A in the features S, and those of B in the others.  They add up to
+F(A) - F(B).  Only the features in which A and B differ can matter; if they are few, all sets S are tried, else random
+orders of features (Castro, Gómez & Tejada 2009).
 """
 
 from __future__ import annotations
@@ -42,7 +45,10 @@ Values = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PermutationLoss:
-    """How much worse the metric gets where a feature is permuted: the mean over ``repeats``, and their standard deviation."""
+    """How much worse the metric gets when a feature is permuted.
+
+    These are the mean over ``repeats``, and their standard deviation.
+    """
 
     feature: str
     loss: float
@@ -101,7 +107,8 @@ def dependence_on(
 ) -> Dependence:
     """Return the mean score of documents, each with one feature or two replaced by each of ``most`` values at most.
 
-    These are quantiles of the documents, the frequent categories of a categorical feature, and missing, always the first.
+    These are quantiles of the documents, the frequent categories of a categorical feature, and missing, always the
+    first.
 
     Raises
     ------
@@ -150,7 +157,10 @@ def _points(values: Values, most: int, *, categorical: bool) -> Values:
 
 
 def names_of(model: Model, feature: str, codes: Values) -> list[str]:
-    """Return the text of each of ``codes`` of a categorical feature: "missing", a category, or "other" for one that is unknown."""
+    """Return the text of each of ``codes`` of a categorical feature.
+
+    It is "missing", a category, or "other" for an unknown one.
+    """
     texts = {category_code(text): text for text in model.categories[feature]}
     return ["missing" if math.isnan(code) else code_name(code, texts) or OTHER for code in codes.tolist()]
 
@@ -216,7 +226,10 @@ def _of_all_sets(
 def _of_orders(
     predictor: Predictor, above: Values, below: Values, differ: npt.NDArray[np.intp], seed: int
 ) -> npt.NDArray[np.float64]:
-    """Return the mean of what each feature adds when the features are exchanged one after the other, in `ORDERS` orders."""
+    """Return the mean of what each feature adds when features are exchanged one after the other.
+
+    The mean is over `ORDERS` orders.
+    """
     d, total = len(differ), np.zeros(len(differ))
     orders = [np.argsort(random_keys(seed, number, 0, np.arange(d)), kind="stable") for number in range(ORDERS // 2)]
     orders += [order[::-1] for order in orders]

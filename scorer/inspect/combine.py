@@ -1,9 +1,9 @@
 """Find the best mixture ``(1 - a) s + a t`` of the scores of two rankers by an exact sweep over a.
 
-In one query the order of ``(1 - a) s + a t`` changes only where two documents tie, at ``a = d / (d - e)`` with d and e their
-differences in s and in t: at most n (n - 1) / 2 weights, between which every metric of ranks is constant.  The mean over
-queries is therefore a step function, known exactly from one evaluation a query and open interval (Burges 2010, section 7.1; Wu,
-Burges, Svore & Gao 2008).  Only pairs of different grade can change a metric.
+In one query the order of ``(1 - a) s + a t`` changes only where two documents tie, at ``a = d / (d - e)`` with d and e
+their differences in s and in t: at most n (n - 1) / 2 weights, between which every metric of ranks is constant.  The
+mean over queries is therefore a step function, known exactly from one evaluation a query and open interval (Burges
+2010, section 7.1; Wu, Burges, Svore & Gao 2008).  Only pairs of different grade can change a metric.
 
 The best weight is never a change point itself, where documents tie.  It is an end of the range if that is better than
 all weights between: there one of the rankers is alone with its own ties.
@@ -86,8 +86,8 @@ def combine(
     Raises
     ------
     InputError
-        The range is empty or not finite, the metric is not one of ranks (``balanced_error``), no query counts, or there are
-        more than ``MAX_CHANGE_POINTS`` change points.
+        The range is empty or not finite, the metric is not one of ranks (``balanced_error``), no query counts, or there
+        are more than ``MAX_CHANGE_POINTS`` change points.
     CandidatesRejected
         A score is not a number.
     ValueError
@@ -144,7 +144,10 @@ class _Lists:
 
 @dataclass(frozen=True, slots=True)
 class _Cuts:
-    """The range of weights of each query, cut at its change points: intervals ``starts[q]`` to ``starts[q + 1] - 1``."""
+    """The range of weights of each query, cut at its change points.
+
+    Query q has the intervals ``starts[q]`` to ``starts[q + 1] - 1``.
+    """
 
     starts: _Integers
     lower: _Floats
@@ -180,8 +183,8 @@ def _cuts(lists: _Lists, scores: list[_Floats], counted: _Mask, low: float, high
 def _values(lists: _Lists, metric: Metric, policy: Policy, scores: list[_Floats], cuts: _Cuts) -> _Floats:
     """Evaluate every query in every interval: the i-th interval of all queries that have one, then the next.
 
-    Queries with many intervals come first, so that unfinished queries are adjacent.  If the shuffle of ties depends on the query
-    number, they keep their places.
+    Queries with many intervals come first, so that unfinished queries are adjacent.  If the shuffle of ties depends on
+    the query number, they keep their places.
     """
     counts = np.diff(cuts.starts)
     order = np.arange(len(counts)) if policy.ties == "random" else np.argsort(-counts, kind="stable")

@@ -1,7 +1,7 @@
 """Use feature contributions to explain why one document is ranked above another, and which features matter most.
 
-Contributions are Shapley values (`rankmill.scorer.inspect.shap`), so differences between two documents add up to the difference of their
-outputs, and terms that all documents of a query share cancel.
+Contributions are Shapley values (`rankmill.scorer.inspect.shap`), so differences between two documents add up to the
+difference of their outputs, and terms that all documents of a query share cancel.
 """
 
 from __future__ import annotations
@@ -169,8 +169,9 @@ def chosen_two(
 class Explained:
     """A summary of the contributions of all documents, or of their SHAP interaction values.
 
-    ``mean_size`` and ``greatest`` are the mean and the greatest of the absolute values: (n_outputs, n_slots), by slot of
-    `Paths.features`; of interactions (n_outputs, n_slots, n_slots), off the diagonal the values of both orders of a pair together.
+    ``mean_size`` and ``greatest`` are the mean and the greatest of the absolute values: (n_outputs, n_slots), by slot
+    of `Paths.features`; of interactions (n_outputs, n_slots, n_slots), off the diagonal the values of both orders of a
+    pair together.
     ``centred``: the mean of each query was subtracted.
     """
 
@@ -196,10 +197,13 @@ def explain_documents(
     out: Path | None = None,
     n_threads: int = 1,
 ) -> Explained:
-    """Explain every document by features, or by features and ``pairs`` of features, and write the contributions to ``out`` if it is given.
+    """Explain every document by features, or by features and ``pairs`` of features.
 
-    The file has a row for each document and output: qid, doc_id, ``shap_output`` (from 0), ``shap_total`` (the output itself),
-    ``shap_base`` (the output minus the contributions), and a float64 column for each feature that the model uses.
+    The contributions are written to ``out`` if it is given.
+
+    The file has a row for each document and output: qid, doc_id, ``shap_output`` (from 0), ``shap_total`` (the output
+    itself), ``shap_base`` (the output minus the contributions), and a float64 column for each feature that the model
+    uses.
 
     Parameters
     ----------
@@ -261,7 +265,9 @@ def _write(out: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> N
 
 
 def write_leaves(forest: Forest, documents: Documents, out: Path, *, n_threads: int = 1) -> None:
-    """Write the leaf of each document in each tree to ``out``, a .parquet file: qid, doc_id, and ``leaves``, a list of int32.
+    """Write the leaf of each document in each tree to the .parquet file ``out``.
+
+    Columns are qid, doc_id, and ``leaves``, a list of int32.
 
     See `rankmill.scorer.forest.predict.ForestPredictor.leaves`.
     """

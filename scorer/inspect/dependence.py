@@ -8,11 +8,11 @@ Source: Friedman 2001, section 8.2.  The expectation is one of two:
   to one child, any other split divides it in proportion to the training rows of its children;
 - over *documents* that are given: the mean of F over them, each with its features in S replaced (`brute force`).
 
-Both are sums over paths of the leaf's value times the share of rows that follow the path in the other features, so one pass
-over the documents is enough for any number of points.
+Both are sums over paths of the leaf's value times the share of rows that follow the path in the other features, so one
+pass over the documents is enough for any number of points.
 
-Friedman's H measures how much of the joint effect of features is no sum of their single effects.  With partial dependences
-centred over the n documents (Friedman & Popescu 2008, equations 44 and 45; ``interact.gbm``),
+Friedman's H measures how much of the joint effect of features is no sum of their single effects.  With partial
+dependences centred over the n documents (Friedman & Popescu 2008, equations 44 and 45; ``interact.gbm``),
 
 .. math::
 
@@ -95,8 +95,8 @@ def partial_dependence(
     Raises
     ------
     InputError
-        A feature is unknown, there are none or more than two or one twice, the grid has more than ``MAX_CELLS`` points, or
-        the training rows are needed and the forest has no counts of them.
+        A feature is unknown, there are none or more than two or one twice, the grid has more than ``MAX_CELLS`` points,
+        or the training rows are needed and the forest has no counts of them.
     ValueError
         ``values`` or ``points`` has another shape, or ``values`` no row.
     """
@@ -150,9 +150,9 @@ def _axes(
 def steps_of(paths: Paths, slot: int | None) -> npt.NDArray[np.float32]:
     """Return one value of a feature for each step of the outputs as functions of it, (m,).
 
-    NaN, then each threshold (the greatest value of its step), then the next float32 above the last threshold.  A feature
-    without splits has NaN and 0.  A categorical one has NaN, its categories in the order of their texts, and infinity, which
-    is no category and stands for all others.
+    NaN, then each threshold (the greatest value of its step), then the next float32 above the last threshold.  A
+    feature without splits has NaN and 0.  A categorical one has NaN, its categories in the order of their texts, and
+    infinity, which is no category and stands for all others.
     """
     if slot is None:
         return np.array([np.nan, 0.0], dtype=np.float32)
@@ -185,8 +185,8 @@ def path_weights(
 ) -> npt.NDArray[np.float64]:
     """Return the weight (n_paths,) of each path for rows that follow it in the features of the slots ``known``.
 
-    It is the leaf's value times the share of the training rows, or of the documents ``codes`` (n, n_slots), that follow the
-    path in all other features.  Only the paths ``chosen`` (n_paths,) are needed; the others may have 0.
+    It is the leaf's value times the share of the training rows, or of the documents ``codes`` (n, n_slots), that follow
+    the path in all other features.  Only the paths ``chosen`` (n_paths,) are needed; the others may have 0.
 
     Raises
     ------
@@ -262,8 +262,8 @@ def interactions(
     features
         Names; None: the ``MOST_IMPORTANT`` with the greatest feature importance.
     over
-        What the partial dependences are expectations over: the ``training`` rows by weighted traversal, as in gbm, or the
-        ``documents`` themselves, as Friedman & Popescu have it.
+        What the partial dependences are expectations over: the ``training`` rows by weighted traversal, as in gbm, or
+        the ``documents`` themselves, as Friedman & Popescu have it.
     output
         Which output of a forest with several, from 0.
     n_rounds, n_threads
@@ -272,8 +272,8 @@ def interactions(
     Raises
     ------
     InputError
-        A feature is unknown or named twice, ``over`` or ``output`` is invalid, or the forest has no counts of its training
-        rows.
+        A feature is unknown or named twice, ``over`` or ``output`` is invalid, or the forest has no counts of its
+        training rows.
     ValueError
         ``values`` has another shape, or no row.
     """

@@ -1,7 +1,7 @@
 """Read the documents for model inspection: some queries of candidates or of a dataset, held in memory.
 
-Queries are chosen by id, or sampled by a keyed hash of their ids: the sample does not depend on the order of the rows, and a
-smaller sample is part of a larger one.  Documents are sorted by qid, then doc_id, byte by byte, then input order.
+Queries are chosen by id, or sampled by a keyed hash of their ids: the sample does not depend on the order of the rows,
+and a smaller sample is part of a larger one.  Documents are sorted by qid, then doc_id, byte by byte, then input order.
 """
 
 from __future__ import annotations
@@ -60,7 +60,10 @@ class Documents:
         return np.maximum(self.grades, 0)
 
     def order(self) -> npt.NDArray[np.int64]:
-        """Return numbers that ascend with the document id within each query, (n,), for metrics that break ties by it."""
+        """Return numbers that ascend with the document id within each query, (n,).
+
+        Metrics that break ties by the id use them.
+        """
         return np.arange(len(self.doc_ids))
 
 
@@ -136,7 +139,8 @@ def _chosen_pieces(
             n_read += len(batch)
             if sum(piece.values.nbytes for piece in pieces) > MAX_BYTES:
                 raise InputError(
-                    f"the features of these queries need more than {MAX_BYTES / 1e6:,.0f} MB; choose fewer with {spelled('n_queries')}"
+                    f"the features of these queries need more than {MAX_BYTES / 1e6:,.0f} MB; choose fewer with "
+                    f"{spelled('n_queries')}"
                 )
     return pieces, n_read
 
@@ -169,7 +173,8 @@ def listed_scores(path: Path, documents: Documents) -> npt.NDArray[np.float64]:
     if not missing.is_empty():
         qid, doc_id, _ = missing.row(0)
         raise CandidatesRejected(
-            f"{path}: lacks a score for {missing.height:,} of the {wanted.height:,} candidates, such as {doc_id!r} of query "
+            f"{path}: lacks a score for {missing.height:,} of the {wanted.height:,} candidates, such as {doc_id!r} of "
+            "query "
             f"{qid!r}; rank all of them, or name only the candidates that it has"
         )
     scores: npt.NDArray[np.float64] = scored["score"].to_numpy()
@@ -178,7 +183,10 @@ def listed_scores(path: Path, documents: Documents) -> npt.NDArray[np.float64]:
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """Documents of one batch: qid, doc_id, grade and row (their number in the input), and the features that the model uses."""
+    """Documents of one batch and the features that the model uses.
+
+    ``row`` is their number in the input; qid, doc_id and grade are beside it.
+    """
 
     rows: pl.DataFrame
     values: npt.NDArray[np.float32]

@@ -1,15 +1,17 @@
-r"""Test whether the weights of a net or the leaf values of a forest are a local maximum of a metric, with a one-sided Monte Carlo test.
+r"""Test whether the weights of a net or the leaf values of a forest are a local maximum of a metric.
 
-Burges 2010, section 4.2 (and Donmez, Svore & Burges 2009).  The parameters, which are the weights, biases and embeddings of a net,
-or the contributions of all leaves of a forest (the tree's weight times the leaf's value), are one vector, which is moved a little along
-directions drawn from a spherical Gaussian.  Let p be the share of directions along which the mean metric M rises.  If it falls along all
-of n directions, then
+It is a one-sided Monte Carlo test.
+
+Burges 2010, section 4.2 (and Donmez, Svore & Burges 2009).  The parameters, which are the weights, biases and
+embeddings of a net, or the contributions of all leaves of a forest (the tree's weight times the leaf's value), are one
+vector, which is moved a little along directions drawn from a spherical Gaussian.  Let p be the share of directions
+along which the mean metric M rises.  If it falls along all of n directions, then
 
 .. math:: P(\text{no ascent in n directions}) = (1 - p)^n \le \delta \quad\text{for every}\quad p \ge 1 - \delta^{1/n},
 
-so that p is below that bound with confidence 1 - delta: n = 459 directions for p0 = 1 % at 99 %.  Otherwise p is estimated,
-with Clopper and Pearson's interval.  M is a step function: directions along which it does not change at all are counted
-separately, and do not prove a maximum.
+so that p is below that bound with confidence 1 - delta: n = 459 directions for p0 = 1 % at 99 %.  Otherwise p is
+estimated, with Clopper and Pearson's interval.  M is a step function: directions along which it does not change at all
+are counted separately, and do not prove a maximum.
 """
 
 from __future__ import annotations
@@ -145,7 +147,8 @@ def local_optimality(
     model
         The trained forest, or its paths, or a net.
     values
-        Documents (n, n_used) with the features that the model uses; a maximum is to be expected on those it was trained on.
+        Documents (n, n_used) with the features that the model uses; a maximum is to be expected on those it was trained
+        on.
     queries, metric
         Their grades with the conventions of the metric, and the metric to test.
     moves
@@ -156,7 +159,8 @@ def local_optimality(
     Raises
     ------
     InputError
-        No query counts, the forest has no split, the table of leaves is too large, or there are curves of leaves of a net.
+        No query counts, the forest has no split, the table of leaves is too large, or there are curves of leaves of a
+        net.
     ValueError
         Shapes do not fit together.
     """
@@ -276,7 +280,10 @@ class _MovedForest:
 
 
 class _MovedNet:
-    """A net and documents; its parameters are all weights, biases and embeddings, rounded to float32 where they are used."""
+    """A net and documents.
+
+    Its parameters are all weights, biases and embeddings, rounded to float32 where they are used.
+    """
 
     def __init__(self, net: Net, values: npt.NDArray[np.float32]) -> None:
         self._net, self._values = net, values

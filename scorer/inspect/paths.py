@@ -26,7 +26,10 @@ Codes = npt.NDArray[np.uint16]
 
 
 class Conditions(NamedTuple):
-    """The elements of all paths, for the kernels: those from ``starts[p]`` to ``starts[p + 1] - 1`` belong to path p."""
+    """The elements of all paths, for the kernels.
+
+    Those from ``starts[p]`` to ``starts[p + 1] - 1`` belong to path p.
+    """
 
     starts: npt.NDArray[np.int32]  # (n_paths + 1,)
     slot: npt.NDArray[np.int32]  # (n_elements,) the feature, as an index into Paths.features
@@ -70,7 +73,9 @@ class Paths:
         return self.forest.cuts[first:last]
 
     def category_names(self, slot: int) -> dict[float, str] | None:
-        """Return the text of each category in the splits of a feature by its code, in the order of the texts, numbers first.
+        """Return the text of each category in the splits of a feature by its code.
+
+        Texts are sorted, numbers first.
 
         None if the feature is not categorical.
         """
@@ -104,7 +109,8 @@ class Paths:
     def asked_for(self, values: npt.ArrayLike) -> npt.NDArray[np.floating]:
         """Return the features that the forest uses, (n, n_slots).
 
-        ``values`` is (n, n_features), all features of the forest in its order, or these features already; NaN is missing.
+        ``values`` is (n, n_features), all features of the forest in its order, or these features already; NaN is
+        missing.
 
         Raises
         ------
@@ -146,7 +152,10 @@ class Paths:
         return codes
 
     def leaf_finder(self) -> Callable[[npt.ArrayLike], npt.NDArray[np.int32]]:
-        """Return a function that gives the path of each of some documents in each tree, (n, n_trees); it takes what `asked_for` does."""
+        """Return a function that gives the path of each document in each tree, (n, n_trees).
+
+        It takes what `asked_for` does.
+        """
         predictor, columns = ForestPredictor(self.forest), np.arange(len(self.features))
         path_of = np.zeros(len(self.forest.node_feature), dtype=np.int32)
         path_of[self.leaf] = np.arange(self.n_paths)
@@ -161,7 +170,10 @@ class Paths:
         return found
 
     def reach(self, *known: int) -> npt.NDArray[np.float64]:
-        """Return (n_paths,) the share of the training rows that follow each path in all features but those of the slots ``known``."""
+        """Return (n_paths,) the share of the training rows that follow each path.
+
+        The features of the slots ``known`` are ignored.
+        """
         of_path = np.repeat(np.arange(self.n_paths), np.diff(self.conditions.starts))
         out = np.ones(self.n_paths)
         np.multiply.at(out, of_path, np.where(np.isin(self.conditions.slot, known), 1.0, self.share))
@@ -169,14 +181,17 @@ class Paths:
 
 
 def leaf_paths(forest: Forest | Paths, *, n_rounds: int | None = None) -> Paths:
-    """Lay out the paths of ``forest``, or of its first ``n_rounds`` rounds, tree after tree, leaves in the order of the nodes.
+    """Lay out the paths of ``forest``, or of its first ``n_rounds`` rounds.
+
+    They are in the order of trees, then of nodes.
 
     A split that no training row reached divides them evenly.  A `Paths` is returned unchanged.
 
     Raises
     ------
     InputError
-        ``n_rounds`` is more than the forest has, or the paths need more than `rankmill.scorer.rerank.memory.MOST_AT_ONCE` bytes.
+        ``n_rounds`` is more than the forest has, or the paths need more than
+        `rankmill.scorer.rerank.memory.MOST_AT_ONCE` bytes.
     """
     if isinstance(forest, Paths):
         return forest
@@ -234,8 +249,8 @@ def _most_elements(
 ) -> tuple[int, int]:
     """Return upper bounds of the elements of all paths and of the codes of their categories.
 
-    ``tree``, ``depth`` and ``above`` (sizes of the categorical features at the nodes above) are those of each leaf.  A path has
-    one element for each feature, at most as many as its tree uses.
+    ``tree``, ``depth`` and ``above`` (sizes of the categorical features at the nodes above) are those of each leaf.  A
+    path has one element for each feature, at most as many as its tree uses.
     """
     inner = np.flatnonzero(forest.node_feature >= 0)
     of_node = np.searchsorted(forest.tree_starts, inner, side="right") - 1
@@ -257,14 +272,16 @@ def require_rows(paths: Paths, cure: str, *, or_cover: bool = False) -> None:
     forest = paths.forest
     if COVER in forest.info and not or_cover:
         raise InputError(
-            f"the model, read from XGBoost, has sums of hessians ({forest.info[COVER]}), but this needs counts of training "
+            f"the model, read from XGBoost, has sums of hessians ({forest.info[COVER]}), but this needs counts of "
+            "training "
             f"rows; {cure}"
         )
     roots = forest.tree_starts[:-1]
     bare = np.flatnonzero((forest.node_feature[roots] >= 0) & (forest.node_rows[roots] == 0))
     if len(bare):
         raise InputError(
-            f"tree {bare[0] + 1} of the model does not record how many training rows reached its nodes, which are the weights "
+            f"tree {bare[0] + 1} of the model does not record how many training rows reached its nodes, which are the "
+            "weights "
             f"here; {cure}"
         )
 

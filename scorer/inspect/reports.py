@@ -94,7 +94,8 @@ def permutation_report(
     return InspectionReport(
         facts,
         [
-            f"{model}: {metric} {value:.4f}, and how much worse it gets if a feature is permuted within queries, {repeats} times",
+            f"{model}: {metric} {value:.4f}, and how much worse it gets if a feature is permuted within queries, "
+            f"{repeats} times",
             text_table(["feature", "loss", "+-", ""], rows),
             *_more(len(shown), len(losses), "features"),
             conventions,
@@ -125,7 +126,10 @@ def dependence_report(result: Dependence, model: ModelIdentity) -> InspectionRep
 
 
 def _places(points: npt.NDArray[np.float32]) -> list[str]:
-    """Return labels of points of a feature: short, but different for neighbours; points just above a threshold say so."""
+    """Return labels of points of a feature: short, but different for neighbours.
+
+    Points just above a threshold have labels that say so.
+    """
     places: list[str] = []
     for before, x in zip([np.float32(np.nan), *points[:-1]], points, strict=True):
         place = _shown(float(x))
@@ -194,7 +198,10 @@ def _head(what: str, result: Explained, model: ModelIdentity) -> str:
 def _largest(
     title: str, result: Explained, output: int, order: Sequence[int | tuple[int, ...]], top: int, what: str
 ) -> tuple[list[tuple[tuple[str, ...], float, float]], list[str]]:
-    """Return the names, mean and greatest size of the ``top`` first slots in ``order``, or pairs of slots, and a table of them."""
+    """Return names, mean and maximum size of the ``top`` first slots in ``order``, and a table of them.
+
+    Slots may be pairs of slots.
+    """
     mean, greatest = result.mean_size[output], result.greatest[output]
     shown = []
     for at in _first(order, top):
@@ -308,10 +315,13 @@ def optimality_report(result: Optimality, model: ModelIdentity, conventions: str
         verdict = "not a local maximum: it rises in some directions"
     lines = [
         f"{model}: {result.metric} {result.value:.6f}, mean of {result.n_queries:,} queries",
-        f"along {result.n_directions:,} random directions of the {result.moved}, {result.step:g} of their length away, it falls "
+        f"along {result.n_directions:,} random directions of the {result.moved}, {result.step:g} of their length "
+        "away, it falls "
         f"along {falling:,}, rises along {result.n_rising:,} and stays along {result.n_unchanged:,}",
-        f"changes from {result.changes.least:+.6f} to {result.changes.greatest:+.6f}, {result.changes.mean:+.6f} on average",
-        f"share of directions along which it rises: p = {result.p:.4f}, {result.interval[0]:.4f} to {result.interval[1]:.4f} "
+        f"changes from {result.changes.least:+.6f} to {result.changes.greatest:+.6f}, {result.changes.mean:+.6f} on "
+        "average",
+        f"share of directions along which it rises: p = {result.p:.4f}, {result.interval[0]:.4f} to "
+        f"{result.interval[1]:.4f} "
         f"with confidence {result.confidence:g}",
         verdict,
         conventions,
@@ -336,7 +346,10 @@ def _more(shown: int, there: int, what: str) -> list[str]:
 
 
 def _with_bars(rows: Sequence[list[str]], sizes: Sequence[float]) -> list[list[str]]:
-    """Return ``rows`` with a bar for the size of each, all of equal width, the greatest the longest bar; none if that is 0."""
+    """Return ``rows`` with a bar for the size of each, all of equal width.
+
+    The greatest has the longest bar; there are no bars if it is 0.
+    """
     longest = max(sizes, default=0.0)
     bars = [f"{'#' * round(BAR * size / longest):<{BAR}}" if longest > 0.0 else "" for size in sizes]
     return [[*row, bar] for row, bar in zip(rows, bars, strict=True)]

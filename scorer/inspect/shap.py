@@ -1,16 +1,16 @@
 r"""SHAP values of each document, weighted by the training rows at each node (TreeSHAP).
 
-The value of a coalition S of features at a document is the expected output of the trees if only the features in S are known: a
-split on a feature in S sends the document to one child, any other split to both, weighted by the training rows that reached
-them (*path-dependent* TreeSHAP: Lundberg, Erion & Lee 2018, arXiv:1802.03888, algorithm 1; cover = ``node_rows``, or for a
-model read from XGBoost its sums of hessians, as in its own ``pred_contribs``).  The Shapley value of feature j is its mean
-contribution over all orders in which features become known,
+The value of a coalition S of features at a document is the expected output of the trees if only the features in S are
+known: a split on a feature in S sends the document to one child, any other split to both, weighted by the training rows
+that reached them (*path-dependent* TreeSHAP: Lundberg, Erion & Lee 2018, arXiv:1802.03888, algorithm 1; cover =
+``node_rows``, or for a model read from XGBoost its sums of hessians, as in its own ``pred_contribs``).  The Shapley
+value of feature j is its mean contribution over all orders in which features become known,
 
 .. math:: \phi_j = \sum_{S \subseteq N \setminus j} \frac{|S|! (|N| - |S| - 1)!}{|N|!} (v(S \cup j) - v(S)).
 
-The values of a document add up to its output minus the expected output v({}).  Here a sum over paths with exact quadrature
-replaces the paper's algorithm 2 (see ``_kernels.find_contributions``): same values, nothing is divided by a share,
-so shares of 0 are allowed and nothing cancels.
+The values of a document add up to its output minus the expected output v({}).  Here a sum over paths with exact
+quadrature replaces the paper's algorithm 2 (see ``_kernels.find_contributions``): same values, nothing is divided by a
+share, so shares of 0 are allowed and nothing cancels.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ _STEPS = 100  # Newton's method takes about six
 
 @dataclass(frozen=True, slots=True)
 class ShapValues:
-    """Contributions of features to each output of a forest; the sums of ``values`` over features, plus ``base``, are the outputs.
+    """Contributions of features to each output of a forest.
+
+    The sums of ``values`` over features, plus ``base``, are the outputs.
 
     For a forest with one output and no link, the output is the score.
     """
@@ -62,7 +64,8 @@ class Explainer:
     Raises
     ------
     InputError
-        ``n_rounds`` is more than the forest has, it has no counts of training rows, or a path asks for too many features.
+        ``n_rounds`` is more than the forest has, it has no counts of training rows, or a path asks for too many
+        features.
     """
 
     def __init__(self, forest: Forest | Paths, *, n_rounds: int | None = None) -> None:
@@ -71,7 +74,8 @@ class Explainer:
         widest = int(np.diff(self.paths.conditions.starts).max(initial=0))
         if widest > MOST_ON_A_PATH:
             raise InputError(
-                f"a path of this model asks for {widest:,} features, and at most {MOST_ON_A_PATH} are divided fairly; use fewer "
+                f"a path of this model asks for {widest:,} features, and at most {MOST_ON_A_PATH} are divided fairly; "
+                "use fewer "
                 f"rounds ({spelled('n_rounds')}), or train with {spelled('max_depth')}"
             )
         self._points, self._weights = rules_up_to((widest + 1) // 2)
@@ -87,7 +91,9 @@ class Explainer:
         return self._explained(_kernels.find_contributions, codes, (len(self.paths.features),), n_threads)
 
     def interactions(self, codes: Codes, *, n_threads: int = 1) -> npt.NDArray[np.float64]:
-        """Return (n, n_outputs, n_slots, n_slots) SHAP interaction values of the used features, for ``codes`` from `Paths.codes`.
+        """Return SHAP interaction values of the used features, for ``codes`` from `Paths.codes`.
+
+        The shape is (n, n_outputs, n_slots, n_slots).
 
         Rows and columns of a document sum to its `contributions`.  The same bits for any batch size and ``n_threads``.
         """
@@ -128,8 +134,9 @@ def shap_values(
     values
         (n, n_features) features, NaN where missing; float64 is rounded to float32.
     qid
-        (n,) query of each row, in any order.  If given, the mean of its query is subtracted from every contribution, since
-        what all documents of a query share does not rank them.  The rest adds up to the output minus the query's mean output.
+        (n,) query of each row, in any order.  If given, the mean of its query is subtracted from every contribution,
+        since what all documents of a query share does not rank them.  The rest adds up to the output minus the query's
+        mean output.
     n_rounds
         Explain the first ``n_rounds`` rounds; None: all.
     n_threads
@@ -170,7 +177,8 @@ def shap_interactions(
 
     Returns
     -------
-    ShapValues with ``values`` (n, n_outputs, n_features, n_features), which are symmetric; rows sum to those of `shap_values`.
+    ShapValues with ``values`` (n, n_outputs, n_features, n_features), which are symmetric; rows sum to those of
+    `shap_values`.
     """
     return _shap(forest, values, qid, n_rounds, n_threads, pairs=True)
 
@@ -197,7 +205,10 @@ def _shap(
 def centred(
     values: npt.NDArray[np.float64], expected: npt.NDArray[np.float64], query: npt.NDArray[np.int64] | None
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Return ``values`` (n, n_outputs, ..) less their means by ``query`` (n,), and the base (n, n_outputs): ``expected`` and these means."""
+    """Return ``values`` (n, n_outputs, ..) less their means by ``query`` (n,), and the base.
+
+    The base (n, n_outputs) is ``expected`` plus these means.
+    """
     base = np.repeat(expected[np.newaxis], len(values), axis=0)
     if query is None:
         return values, base

@@ -23,8 +23,8 @@ def tie_order(
 ) -> npt.NDArray[np.int64]:
     """Return the rows of each query in the order for equal scores; the later sort by score is stable.
 
-    ``grades`` (n,), ``starts`` (q + 1,), ``doc_order`` (n,) ascending with the document id, or None; returns (n,).  With
-    ``expected`` the order is by grade, so that sums inside a tie group do not depend on the order of rows.
+    ``grades`` (n,), ``starts`` (q + 1,), ``doc_order`` (n,) ascending with the document id, or None; returns (n,).
+    With ``expected`` the order is by grade, so that sums inside a tie group do not depend on the order of rows.
 
     Raises
     ------
@@ -58,8 +58,8 @@ def tie_order(
 def rows_by(values: Grades, starts: Offsets) -> npt.NDArray[np.int64]:
     """Return the rows (n,) of each query by ascending ``values`` (n,) int32; equal ones keep their order.
 
-    If they fit into 63 bits, query, value and position are packed into one number: sorting numbers is several times faster
-    than sorting by two keys.
+    If they fit into 63 bits, query, value and position are packed into one number: sorting numbers is several times
+    faster than sorting by two keys.
     """
     query_of_row = queries_of(starts)
     if values.shape[0] == 0:
@@ -99,7 +99,10 @@ def queries_that_differ(grades: Grades, starts: Offsets) -> npt.NDArray[np.bool_
 
 
 def grade_levels(grades: Grades, starts: Offsets) -> npt.NDArray[np.int64]:
-    """Return the level of each row's grade (n,): 0 for the best grade of its query, 1 for the second best, and so on."""
+    """Return the level of each row's grade (n,).
+
+    It is 0 for the best grade of its query, 1 for the second best, and so on.
+    """
     query_of_row = queries_of(starts)
     by_grade = np.lexsort((-grades, query_of_row))
     ordered = grades[by_grade]

@@ -1,4 +1,7 @@
-"""Discounts and gains from + - * / only, so that every CPU gives the same bits (libm's logarithms differ in the last one)."""
+"""Discounts and gains from + - * / only, so that every CPU gives the same bits.
+
+The logarithms of C libraries differ in the last bit.
+"""
 
 from __future__ import annotations
 
@@ -53,9 +56,12 @@ def discounts(n: int, discount: Discount = "log2") -> npt.NDArray[np.float64]:
 
 
 def persistence(n: int, p: float) -> npt.NDArray[np.float64]:
-    """Return the share of the readers who stop at ranks 1..n if each continues with probability p, (n,): ``(1 - p) p^(rank - 1)``.
+    """Return the share of the readers who stop at ranks 1..n, (n,): ``(1 - p) p^(rank - 1)``.
 
-    Source: Moffat & Zobel 2008, "Rank-biased precision", eqn 4.  Powers are repeated products: the same bits on every CPU.
+    Each continues with probability p.
+
+    Source: Moffat & Zobel 2008, "Rank-biased precision", eqn 4.  Powers are repeated products: the same bits on every
+    CPU.
     """
     factors = np.full(n, p)
     factors[:1] = 1.0 - p

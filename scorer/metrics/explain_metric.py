@@ -55,8 +55,8 @@ class ExplainedRank:
 class MetricExplanation:
     """The calculation of ``value``, which `evaluate` reports for the query; None if the policy skips the query.
 
-    ``sum`` is the sum over the ranks above the cutoff, ``divisor`` what it is divided by (None: infinite), ``ideal`` the
-    rank, grade and terms of the ideal order, for ``ndcg``.
+    ``sum`` is the sum over the ranks above the cutoff, ``divisor`` what it is divided by (None: infinite), ``ideal``
+    the rank, grade and terms of the ideal order, for ``ndcg``.
     """
 
     qid: str
@@ -143,7 +143,10 @@ def explain_metric(
 
 @dataclass(frozen=True, slots=True)
 class _Query:
-    """Documents of one query by rank: ``scores``, ``grades`` (n,); ``pool`` are the grades of all known ones, best first."""
+    """Documents of one query by rank: ``scores``, ``grades`` (n,).
+
+    ``pool`` are the grades of all known documents, best first.
+    """
 
     scores: npt.NDArray[np.float64]  # those of shared ranks are equal
     grades: npt.NDArray[np.int32]
@@ -167,7 +170,10 @@ class _Query:
 
 
 def _steps(metric: Metric, query: _Query) -> list[dict[str, float]]:
-    """Return what each rank that counts adds, and the sum up to it; nothing of ``balanced_error``, which has no ranks."""
+    """Return what each rank that counts adds, and the sum up to it.
+
+    Nothing for ``balanced_error``, which has no ranks.
+    """
     n, metric = len(query.grades), replace(metric, goal="")
     if metric.name == "balanced_error":
         return []

@@ -20,13 +20,15 @@ class Measure:
     loop
         The name of the kernel's constant: which sum over the ranks.
     counts
-        What a query must have to count: a document with a ``gain``, a ``relevant`` one, one of a grade above 0 (``positive``),
-        two different grades (``pairs``), or, all queries together, relevant documents and others (``both``).
+        What a query must have to count: a document with a ``gain``, a ``relevant`` one, one of a grade above 0
+        (``positive``), two different grades (``pairs``), or, all queries together, relevant documents and others
+        (``both``).
     divisor
-        What the sum is divided by: 1 (``one``), the sum of the ``ideal`` order, ``R`` relevant documents, the cutoff ``k``, what
-        the policy says of ``map``, the ``pairs`` of the query, or the ``mean pairs`` of all.
+        What the sum is divided by: 1 (``one``), the sum of the ``ideal`` order, ``R`` relevant documents, the cutoff
+        ``k``, what the policy says of ``map``, the ``pairs`` of the query, or the ``mean pairs`` of all.
     values
-        What a document contributes to a ``SHARE``: its ``gain``, whether it has the ``best`` grade, whether it is ``relevant``.
+        What a document contributes to a ``SHARE``: its ``gain``, whether it has the ``best`` grade, whether it is
+        ``relevant``.
     cutoff
         Whether it may have one (``any``), must (``needed``) or cannot (``none``).
     parameter, default
@@ -92,8 +94,8 @@ class Metric:
     Raises
     ------
     InputError
-        The name is unknown; the cutoff is not a whole number of at least 1, or is missing or not allowed for this metric;
-        likewise the parameter; or the goal is no name.
+        The name is unknown; the cutoff is not a whole number of at least 1, or is missing or not allowed for this
+        metric; likewise the parameter; or the goal is no name.
     """
 
     name: str
@@ -147,7 +149,9 @@ class Metric:
 
 
 def parse_metric(text: str) -> Metric:
-    """Read ``name``, ``name@k``, ``name(number)``, ``name(parameter=number)`` or ``name(number)@k``, each perhaps with ``:goal``.
+    """Parse ``name``, ``name@k``, ``name(number)``, ``name(parameter=number)`` or ``name(number)@k``.
+
+    Each may end with ``:goal``.
 
     >>> parse_metric("ndcg@10")
     Metric(name='ndcg', k=10, parameter=None, goal='')

@@ -36,13 +36,13 @@ class Policy:
     Attributes
     ----------
     gain
-        ``exp``: a document of grade y gains ``2^y - 1``; ``linear``: it gains ``y``; ``table(0,1,3,7,15)``: the gains of
-        grades 0, 1, ..  A grade below 0, which some published judgments use for spam, gains nothing and is not
+        ``exp``: a document of grade y gains ``2^y - 1``; ``linear``: it gains ``y``; ``table(0,1,3,7,15)``: the gains
+        of grades 0, 1, ..  A grade below 0, which some published judgments use for spam, gains nothing and is not
         relevant, as in trec_eval.
     discount
-        ``log2``: rank r (from 1) counts ``1 / log2(r + 1)``.  ``one_plus_log2``: ``1 / (1 + log2 r)``.  ``letor``: ranks
-        1 and 2 count 1, and rank r >= 3 counts ``1 / log2 r``.  ``table(1,0.5,0.25)``: the discounts of ranks 1, 2, ..;
-        ranks beyond its end count nothing.
+        ``log2``: rank r (from 1) counts ``1 / log2(r + 1)``.  ``one_plus_log2``: ``1 / (1 + log2 r)``.  ``letor``:
+        ranks 1 and 2 count 1, and rank r >= 3 counts ``1 / log2 r``.  ``table(1,0.5,0.25)``: the discounts of ranks 1,
+        2, ..; ranks beyond its end count nothing.
     ties
         How documents of equal score count.  ``expected``: the mean over all their orders, in closed form.
         ``doc_id``: ascending document id, the order that `rerank` writes.  ``doc_id_descending``: descending, the rule
@@ -98,7 +98,8 @@ class Policy:
     )
     max_grade: int | None = option(
         default=None,
-        help="Highest grade of the scale, for err.  Default: that of the convention, else of the model, else the highest in the data.",
+        help="Highest grade of the scale, for err.  Default: that of the convention, else of the model, else the "
+        "highest in the data.",
         least=1,
         most=52,
     )
@@ -160,7 +161,10 @@ def table_of(text: str) -> tuple[float, ...] | None:
 
 
 def _checked_table(what: str, text: str, known: Collection[str]) -> str:
-    """Return ``text`` in its canonical spelling; a gain table ascends from 0, a discount table falls and starts above 0."""
+    """Return ``text`` in its canonical spelling.
+
+    A gain table ascends from 0, a discount table falls and starts above 0.
+    """
     example = "table(0,1,3,7,15)" if what == "gain" else "table(1,0.5,0.25)"
     if text in known:
         return text

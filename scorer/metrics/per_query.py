@@ -81,11 +81,11 @@ class PreparedQueries:
                          not above it under the other rules.  NaN if one of the two kinds is missing.
     ==================== =============================================================================================
 
-    The last two are over all queries together: a query's value is its share of the metric, times the number of queries that
-    count, so that the plain mean is the metric.
+    The last two are over all queries together: a query's value is its share of the metric, times the number of queries
+    that count, so that the plain mean is the metric.
 
-    Evaluation is deterministic; with ties ``expected`` the order of rows within a query changes no bit.  Instances may be
-    shared between threads.
+    Evaluation is deterministic; with ties ``expected`` the order of rows within a query changes no bit.  Instances may
+    be shared between threads.
     """
 
     def __init__(
@@ -184,9 +184,10 @@ class PreparedQueries:
         """Return for each metric a mask (q,) of the queries that two rankings of these documents may tell apart.
 
         These are the queries whose best and worst order have different values.  So they have two documents of different
-        grades, and the metric under the policy tells these apart: not ``map`` of two grades on one side of ``relevant_from``,
-        ``precision@10`` of ten documents, a gain that two grades share, or a query to which the policy gives 0 or 1 because
-        nothing is relevant.  The metrics over all queries together (`Measure.pooled`) keep all queries that are part of them.
+        grades, and the metric under the policy tells these apart: not ``map`` of two grades on one side of
+        ``relevant_from``, ``precision@10`` of ten documents, a gain that two grades share, or a query to which the
+        policy gives 0 or 1 because nothing is relevant.  The metrics over all queries together (`Measure.pooled`) keep
+        all queries that are part of them.
         """
         grades = np.empty(self.n_rows)
         grades[self._rows] = self._grades
@@ -236,7 +237,9 @@ class PreparedQueries:
         return self._levels
 
     def divisor(self, metric: Metric) -> npt.NDArray[np.float64]:
-        """Return what the metric's sum is divided by, (q,) float64: ideal DCG, R, k, pairs or 1; 0 if nothing is relevant.
+        """Return the divisor of the metric's sum, (q,) float64: ideal DCG, R, k, pairs or 1.
+
+        It is 0 if nothing is relevant.
 
         It is infinite if the policy counts a short list as 0.
         """
@@ -270,7 +273,8 @@ class PreparedQueries:
     def weights(self, metric: Metric) -> npt.NDArray[np.float64] | None:
         """Return the query weights (q,), 1 on average over the queries that count; None if all are equal.
 
-        They differ only in ``concordance_micro``, by the number of pairs; an interval of its mean must resample them too.
+        They differ only in ``concordance_micro``, by the number of pairs; an interval of its mean must resample them
+        too.
         """
         if metric.measure.divisor != "mean pairs":
             return None
@@ -279,7 +283,10 @@ class PreparedQueries:
         return np.divide(pairs, divisor, out=np.zeros(self.n_queries), where=divisor > 0.0)
 
     def gain_rows(self, names: Sequence[str]) -> npt.NDArray[np.float64]:
-        """Return the values of documents, a row of (n,) in tie order for each of ``gain``, ``best`` and ``relevant``."""
+        """Return values of documents for each of ``gain``, ``best`` and ``relevant``.
+
+        Each is a row (n,) in tie order.
+        """
         rows = {"gain": lambda: self._gain}
         rows["best"] = lambda: (self._grades == self._best[queries_of(self.starts)]).astype(np.float64)
         rows["relevant"] = lambda: self._relevant.astype(np.float64)
@@ -347,7 +354,10 @@ def evaluate_queries(
 
 
 def mean_of(values: npt.NDArray[np.float64]) -> float:
-    """Return the mean of the values that are not NaN, exactly summed and thus independent of their order; NaN if there are none."""
+    """Return the mean of the values that are not NaN; NaN if there are none.
+
+    The sum is exact, and thus independent of their order.
+    """
     counted = values[~np.isnan(values)].tolist()
     return math.fsum(counted) / len(counted) if counted else math.nan
 

@@ -45,8 +45,8 @@ def percentile_interval(
     counter generator with key (seed, b), whose raw stream NumPy guarantees: the same values and seed give the same
     interval everywhere.  Source: Efron & Tibshirani 1993, chapter 13.
 
-    With ``weights`` (q,) of the queries, a value is its query's part of the metric, and each replicate's mean of values is
-    divided by its mean of weights.
+    With ``weights`` (q,) of the queries, a value is its query's part of the metric, and each replicate's mean of values
+    is divided by its mean of weights.
     """
     counts = ~np.isnan(values)
     counted = values[counts]
@@ -66,11 +66,13 @@ def percentile_interval(
 def interval_of_mean(
     values: npt.NDArray[np.float64], *, weights: npt.NDArray[np.float64] | None = None
 ) -> tuple[float, float] | None:
-    """Return the 95 % interval of the mean, quickly for any number of queries; arguments and None as `percentile_interval`.
+    """Return the 95 % interval of the mean, quickly for any number of queries.
+
+    Arguments and None are those of `percentile_interval`.
 
     Up to ``NORMAL_FROM`` values that count it is the percentile bootstrap interval, above that the normal interval.
-    The two then differ by some (z^2 - 1) g / (6 sqrt(n)) standard errors, z = 1.96 and g the skewness of the values (first
-    term of Cornish & Fisher 1937): 0.01 for a skewness of 4, while limits from 1000 replicates vary by 0.08.
+    The two then differ by some (z^2 - 1) g / (6 sqrt(n)) standard errors, z = 1.96 and g the skewness of the values
+    (first term of Cornish & Fisher 1937): 0.01 for a skewness of 4, while limits from 1000 replicates vary by 0.08.
     """
     counts = ~np.isnan(values)
     n = int(np.count_nonzero(counts))
@@ -87,18 +89,20 @@ def interval_of_mean(
 def sign_flip_p(
     differences: npt.NDArray[np.float64], *, flips: int = FLIPS, seed: int = FLIP_SEED
 ) -> npt.NDArray[np.float64]:
-    """Return the two-sided p-value of each row of ``differences`` (c, q) float64: that their mean differs from 0 by chance.
+    """Return the two-sided p-value of each row of ``differences`` (c, q) float64.
 
-    If two rankings are equally good, the sign of each query's difference is random.  If at most 20 queries differ, all 2^m
-    choices of signs are counted, and p is the share of those whose sum is at least as far from 0 as the observed one; else
-    ``flips`` choices are drawn, and p = (1 + their number) / (1 + flips), which is valid for any ``flips`` (Phipson & Smyth
-    2010).  Source: Fisher 1935; Smucker, Allan & Carterette, CIKM 2007, for rankings.
+    The hypothesis is that their mean is 0.
 
-    Each row's differences are rounded to whole multiples of its largest one divided by 2^40, so that sums are exact in any
-    order; sums that rounding cannot tell from the observed one count as equal to it, which can only raise p.
+    If two rankings are equally good, the sign of each query's difference is random.  If at most 20 queries differ, all
+    2^m choices of signs are counted, and p is the share of those whose sum is at least as far from 0 as the observed
+    one; else ``flips`` choices are drawn, and p = (1 + their number) / (1 + flips), which is valid for any ``flips``
+    (Phipson & Smyth 2010).  Source: Fisher 1935; Smucker, Allan & Carterette, CIKM 2007, for rankings.
 
-    The signs are bits of Philox counters with key (seed, 64 queries): the same for every row and any number of threads.  NaN
-    counts as 0.  Memory: 8 ``flips`` bytes per row.
+    Each row's differences are rounded to whole multiples of its largest one divided by 2^40, so that sums are exact in
+    any order; sums that rounding cannot tell from the observed one count as equal to it, which can only raise p.
+
+    The signs are bits of Philox counters with key (seed, 64 queries): the same for every row and any number of threads.
+    NaN counts as 0.  Memory: 8 ``flips`` bytes per row.
     """
     found = [_rounded(row) for row in differences]
     p = np.ones(len(found))
@@ -212,7 +216,10 @@ class Paired:
 def paired_differences(
     candidate: Values, other: Values, can_differ: npt.NDArray[np.bool_], *, higher_is_better: bool = True
 ) -> Values:
-    """Return by how much each query is better (q,), NaN if it does not count; parameters and errors as `compare_paired`."""
+    """Return by how much each query is better (q,), NaN if it does not count.
+
+    Parameters and errors are those of `compare_paired`.
+    """
     if candidate.shape != other.shape or not np.array_equal(np.isnan(candidate), np.isnan(other)):
         raise ValueError("the two rankings are not about the same queries")
     differences = candidate - other if higher_is_better else other - candidate
@@ -242,10 +249,12 @@ def compare_paired(
     qids
         (q,) ids, an Arrow array of strings.
     can_differ
-        (q,) whether two rankings can differ in the query (`rankmill.scorer.metrics.per_query.PreparedQueries.can_differ`).
-        Others are left out, as they would only dilute the differences; those that do differ count in any case.
+        (q,) whether two rankings can differ in the query
+        (`rankmill.scorer.metrics.per_query.PreparedQueries.can_differ`). Others are left out, as they would only dilute
+        the differences; those that do differ count in any case.
     weights
-        (q,) weights of the queries in the mean, if they differ (`rankmill.scorer.metrics.per_query.PreparedQueries.weights`).
+        (q,) weights of the queries in the mean, if they differ
+        (`rankmill.scorer.metrics.per_query.PreparedQueries.weights`).
     higher_is_better
         Whether a larger value is a better one.
     most_shown
@@ -287,10 +296,11 @@ def compare_paired(
 def queries_for(margin: float, found: Paired, difference: float = 0.0) -> int | None:
     """Return about how many such queries would pass ``margin`` with a power of 80 % if ``difference`` is the true one.
 
-    The lower limit is the mean minus 1.96 standard errors, and the mean is 0.84 standard errors below the true difference once
-    in five times: both together may not exceed margin + difference.  The standard error falls with the square root of the
-    number of queries, so the number of queries grows by the factor ((1.96 + 0.84) / 1.96 * width / room)^2, with the width from
-    mean to lower limit and the room margin + difference.  None if the interval is already narrow enough, or no number is enough.
+    The lower limit is the mean minus 1.96 standard errors, and the mean is 0.84 standard errors below the true
+    difference once in five times: both together may not exceed margin + difference.  The standard error falls with the
+    square root of the number of queries, so the number of queries grows by the factor ((1.96 + 0.84) / 1.96 * width /
+    room)^2, with the width from mean to lower limit and the room margin + difference.  None if the interval is already
+    narrow enough, or no number is enough.
     """
     width, room = found.difference - found.interval[0], margin + difference
     if room <= 0.0 or width <= room:

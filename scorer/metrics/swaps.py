@@ -85,7 +85,10 @@ class SwapDeltas:
     def fill(
         self, order: Order, first_query: int, last_query: int, depth: int, cells: npt.NDArray[np.int64], table: Floats
     ) -> None:
-        """Write ``table[cells[q] - cells[first_query] + i n_q + j]`` for the ranks i < depth and j > i of these queries."""
+        """Write ``table[cells[q] - cells[first_query] + i n_q + j]`` for these queries.
+
+        The ranks are i < depth and j > i.
+        """
         n_levels = int(self.levels.max(initial=0)) + 1
         longest = int(np.diff(self._starts[first_query : last_query + 1]).max(initial=0))
         _kernels.concordance_swaps(
@@ -156,7 +159,10 @@ def _product_of(
     *,
     tail: bool,
 ) -> tuple[Floats, Floats, int] | None:
-    """Return values of rows, weights of ranks and the depth, if a swap changes the metric by the product of differences; else None."""
+    """Return values of rows, weights of ranks and the depth, or None.
+
+    None unless a swap changes the metric by the product of differences.
+    """
     longest = int(np.diff(starts).max(initial=0))
     relevant = (grades >= policy.relevant_from).astype(np.float64)
     inside = np.arange(longest) < cut

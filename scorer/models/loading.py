@@ -108,7 +108,10 @@ def forest_of(model: Model, use: str) -> Forest:
 
 
 def trees_instead(model: Model) -> str:
-    """Return the end of a message that a model is not made of trees: how to train trees alone, if a preset has chosen a blend."""
+    """Return the end of a message that a model is no forest of trees.
+
+    If a preset has chosen a blend, it says how to train trees alone.
+    """
     chosen = isinstance(model, Blend) and "preset" in model.parameters
     return f"; {spelled('budget')} fast trains trees alone" if chosen else ""
 
@@ -134,8 +137,8 @@ class Blend(Model):
     Raises
     ------
     ValueError
-        There are no parts, or one is itself a blend; a weight is not finite; a feature is categorical in one part and a number
-        in another.
+        There are no parts, or one is itself a blend; a weight is not finite; a feature is categorical in one part and a
+        number in another.
     """
 
     parts: tuple[Model, ...]
@@ -183,7 +186,10 @@ class Blend(Model):
 
     @property
     def score_bound(self) -> float:
-        """Upper bound of the absolute score of any document: absolute base score plus those of the parts times their weights."""
+        """Upper bound of the absolute score of any document.
+
+        It is the absolute base score plus those of the parts times their weights.
+        """
         weights: list[float] = self.weights.tolist()
         return abs(self.base_score) + sum(
             abs(w) * part.score_bound for w, part in zip(weights, self.parts, strict=True)

@@ -1,4 +1,6 @@
-"""What all trained models have in common: features, facts, bytes that are the same for equal models, and how they score.
+"""What all trained models have in common.
+
+These are features, facts, bytes that are equal for equal models, and how they score.
 
 ``rankmill.scorer.models.loading`` reads a model of any kind and says how it scores.
 """
@@ -116,7 +118,10 @@ class Model(ABC):
 
 
 def check_bound(bound: float, most: float = MAX_SCORE) -> None:
-    """Raise InvalidParameter if scores bounded by ``bound`` may be above ``most``; every model calls this when it is made."""
+    """Raise InvalidParameter if scores bounded by ``bound`` may be above ``most``.
+
+    Every model calls this on creation.
+    """
     if not bound <= most:
         raise InvalidParameter(
             f"a score can reach {bound:g}, at most {most:g} is allowed; use smaller weights or leaf values"
@@ -144,10 +149,10 @@ def check_kinds(
     model: str = "the model",
     where: str = "",
 ) -> None:
-    """Raise ``error`` if a feature that a model uses is a number in the data, but categorical in the model, or the reverse.
+    """Raise ``error`` if a feature of a model is a number in the data but categorical in the model, or the reverse.
 
-    ``names`` are the features of the data, ``categorical`` those of them that are; ``model`` and ``where`` are for the message.
-    Features that the data lack are no concern of this check.
+    ``names`` are the features of the data, ``categorical`` those of them that are; ``model`` and ``where`` are for the
+    message. Features that the data lack are no concern of this check.
     """
     for name in (used.feature_names[f] for f in used.used_features):
         if name in names and (name in categorical) != (name in used.categories):

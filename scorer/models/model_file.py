@@ -15,10 +15,11 @@ Layout, little-endian::
 
 The header's key ``arrays`` lists ``[name, dtype, length]`` in the order of the bytes; offsets follow from the lengths,
 so two arrays cannot overlap; ``rankmill.scorer.forest.forest`` says which arrays there are.
-Formats 1 to 3 are forests, written in the lowest that can express them; ``rankmill.scorer.forest.forest`` says what needs 2 or 3.  Format 4
-is a net (``rankmill.scorer.nets.net``), format 5 a blend (``rankmill.scorer.models.loading``).
+Formats 1 to 3 are forests, written in the lowest that can express them; ``rankmill.scorer.forest.forest`` says what
+needs 2 or 3.  Format 4 is a net (``rankmill.scorer.nets.net``), format 5 a blend (``rankmill.scorer.models.loading``).
 
-The kernels do not check bounds, so all nodes of all trees are checked here.  Each check returns the first fault in words, or None.
+The kernels do not check bounds, so all nodes of all trees are checked here.  Each check returns the first fault in
+words, or None.
 """
 
 from __future__ import annotations
@@ -111,7 +112,10 @@ def encode(number: int, header: Mapping[str, object], arrays: Arrays, magic: byt
 
 
 def format_number(data: bytes, where: str, magic: bytes = MAGIC) -> int:
-    """Return the format number of a model file; ModelFormatError, beginning with ``where``, if it is none or of an unknown format."""
+    """Return the format number of a model file.
+
+    ModelFormatError, beginning with ``where``, for any other file or an unknown format.
+    """
     if len(data) < _PREFIX.size + DIGEST_BYTES:
         raise ModelFormatError(f"{where}: expected a rankmill model, found only {len(data)} bytes")
     found, number, _, _ = _PREFIX.unpack_from(data)
@@ -130,8 +134,9 @@ def decode(
 ) -> tuple[int, dict[str, Any], dict[str, Array]]:
     """Split ``data`` into format number, header and arrays.
 
-    ``formats`` are those of a ``kind`` of model, such as "a forest", by number: the keys of the header with their types, and the
-    arrays with theirs.  Every length is checked before anything is read through it.  The arrays are read-only views of ``data``.
+    ``formats`` are those of a ``kind`` of model, such as "a forest", by number: the keys of the header with their
+    types, and the arrays with theirs.  Every length is checked before anything is read through it.  The arrays are
+    read-only views of ``data``.
 
     Raises
     ------
@@ -205,7 +210,7 @@ def _lengths(listed: object, where: str, expected: ArrayTypes, number: int) -> l
 
 
 def rounds_fault(n_trees: int, n_outputs: int, trees_a_round: int) -> str | None:
-    """Return in one line why the trees do not make whole rounds, or the trees of a round whole sets of outputs; None if they do."""
+    """Return a line that says why the trees are not whole rounds of whole sets of outputs; None if they are."""
     if not 1 <= trees_a_round <= MAX_TREES or trees_a_round % n_outputs:
         return f"{trees_a_round} trees a round, expected a multiple of the outputs, of which there are {n_outputs}"
     if n_trees % trees_a_round:

@@ -28,7 +28,9 @@ MOST_SEEDS = 20
 
 
 def find_model(reference: str, registry: Location) -> tuple[Model, ModelIdentity]:
-    """Read the model ``reference``: a model file if the path exists or has the suffix of one, else a version of the registry.
+    """Read the model ``reference``.
+
+    It is a model file if the path exists or has its suffix, else a version of the registry.
 
     The reference is resolved once; the identity holds the result.
     """
@@ -58,7 +60,8 @@ def find_models(references: Sequence[str], registry: Location) -> dict[str, tupl
         label = Path(reference).stem if identity.name is None else str(identity)
         if label in models:
             raise InputError(
-                f"{spelled('model')} {reference_of[label]} and {spelled('model')} {reference} would both be {label!r} in OUT; leave one out, or rename the "
+                f"{spelled('model')} {reference_of[label]} and {spelled('model')} {reference} would both be {label!r} "
+                "in OUT; leave one out, or rename the "
                 "file"
             )
         models[label], reference_of[label] = (model, identity), reference
@@ -128,7 +131,10 @@ def train_queries(version: Version) -> QuerySketch | None:
 
 
 def other_seeds(version: Version, versions: Sequence[Version]) -> list[Version]:
-    """Return the versions that differ from this one only in the seed: the newest for each seed, at most ``MOST_SEEDS``."""
+    """Return the versions that differ from this one only in the seed.
+
+    It has the newest for each seed, at most ``MOST_SEEDS``.
+    """
     recipe, seed = recipe_and_seed(version)
     if recipe is None:
         return []

@@ -26,10 +26,12 @@ MAX_WIDTH = 1 << 16
 class NetInputs:
     """How the values of a document become the inputs of a net.
 
-    A numeric value x is transformed and scaled: ``scale (t(x) - centre)``, t being the identity (``linear``), ``sign(x) log(1 +
+    A numeric value x is transformed and scaled: ``scale (t(x) - centre)``, t being the identity (``linear``), ``sign(x)
+    log(1 +
     |x|)`` (``log1p``), or the line through the feature's knots and heights, flat outside (``quantile``).  A missing value is
     0, the centre, and has an indicator that is 1 if the feature is one of ``indicators``.  A category has a row of the
-    embeddings: row 0 of its feature is that of all other categories, row 1 that of a missing one, and row 2 + k that of ``codes[k]``.
+    embeddings: row 0 of its feature is that of all other categories, row 1 that of a missing one, and row 2 + k that of
+    ``codes[k]``.
     """
 
     transform: str
@@ -142,7 +144,10 @@ class NetInputs:
     def write_numbers(
         self, values: npt.NDArray[np.float32], first: int, last: int, out: npt.NDArray[np.float32]
     ) -> None:
-        """Write the inputs of the rows first .. last of ``values`` that are no embeddings into the rows 0 .. of ``out``."""
+        """Write the inputs of the rows first .. last of ``values`` into the rows 0 .. of ``out``.
+
+        Embeddings are left out.
+        """
         _kernels.write_numbers(
             values, first, last, self.numeric, TRANSFORMS.index(self.transform), self.centres, self.scales,
             *self.padded, self.indicators, out,

@@ -1,7 +1,8 @@
 """A trained net: scores, and bytes that notice every change.
 
-``score(x) = start + weights . h``, where h are the outputs of the last hidden layer, or the inputs if there is none; a layer is
-``activation(bias + h @ weights)``.  Batch normalisation is folded into weights and biases.  Everything is float32.
+``score(x) = start + weights . h``, where h are the outputs of the last hidden layer, or the inputs if there is none; a
+layer is ``activation(bias + h @ weights)``.  Batch normalisation is folded into weights and biases.  Everything is
+float32.
 
 A score has the same bits for any batch, row order, number of threads and CPU: see `rankmill.foundation.kernels.dense`.
 """
@@ -182,8 +183,8 @@ class Net(Model):
     def predict(self, values: npt.NDArray[np.floating[Any]], n_threads: int = 1) -> npt.NDArray[np.float64]:
         """Return the (n,) float64 scores of ``values`` (n, n_features), each exact in float32.
 
-        float64 values are rounded to float32 first; NaN is missing.  Threads share blocks of rows; the scores have the same bits
-        for any ``n_threads`` and batch.
+        float64 values are rounded to float32 first; NaN is missing.  Threads share blocks of rows; the scores have the
+        same bits for any ``n_threads`` and batch.
 
         Raises
         ------

@@ -25,7 +25,9 @@ BATCH_ROWS = 65_536  # rows per batch when reading a dataset
 
 
 def read_options(options: CandidateOptions, model: Model) -> ReadOptions:
-    """Return how to read candidates for ``model``: options that are None are taken from its training, else the reader's default.
+    """Return how to read candidates for ``model``.
+
+    Options that are None come from its training, else the reader's default.
 
     Grades are read as in the training judgments.
     """
@@ -51,13 +53,16 @@ def paths_of(subject: PathLike | Sequence[PathLike]) -> list[Path]:
         return [Path(subject)]
     if not isinstance(subject, list | tuple) or not all(isinstance(path, str | os.PathLike) for path in subject):
         raise InvalidParameter(
-            f"expected the path of a file or folder, or a list of paths, got a {type(subject).__name__}; write the rows to a file"
+            f"expected the path of a file or folder, or a list of paths, got a {type(subject).__name__}; write the "
+            "rows to a file"
         )
     return [*map(Path, subject)]
 
 
 def files_of(paths: Sequence[Path], form: str = "auto", *, announce: bool = False) -> list[Path]:
-    """Return the files that ``paths`` name, those in folders and those that match patterns among them, but not those without rows.
+    """Return the files that ``paths`` name, without those that have no rows.
+
+    Files in folders and those that match patterns are included.
 
     ``announce`` prints how many of these there are.
     """
@@ -76,7 +81,8 @@ def open_sources(
     Raises
     ------
     InputError
-        There is no path, a path is repeated, or column names are given for a text format without columns; the pipeline's error if a path is no file.
+        There is no path, a path is repeated, or column names are given for a text format without columns; the
+        pipeline's error if a path is no file.
     """
     from rankmill.pipeline.read.delimited import delimiter_lines
     from rankmill.pipeline.read.letor import check_made_ids
@@ -121,7 +127,8 @@ def shared_options(options: Mapping[str, ReadOptions]) -> ReadOptions:
                 for name in sorted({*mine} ^ {*yours}):
                     if name in shared.known_features & other.known_features:
                         raise InputError(
-                            f"the models {first} and {label} read the feature {name!r} in different ways: for one of them it is"
+                            f"the models {first} and {label} read the feature {name!r} in different ways: for one of "
+                            "them it is"
                             " categorical, for the other a number; rank with one model at a time"
                         )
                 shared = replace(shared, categorical=tuple(sorted({*mine, *yours})))
@@ -131,7 +138,8 @@ def shared_options(options: Mapping[str, ReadOptions]) -> ReadOptions:
                     "index_base": f"choose with {spelled('index_base')}",
                 }
                 raise InputError(
-                    f"the models {first} and {label} were trained on data read in different ways ({each.name} {mine!r} and "
+                    f"the models {first} and {label} were trained on data read in different ways ({each.name} "
+                    f"{mine!r} and "
                     f"{yours!r}); {cure.get(each.name, 'rank with one model at a time')}"
                 )
     return shared
@@ -146,7 +154,10 @@ class DatasetSource:
     """A dataset, or one split of it, as a source of candidates; all columns but the features are held in memory."""
 
     def __init__(self, dataset: Dataset, split: str | None, predictor: Predictor, goals: Sequence[str] = ()) -> None:
-        """Open what a model reads; CandidatesRejected if a feature is categorical in one of the two, and a number in the other."""
+        """Open the input of a model.
+
+        CandidatesRejected if a feature is categorical in one of the two, and a number in the other.
+        """
         categorical, features = dataset.manifest.categorical, predictor.feature_names
         where = f"{dataset.path}: "
         check_kinds(predictor.model, dataset.feature_names, categorical, CandidatesRejected, where=where)

@@ -27,8 +27,8 @@ SHOWN = 5  # names in a message
 class Columns:
     """Positions of a model's features among the columns of a source.
 
-    ``places`` has one column number per feature of ``Predictor.features``, -1 if the column may still appear (sparse text gets
-    wider as it is read).  ``needed`` is the width that text must reach, 0 for a source with known columns.
+    ``places`` has one column number per feature of ``Predictor.features``, -1 if the column may still appear (sparse
+    text gets wider as it is read).  ``needed`` is the width that text must reach, 0 for a source with known columns.
     """
 
     places: npt.NDArray[np.int64]
@@ -38,7 +38,10 @@ class Columns:
 def check_rows(
     sources: Sequence[Source], layouts: Sequence[Columns], options: ReadOptions, rows: int, width: int
 ) -> None:
-    """Raise CandidatesRejected if there are no ``rows``, or if the widest row of text (``width``) lacks features of a model."""
+    """Raise CandidatesRejected if there are no ``rows``, or if features of a model are missing.
+
+    ``width`` is the widest row of text.
+    """
     if rows == 0:
         raise CandidatesRejected(f"{', '.join(str(source.path) for source in sources)}: no candidates found")
     needed = max((layout.needed for layout in layouts), default=0)
@@ -51,7 +54,10 @@ def check_rows(
 
 
 def locate_features(source: Source, predictor: Predictor, options: ReadOptions) -> Columns:
-    """Find the columns of ``source`` that hold the features of ``predictor``; CandidatesRejected if one cannot be there."""
+    """Find the columns of ``source`` that hold the features of ``predictor``.
+
+    CandidatesRejected if one cannot be there.
+    """
     names = predictor.feature_names
     if source.columns is not None:
         place_of = {name: i for i, name in enumerate(source.columns)}
@@ -96,29 +102,35 @@ def missing_error(source: Source, lacking: Sequence[str]) -> CandidatesRejected:
     """Return the error of candidates that lack columns of features."""
     if isinstance(source, RunSource):
         return CandidatesRejected(
-            f"{source.path}: the model uses {_first_names(lacking)}, and a TREC run has the features {' and '.join(FEATURES)} only; "
-            f"`{command('rerank', FEATURES_FILE, '--run', source.path, '--model', NAME, '-o', OUT)}` ranks its documents by features in other files"
+            f"{source.path}: the model uses {_first_names(lacking)}, and a TREC run has the features "
+            f"{' and '.join(FEATURES)} only; "
+            f"`{command('rerank', FEATURES_FILE, '--run', source.path, '--model', NAME, '-o', OUT)}` ranks its "
+            "documents by features in other files"
         )
     columns = source.columns or () if source.table is None else source.table.offered
     found = _first_names(columns) or "none"
     few = _first_names([repr(name) for name in lacking])
     near = get_close_matches(lacking[0], columns, n=1, cutoff=0.8)
     cure = (
-        f"if {near[0]!r} is {lacking[0]!r}, rename it; or convert a model of another tool again with {spelled('features')}"
+        f"if {near[0]!r} is {lacking[0]!r}, rename it; or convert a model of another tool again with "
+        f"{spelled('features')}"
         if near
         else "add the columns, empty where missing, or use a model trained without them"
     )
     return CandidatesRejected(
-        f"{source.path}: no column{'s' if len(lacking) > 1 else ''} {few}, which the model uses; the columns are: {found}; {cure}"
+        f"{source.path}: no column{'s' if len(lacking) > 1 else ''} {few}, which the model uses; the columns are: "
+        f"{found}; {cure}"
     )
 
 
 def _foreign_error(source: Source, foreign: Sequence[str], options: ReadOptions) -> CandidatesRejected:
     cure = (
-        f"where its features count from 0: {spelled('index_base')} 0; where the model was read from XGBoost, whose first column is f0: "
+        f"where its features count from 0: {spelled('index_base')} 0; where the model was read from XGBoost, whose "
+        "first column is f0: "
         f"convert it again with {spelled('features')} f1..fN"
         if foreign == ["f0"] and options.index_base == 1
-        else "give the candidates as Parquet or CSV with columns of those names, or convert a model of another tool again with "
+        else "give the candidates as Parquet or CSV with columns of those names, or convert a model of another tool "
+        "again with "
         f"{spelled('features')}"
     )
     return CandidatesRejected(

@@ -1,7 +1,7 @@
 """Restrict ranking to the documents of a first-stage ranker, given as TREC runs; features come from other files.
 
-Memory: 17 bytes per document, a 128-bit hash of its query and document id and whether it was seen.  Messages read the ids
-from the files again.
+Memory: 17 bytes per document, a 128-bit hash of its query and document id and whether it was seen.  Messages read the
+ids from the files again.
 """
 
 from __future__ import annotations
@@ -100,7 +100,8 @@ class FirstStage:
             if (len(first) + rows) * BYTES_OF_A_DOCUMENT > room:
                 raise InputError(
                     f"{path}: the {len(first) + rows:,} documents up to here take {BYTES_OF_A_DOCUMENT} bytes each, "
-                    f"and there is room for {room // BYTES_OF_A_DOCUMENT:,}; give more {spelled('memory')}, or rank a part of the queries "
+                    f"and there is room for {room // BYTES_OF_A_DOCUMENT:,}; give more {spelled('memory')}, or rank a "
+                    "part of the queries "
                     "at a time"
                 )
             own_first, own_second = (np.concatenate(lane) for lane in zip(*parts, strict=True))
@@ -175,12 +176,13 @@ class FirstStage:
             where, qid, doc_id = self._first_line(wanted)
             raise CandidatesRejected(
                 f"{path}: expected one row of features for each document of the run, found another in row "
-                f"{rows_before + int(listed.place[row]) + 1:,} for document {doc_id!r} of query {qid!r} ({where}); keep one"
+                f"{rows_before + int(listed.place[row]) + 1:,} for document {doc_id!r} of query {qid!r} ({where}); "
+                "keep one"
             )
         self.seen[listed.document] = True
 
     def check_seen(self, lacking: Lacking) -> None:
-        """Raise CandidatesRejected if documents without a row of features may not be dropped, or if no document has one."""
+        """Raise CandidatesRejected if no document has a row of features, or one has none and may not be dropped."""
         count = self.lacking
         if count == 0 or (lacking == "drop" and count < len(self)):
             return
@@ -191,7 +193,8 @@ class FirstStage:
             else f"give their rows too, or leave such documents out with {spelled('lacking')} drop"
         )
         raise CandidatesRejected(
-            f"{where}: expected a row of features for each document of the run, found none for {count:,} of {len(self):,}, "
+            f"{where}: expected a row of features for each document of the run, found none for {count:,} of "
+            f"{len(self):,}, "
             f"the first of them {doc_id!r} of query {qid!r}; {cure}"
         )
 
@@ -276,6 +279,7 @@ def _refuse_repeated(path: Path, first: Hashes, second: Hashes) -> None:
         for row in np.flatnonzero(numbers >= 0).tolist():
             if (before := lines.setdefault(int(numbers[row]), int(batch.line[row]))) != batch.line[row]:
                 raise CandidatesRejected(
-                    f"{path}:{batch.line[row]}: expected each document once a query, found {batch.doc_id[row].as_py()!r} of query "
+                    f"{path}:{batch.line[row]}: expected each document once a query, found "
+                    f"{batch.doc_id[row].as_py()!r} of query "
                     f"{batch.qid[row].as_py()!r} again (first in line {before}); keep one"
                 )

@@ -1,7 +1,7 @@
 """The journal of a re-ranking: what is durably on disk, so that a killed run can be resumed.
 
-It is in the staging folder next to the files that it describes, and is replaced atomically.  A damaged journal, or one of
-other models, candidates or options, is ignored.
+It is in the staging folder next to the files that it describes, and is replaced atomically.  A damaged journal, or one
+of other models, candidates or options, is ignored.
 """
 
 from __future__ import annotations
@@ -32,10 +32,12 @@ class OfModel(BaseModel):
 
 
 class Journal(BaseModel):
-    """Progress of the run ``key``: the position in the input, whether the input is finished, and each model by its label.
+    """Progress of the run ``key``.
 
-    Of a first stage: the documents with a row so far (`rankmill.scorer.rerank.first_stage.FirstStage.seen_as_text`), while rows are
-    read, and at the end the number of documents without one.
+    It has the position in the input, whether the input is finished, and each model by its label.
+
+    Of a first stage: the documents with a row so far (`rankmill.scorer.rerank.first_stage.FirstStage.seen_as_text`),
+    while rows are read, and at the end the number of documents without one.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -64,7 +66,8 @@ class Journal(BaseModel):
 def run_key(files: Iterable[Path], facts: Mapping[str, Any]) -> str:
     """Return a key of ``facts`` and the state of ``files``; runs with the same key may resume each other.
 
-    A file is unchanged while its size, modification times and inode are; an object of a bucket while its ETag and size are.
+    A file is unchanged while its size, modification times and inode are; an object of a bucket while its ETag and size
+    are.
     """
     states: list[list[str | int]] = []
     for path in files:

@@ -39,7 +39,8 @@ class KeptColumns:
         Raises
         ------
         InputError
-            A source has no such column or no columns at all, or lists have another use for the name, or the type cannot be kept.
+            A source has no such column or no columns at all, or lists have another use for the name, or the type cannot
+            be kept.
         """
         names: list[str] = []
         tables: list[TableSource] = []
@@ -70,7 +71,10 @@ class KeptReader:
         self._held, self._first, self._begin = kept.schema.empty_table(), 0, first
 
     def up_to(self, row: int) -> pa.Table:
-        """Return the next rows, up to number ``row`` of the whole input; CandidatesRejected if there are not so many any more."""
+        """Return the next rows, up to number ``row`` of the whole input.
+
+        CandidatesRejected if there are not that many left.
+        """
         while self._first + self._held.num_rows < row:
             batch = next(self._batches, None)
             if batch is None:
@@ -119,7 +123,8 @@ def _type_in(table: TableSource, name: str) -> pa.DataType:
         return pa.string()
     if kinds.is_nested(kind) or kinds.is_binary(kind) or kinds.is_large_binary(kind):
         raise InputError(
-            f"{spelled('keep')}: column {name!r} of {table.path} has values of type {kind}; text, numbers and dates are kept"
+            f"{spelled('keep')}: column {name!r} of {table.path} has values of type {kind}; text, numbers and dates "
+            "are kept"
         )
     return kind
 

@@ -61,14 +61,17 @@ class MemoryPlan:
         return replace(self, held=self.held + held, sort_bytes=self.sort_bytes - held // SHARE_OF_SORT)
 
     def with_models(self, file_bytes: int, table_bytes: int = 0) -> MemoryPlan:
-        """Return the plan for models whose files have ``file_bytes`` together; InputError if they take more than half of what is left.
+        """Return the plan for models whose files have ``file_bytes`` together.
+
+        InputError if they take more than half of what is left.
 
         ``table_bytes`` are those of tables that prediction makes of them.
         """
         held, left = COPIES_OF_A_MODEL * file_bytes + table_bytes, self.total - FLOOR
         if 2 * held > left:
             raise InputError(
-                f"{spelled('memory')} {self.total / MB:,.0f}MB is too little for models that take about {held / MB:,.0f} MB;"
+                f"{spelled('memory')} {self.total / MB:,.0f}MB is too little for models that take about "
+                f"{held / MB:,.0f} MB;"
                 f" set at least {(FLOOR + 2 * held) / MB + 1:,.0f}MB"
             )
         return self.with_run(held)
@@ -101,12 +104,16 @@ class MemoryPlan:
         run = f", {self.held / MB:,.1f} MB for models and the documents of a run" if self.held else ""
         return (
             f"memory {self.total / MB:,.0f} MB: {FLOOR / MB:,.0f} MB for the process itself{run}; then input blocks of "
-            f"{self.block_bytes / MB:,.0f} MB, or groups of rows of Parquet of {self.columns_bytes(1) / MB:,.0f} MB in all; "
+            f"{self.block_bytes / MB:,.0f} MB, or groups of rows of Parquet of {self.columns_bytes(1) / MB:,.0f} MB "
+            "in all; "
             f"then a sort that spills above {self.sort_bytes / MB:,.0f} MB"
         )
 
 
 def check_table(n_bytes: int, what: str, cure: str) -> None:
-    """Raise InputError if a table of ``n_bytes`` is larger than ``MOST_AT_ONCE``; ``what`` needs it, and ``cure`` makes it smaller."""
+    """Raise InputError if a table of ``n_bytes`` is larger than ``MOST_AT_ONCE``.
+
+    ``what`` needs it, and ``cure`` makes it smaller.
+    """
     if n_bytes > MOST_AT_ONCE:
         raise InputError(f"{what} need {n_bytes / 1e9:,.1f} GB, at most {MOST_AT_ONCE / 1e9:,.0f} GB are taken; {cure}")

@@ -103,7 +103,9 @@ def scored_ranges(
     memory: MemoryPlan | None = None,
     resumes: bool = True,
 ) -> list[ScoredRange]:
-    """Return what the ``ranges`` of ``sources`` have become; those that an earlier run has recorded in ``staging`` are read.
+    """Return the results of the ``ranges`` of ``sources``.
+
+    Results that an earlier run recorded in ``staging`` are read.
 
     ``resumes``: a later run may use the records.
 
@@ -156,7 +158,9 @@ def rows_scored_on_cluster(
     dataset: Dataset | None = None,
     split: str | None = None,
 ) -> pa.Table:
-    """Let the workers of ``options.cluster`` score ``sources``, or a split of ``dataset``; the table is that of `rankmill.scorer.rerank.score.scored_rows`.
+    """Let the workers of ``options.cluster`` score ``sources``, or a split of ``dataset``.
+
+    The table is that of `rankmill.scorer.rerank.score.scored_rows`.
 
     Raises
     ------
@@ -180,7 +184,8 @@ def rows_scored_on_cluster(
             batches = list(rows_of_ranges(staging, scored, 0))
     except PermissionError as error:
         raise InputError(
-            f"{sources[0].path.absolute().parent}: {spelled('cluster')} writes scores beside the input while it works, and"
+            f"{sources[0].path.absolute().parent}: {spelled('cluster')} writes scores beside the input while it "
+            "works, and"
             " this folder cannot be written to; copy the input to another one"
         ) from error
     return pa.Table.from_batches(batches, scored_schema(reading.goals))

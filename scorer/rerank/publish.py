@@ -26,7 +26,8 @@ ASIDE = ".replaced"
 def replace_folder(folder: Path, target: Path, staging: Path) -> None:
     """Publish ``folder``, which is inside ``staging``, as ``target``; an older one is removed once it is replaced.
 
-    ``staging`` is from `rankmill.foundation.storage.staging.staging_folder` for ``target``.  After an error ``target`` is unchanged.
+    ``staging`` is from `rankmill.foundation.storage.staging.staging_folder` for ``target``.  After an error ``target``
+    is unchanged.
     """
     if not target.exists():
         publish_folder(folder, target)
@@ -49,7 +50,10 @@ def replace_folder(folder: Path, target: Path, staging: Path) -> None:
 
 
 def restore_replaced(target: Path) -> None:
-    """Restore a folder that a killed run renamed, or remove it if ``target`` exists; leave that of a running process."""
+    """Restore a folder that a killed run renamed, or remove it if ``target`` exists.
+
+    That of a running process is not touched.
+    """
     token = re.compile(rf"\.{re.escape(target.name)}\.[0-9a-f]+{re.escape(ASIDE)}")
     for aside in sorted(target.parent.glob(f".*{ASIDE}")):
         if (
@@ -111,7 +115,8 @@ def check_unchanged(target: Path, *, overwrite: bool) -> None:
     """Refuse, right before publishing, an ``OUT`` that appeared during the run and may not be replaced."""
     if not overwrite and target.exists():
         raise ConflictError(
-            f"{target}: another run wrote it while this one was running; choose another name, or replace it with {spelled('overwrite')}"
+            f"{target}: another run wrote it while this one was running; choose another name, or replace it with "
+            f"{spelled('overwrite')}"
         )
 
 
@@ -126,5 +131,6 @@ def _check_grades(grades: Path, target: Path, *, overwrite: bool) -> None:
         )
     if not overwrite:
         raise InputError(
-            f"{grades}: grade counts for {target.name} exist already; choose another name, or replace them with {spelled('overwrite')}"
+            f"{grades}: grade counts for {target.name} exist already; choose another name, or replace them with "
+            f"{spelled('overwrite')}"
         )

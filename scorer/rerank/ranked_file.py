@@ -1,6 +1,7 @@
 """The format of ranked lists on disk: schemas, file names and metadata.
 
-In a folder only the shards have names that pandas, pyarrow and Spark read as data; they skip names that begin with ``_``.
+In a folder only the shards have names that pandas, pyarrow and Spark read as data; they skip names that begin with
+``_``.
 """
 
 from __future__ import annotations
@@ -76,7 +77,10 @@ GRADE_COUNTS = schema_of([("qid", pa.string(), False), ("grade", pa.int32(), Fal
 
 @dataclass(frozen=True, slots=True)
 class RankedPart:
-    """One finished file: its name, rows and queries, and how many rows have a document that is above them in their query."""
+    """One finished file: its name, rows and queries.
+
+    It also counts the rows whose document is above them in their query.
+    """
 
     name: str
     rows: int
@@ -91,7 +95,8 @@ def checked_suffix(path: Path) -> str:
         return suffix
     if suffix in _REFUSED:
         raise InputError(
-            f"{path}: cannot write {suffix}; name a folder for Parquet shards, or one file with a suffix of {', '.join(SUFFIXES)}"
+            f"{path}: cannot write {suffix}; name a folder for Parquet shards, or one file with a suffix of "
+            f"{', '.join(SUFFIXES)}"
         )
     return ""
 

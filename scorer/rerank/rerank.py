@@ -39,9 +39,10 @@ _LARGE = 64 << 20  # bytes of candidates; the division of memory matters little 
 class RerankReport:
     """The result of a re-ranking.  ``rows`` counts candidates, ``rows_written`` those in the top ``top_k``.
 
-    ``columns_guessed``: the columns that were inferred to be qid, doc_id and grade.  ``lacking``: the number of documents of
-    a first-stage run that had no row of features and were dropped.  ``repeated``: the number of written documents that are above in
-    the same list already, as the candidates have them several times (of a list of more than four million, the first ones are compared).
+    ``columns_guessed``: the columns that were inferred to be qid, doc_id and grade.  ``lacking``: the number of
+    documents of a first-stage run that had no row of features and were dropped.  ``repeated``: the number of written
+    documents that are above in the same list already, as the candidates have them several times (of a list of more than
+    four million, the first ones are compared).
     ``lacks_counts``: the top k of judged candidates is in one file without counts of the grades below.
     """
 
@@ -71,7 +72,8 @@ class RerankReport:
             lost += f"documents that the candidates have more than once for a query: {self.repeated:,} listed again\n"
         if self.lacks_counts:
             lost += (
-                f"to evaluate these lists, give the judgments with --qrels, or rank again with {spelled('grade_counts')}: the grades below"
+                "to evaluate these lists, give the judgments with --qrels, or rank again with "
+                f"{spelled('grade_counts')}: the grades below"
                 " the top are not in the file\n"
             )
         files = ", ".join(self.files) if len(self.files) <= 8 else f"{len(self.files)} files"
@@ -100,9 +102,9 @@ def rerank(
 ) -> RerankReport:
     """Score ``candidates`` with ``model`` and write each query's documents in order to ``out``.
 
-    Documents are ordered by score, highest first, ties by ascending doc_id (byte by byte), then by position in the input;
-    queries by ascending qid.  A document without an id is named by its row in the whole input, from 1: ``(row 12)``.  The
-    bytes written are the same for any memory, block size and number of threads.
+    Documents are ordered by score, highest first, ties by ascending doc_id (byte by byte), then by position in the
+    input; queries by ascending qid.  A document without an id is named by its row in the whole input, from 1: ``(row
+    12)``.  The bytes written are the same for any memory, block size and number of threads.
 
     Parameters
     ----------
@@ -125,7 +127,8 @@ def rerank(
         A file is missing or given twice, ``out`` exists or overlaps with the candidates, an option is invalid, or
         ``run`` has more documents than fit into memory.
     ConflictError
-        Another run wrote ``out`` meanwhile, and ``overwrite`` is false; or workers were lost, and the same call resumes.
+        Another run wrote ``out`` meanwhile, and ``overwrite`` is false; or workers were lost, and the same call
+        resumes.
     ClusterUnavailable
         The scheduler of ``cluster`` does not answer, or has no workers.
     CandidatesRejected
@@ -150,14 +153,14 @@ def rerank_several(
 ) -> list[RerankReport]:
     """Rank ``candidates`` with each of ``models``, reading them once.
 
-    The folder ``out`` gets a folder for each model, named by its key, with the files that `rerank` would write, and a manifest of
-    its own.  Returns a report for each model.
+    The folder ``out`` gets a folder for each model, named by its key, with the files that `rerank` would write, and a
+    manifest of its own.  Returns a report for each model.
 
     Raises
     ------
     InputError
-        As `rerank`; ``out`` is the name of one file, a key is not a valid folder name, or the models were trained on data that was
-        read in different ways.
+        As `rerank`; ``out`` is the name of one file, a key is not a valid folder name, or the models were trained on
+        data that was read in different ways.
     """
     for label in models:
         if not label or label.startswith(".") or "/" in label:

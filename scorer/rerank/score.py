@@ -36,7 +36,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """Scores of one model for a part of the input: rows as ``SCORED_ROW`` and the goals, and grade counts of the rows left out."""
+    """Scores of one model for a part of the input.
+
+    These are rows as ``SCORED_ROW`` and the goals, and grade counts of the rows left out.
+    """
 
     rows: pa.RecordBatch
     dropped: pa.RecordBatch | None
@@ -71,7 +74,9 @@ WAITING = 2
 
 
 class ScoringLimits(NamedTuple):
-    """Threads, and bytes: per thread of an input block and of a row group read by columns; of the best scores of all queries.
+    """Threads and bytes.
+
+    Bytes are per thread of an input block and of a row group read by columns, and of the best scores of all queries.
 
     Defaults are for a process without a limit of memory.
     """
@@ -108,24 +113,26 @@ def score_in_order(
 ) -> InputPosition:
     """Score the rows of all ``sources`` with each of ``predictors``, and return the final position.
 
-    A document without an id is named by its row in the whole input (`rankmill.pipeline.read.made_ids`).  Rows that cannot be in the top k of their query are
-    left out.  ``take`` gets the results of each part of the input, in order.  Memory per thread: a block of input, or the codes of
-    a row group if columns can be read one at a time.
+    A document without an id is named by its row in the whole input (`rankmill.pipeline.read.made_ids`).  Rows that
+    cannot be in the top k of their query are left out.  ``take`` gets the results of each part of the input, in order.
+    Memory per thread: a block of input, or the codes of a row group if columns can be read one at a time.
 
     Parameters
     ----------
     begin
         Where to resume: a position that ``take`` got in another run over the same input with the same ``block_bytes``.
     stage
-        The documents that are candidates, with one row each; other rows are left out.  Default: every row is a candidate.
+        The documents that are candidates, with one row each; other rows are left out.  Default: every row is a
+        candidate.
     part
-        The sources are a part of the input: documents without an id get no name yet, and what only the whole input shows is not
-        checked (`rankmill.scorer.rerank.candidates.check_rows`).
+        The sources are a part of the input: documents without an id get no name yet, and what only the whole input
+        shows is not checked (`rankmill.scorer.rerank.candidates.check_rows`).
 
     Raises
     ------
     CandidatesRejected
-        A feature that a model uses is missing, there is no document, one of ``stage`` has two rows, or a score is not finite.
+        A feature that a model uses is missing, there is no document, one of ``stage`` has two rows, or a score is not
+        finite.
     """
     place = begin or InputPosition()
     scoring = _Scoring(sources, predictors, options, limits, top_k, stage, part)
@@ -185,7 +192,8 @@ def check_first_rows(
 class DocumentBar(TerminalBar):
     """Progress bar over the input, with documents per second and the time left.
 
-    ``total`` is the size of the whole input in the unit of ``at`` in `update`; an earlier run scored ``done`` documents.
+    ``total`` is the size of the whole input in the unit of ``at`` in `update`; an earlier run scored ``done``
+    documents.
     """
 
     def __init__(
@@ -212,7 +220,10 @@ class _Item:
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """Scores and ids of a batch of ``n`` rows; ``of_models`` has the rows that each model keeps, numbered from its first."""
+    """Scores and ids of a batch of ``n`` rows.
+
+    ``of_models`` has the rows that each model keeps, numbered from its first.
+    """
 
     n: int
     width: int
@@ -341,7 +352,10 @@ def _kept(
     best: BestScores | None,
     goals: Sequence[str],
 ) -> Scored:
-    """Return the rows of ``batch`` that may be in the top k of their query, all if scores are not finite; ``place`` numbers them from 0."""
+    """Return the rows of ``batch`` that may be in the top k of their query.
+
+    If scores are not finite, these are all. ``place`` numbers them from 0.
+    """
     keep, dropped = None, None
     if best is not None and np.isfinite(scores).all():
         keep, dropped = first_of_queries(batch, scores, best)
@@ -358,7 +372,10 @@ def _kept(
 
 
 def numbered(scored: pa.RecordBatch, before: int, *, named: bool = True) -> pa.RecordBatch:
-    """Return scored rows with the numbers that they have after ``before`` rows; those without an id are ``named`` by them."""
+    """Return scored rows with their numbers after ``before`` rows.
+
+    Rows without an id are ``named`` by these numbers.
+    """
     row = scored.column("row").to_numpy() + before
     columns = dict(zip(scored.schema.names, scored.columns, strict=True)) | {"row": as_array(row)}
     if named:

@@ -1,8 +1,8 @@
 """External sort of scored rows: narrow rows are spilled to a private folder and read back ranked, in bounded memory.
 
 DuckDB sorts more than its memory limit, but not any amount: each sorted run that it merges needs some memory.  Rows are
-therefore partitioned into files by ranges of qid, each a fraction of the limit, and the files are sorted one by one.  The
-ranges depend on a sample, the result does not.
+therefore partitioned into files by ranges of qid, each a fraction of the limit, and the files are sorted one by one.
+The ranges depend on a sample, the result does not.
 """
 
 from __future__ import annotations
@@ -159,7 +159,10 @@ class ScoreSpill:
 
 
 def partition(folder: Path, written: Spilled, sort_bytes: int, kept: pa.Schema = NOTHING_KEPT) -> int:
-    """Deal the rows of a finished spill out to parts by ranges of qid if they are many, and return the number of parts; 0: one."""
+    """Divide the rows of a large finished spill into parts by ranges of qid.
+
+    Return the number of parts; 0: one.
+    """
     n_parts = min(MOST_PARTS, -(-PARTS_OF_THE_LIMIT * written.n_bytes // sort_bytes))
     if n_parts <= 1:
         return 0
@@ -291,13 +294,19 @@ def sorted_parts(
 
 
 class _Documents:
-    """The documents of the last query so far, as hashes, at most ``MOST_KNOWN`` of them: a longer list is not searched further."""
+    """The documents of the last query so far, as hashes.
+
+    There are at most ``MOST_KNOWN``: a longer list is not searched further.
+    """
 
     def __init__(self) -> None:
         self._known: list[npt.NDArray[np.uint64]] = []
 
     def repeated(self, doc_id: pa.ChunkedArray[Any], first: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-        """Return which (n,) of the next rows have a document that is above them in their query; ``first`` (n,) begin a query."""
+        """Return which (n,) of the next rows have a document that is above them in their query.
+
+        ``first`` (n,) begin a query.
+        """
         found = np.zeros(len(first), dtype=np.bool_)
         if not len(first):
             return found
@@ -321,7 +330,9 @@ class _Documents:
 
 
 def _range_bounds(ids: Iterable[pa.Array[Any]], n_rows: int, n_parts: int) -> pa.Array[Any]:
-    """Return ids in ascending order that cut the ``n_rows`` of ``ids`` into at most ``n_parts`` ranges of about equal size.
+    """Return ids in ascending order that cut the ``n_rows`` of ``ids`` into ranges of about equal size.
+
+    There are at most ``n_parts`` ranges.
 
     They are taken from at most ``SAMPLE`` of the rows, evenly spaced.
     """

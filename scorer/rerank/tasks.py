@@ -1,7 +1,8 @@
 """What workers of a cluster do: score a range of the input.
 
-Each call writes to a new folder and returns its name, so a call may be made twice, also at the same time.  Rows of a range
-are numbered from its first one; `rankmill.scorer.rerank.score.numbered` adds the rows before it, when all ranges are scored.
+Each call writes to a new folder and returns its name, so a call may be made twice, also at the same time.  Rows of a
+range are numbered from its first one; `rankmill.scorer.rerank.score.numbered` adds the rows before it, when all ranges
+are scored.
 """
 
 from __future__ import annotations

@@ -22,9 +22,12 @@ BYTES_OF_A_QUERY = 64  # besides its best scores: its id, and their number
 
 
 class BestScores:
-    """The best scores of each query so far, over all parts of the input; rows with ``top_k`` better ones are dropped early.
+    """The best scores of each query so far, over all parts of the input.
 
-    Parts may come in any order: that changes which rows are dropped early, not the ranking.  Safe to share between threads.
+    Rows with ``top_k`` better ones are dropped early.
+
+    Parts may come in any order: that changes which rows are dropped early, not the ranking.  Safe to share between
+    threads.
 
     Parameters
     ----------
@@ -103,7 +106,9 @@ def counts_of_dropped(
 def first_of_queries(
     batch: RowBatch, scores: npt.NDArray[np.float64], best: BestScores
 ) -> tuple[npt.NDArray[np.bool_] | None, pa.RecordBatch | None]:
-    """Return a mask (n,) of the rows of ``batch`` that may be in the top k of their query, and the grade counts of the others.
+    """Return a mask (n,) of the rows of ``batch`` that may be in the top k of their query.
+
+    Also return the grade counts of the others.
 
     None: all rows, and no counts.  ``scores`` (n,) are finite.
     """

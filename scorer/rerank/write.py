@@ -1,6 +1,7 @@
 """Write ranked lists: a folder of Parquet shards with its manifest, or one Parquet, CSV, TSV or TREC run file.
 
-Row groups and shards depend on the rows alone (their number, queries and id lengths), and the writer's settings are fixed:
+Row groups and shards depend on the rows alone (their number, queries and id lengths), and the writer's settings are
+fixed:
 the bytes do not depend on the batches in which rows arrive.
 """
 
@@ -45,7 +46,10 @@ ROW_GROUP_BYTES = 8 << 20  # of ids: a row group ends with the row that reaches 
 
 @dataclass(frozen=True, slots=True)
 class RankedFiles:
-    """The files of a ranked list, and their folder; ``grades``, the side table, is None if no grade is known, or ``lacks_counts``."""
+    """The files of a ranked list, and their folder.
+
+    ``grades``, the side table, is None if no grade is known, or ``lacks_counts``.
+    """
 
     folder: Path
     ranked: tuple[RankedPart, ...]
@@ -171,7 +175,10 @@ def write_grade_counts(path: Path, counts: Iterable[pa.Table], metadata: Mapping
 
 
 class _ParquetFile:
-    """One Parquet file with row groups of exactly ``ROW_GROUP_ROWS`` rows, except the last one and those with long ids."""
+    """One Parquet file with row groups of exactly ``ROW_GROUP_ROWS`` rows.
+
+    The last one and those with long ids may be shorter.
+    """
 
     def __init__(self, path: Path, schema: pa.Schema, metadata: Mapping[str, str]) -> None:
         self._schema = schema.with_metadata(dict(metadata)) if metadata else schema
@@ -247,7 +254,10 @@ class _LinesFile:
 
 
 class ListWriter:
-    """Write ranked rows to the files ``open_file(number)``: one, or shards of whole queries of about ``shard_rows`` rows."""
+    """Write ranked rows to the files ``open_file(number)``.
+
+    It is one file, or shards of whole queries of about ``shard_rows`` rows.
+    """
 
     def __init__(
         self, open_file: Callable[[int], tuple[str, _ParquetFile | _LinesFile]], shard_rows: int | None = None
@@ -323,7 +333,8 @@ def _refuse_repeated(batch: RankedBatch) -> None:
         row = int(np.argmax(batch.repeated))
         qid, doc_id = (batch.rows[name][row].as_py() for name in ("qid", "doc_id"))
         raise CandidatesRejected(
-            f"document {doc_id!r} of query {qid!r} is a candidate twice, which a TREC run cannot hold; leave one out, or write a"
+            f"document {doc_id!r} of query {qid!r} is a candidate twice, which a TREC run cannot hold; leave one out, "
+            "or write a"
             " .parquet file or a folder instead"
         )
 
@@ -331,7 +342,8 @@ def _refuse_repeated(batch: RankedBatch) -> None:
 def _run_lines(rows: pa.Table) -> pa.ChunkedArray[Any]:
     if pc.any(are_made(rows["doc_id"])).as_py():
         raise CandidatesRejected(
-            "there are candidates without a doc_id, by which a TREC run is joined with judgments; give them ids, or write a .parquet file"
+            "there are candidates without a doc_id, by which a TREC run is joined with judgments; give them ids, or "
+            "write a .parquet file"
         )
     _refuse(rows, r"[\s\v]|^$", "white space in it, or is empty", "a TREC run")
     rank, score = rows["rank"].cast(pa.string()), rows["score"].cast(pa.string())
@@ -344,7 +356,10 @@ def _tsv_lines(rows: pa.Table) -> pa.ChunkedArray[Any]:
 
 
 def _csv_lines(rows: pa.Table) -> pa.ChunkedArray[Any]:
-    """Return CSV lines (RFC 4180): cells with a comma, a quotation mark or a blank at an end are quoted, quotation marks in them doubled."""
+    """Return CSV lines (RFC 4180).
+
+    Cells with a comma, a quotation mark or a blank at an end are quoted; quotation marks in them are doubled.
+    """
     _refuse(rows, r"[\r\n]", "a line end", "CSV")
     cells = []
     for name in rows.column_names:

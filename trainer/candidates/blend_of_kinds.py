@@ -1,11 +1,15 @@
-"""Train models of several kinds on the same rows, and blend them: two kinds of trees and a small net (docs/presets.md has the evidence).
+"""Train models of several kinds on the same rows, and blend them.
 
-Each kind is judged on queries that it did not learn from; `rankmill.trainer.candidates.steady_weights` finds the weights from the
-scores there; then each is trained on all rows.  No kind is best everywhere: trees of ``query_rmse`` are on few queries and noisy
-grades, leaf-wise ones of ``lambdamart`` where few documents are relevant, a net where the signal is smooth.
+They are two kinds of trees and a small net (docs/presets.md has the evidence).
+
+Each kind is judged on queries that it did not learn from; `rankmill.trainer.candidates.steady_weights` finds the
+weights from the scores there; then each is trained on all rows.  No kind is best everywhere: trees of ``query_rmse``
+are on few queries and noisy grades, leaf-wise ones of ``lambdamart`` where few documents are relevant, a net where the
+signal is smooth.
 
 few queries    Three folds of train and valid rows together.  They choose the rounds, and every query is judged
-many           Stopped early by the valid rows, which are what is judged; trained again on both where the preset does that
+many           Stopped early by the valid rows, which are what is judged; trained again on both where the preset does
+               that
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Train the blend of the preset ``auto-2`` on a dataset: read the values, keep checkpoints, and collect the facts of the version."""
+"""Train the blend of the preset ``auto-2`` on a dataset.
+
+It reads the values, keeps checkpoints, and collects the facts of the version.
+"""
 
 from __future__ import annotations
 
@@ -79,10 +82,12 @@ def plan_line(plan: TrainingPlan) -> str:
 def train_blend_on(
     dataset: Dataset, given: TrainParameters, options: TrainingOptions, plan: TrainingPlan
 ) -> BlendCandidate:
-    """Train the blend on the train split of ``dataset``; the valid split, or folds of both, decide the rounds and the weights.
+    """Train the blend on the train split of ``dataset``.
 
-    The blend depends only on the rows and bins of the dataset, and on ``given``.  With ``options.checkpoint`` a killed training
-    resumes: calling again with the same arguments returns the same bytes.
+    The valid split, or folds of both, decide the rounds and the weights.
+
+    The blend depends only on the rows and bins of the dataset, and on ``given``.  With ``options.checkpoint`` a killed
+    training resumes: calling again with the same arguments returns the same bytes.
 
     Errors are those of :func:`rankmill.trainer.candidates.blend_of_kinds.blend_of_kinds`.
     """

@@ -1,7 +1,7 @@
 """Find the weights of a blend of models on queries that none of them was trained on.
 
-With two models the best weight comes from an exact sweep (Burges 2010, section 7.1; `rankmill.scorer.inspect.combine`).  With more, the best
-of them alone is mixed with each of the others in turn, as long as that improves the metric.
+With two models the best weight comes from an exact sweep (Burges 2010, section 7.1; `rankmill.scorer.inspect.combine`).
+With more, the best of them alone is mixed with each of the others in turn, as long as that improves the metric.
 
 Scores of different models have different scales.  Weights are therefore shares of scores that are divided by their
 spread, the standard deviation around the mean of the query; this changes the words, not the mixtures that can be found.
@@ -77,13 +77,15 @@ def blended(
     total = sum(map(abs, options.weights))
     if options.weights and not 0.0 < total < inf:  # NaN, too
         raise InvalidParameter(
-            f"{spelled('weights')} must be finite numbers, not all 0, got {', '.join(f'{w:g}' for w in options.weights)}"
+            f"{spelled('weights')} must be finite numbers, not all 0, got "
+            f"{', '.join(f'{w:g}' for w in options.weights)}"
         )
     parts = [model for model, _ in models]
     for number, part in enumerate(parts, 1):
         if isinstance(part, Blend):
             raise InvalidParameter(
-                f"model {number} is a blend of {len(part.parts)} models itself; blend these instead{trees_instead(part)}"
+                f"model {number} is a blend of {len(part.parts)} models itself; blend these "
+                f"instead{trees_instead(part)}"
             )
     check_read_alike(parts)
     scope = scope_of(dataset, options.split, [known for _, known in models])
@@ -121,9 +123,12 @@ def weights_of(
     policy: Policy,
     shares: Sequence[float] = (),
 ) -> PartWeights:
-    """Find the weights of models with ``scores`` (n,) each that have the best ``metric``, or measure those of ``shares``.
+    """Find the weights of models with the best ``metric``, or measure the weights ``shares``.
 
-    The metric on these queries is at least that of the best model alone.  Errors are those of `rankmill.scorer.inspect.combine.combine`.
+    Each model has ``scores`` (n,).
+
+    The metric on these queries is at least that of the best model alone.  Errors are those of
+    `rankmill.scorer.inspect.combine.combine`.
     """
     spreads = [spread_of(each, starts) for each in scores]
     scaled = [each / spread for each, spread in zip(scores, spreads, strict=True)]
@@ -170,7 +175,9 @@ def _swept(
 
 
 def _some_queries(starts: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return the rows of evenly chosen queries that have at most about ``MOST_PAIRS`` pairs of documents, and their offsets.
+    """Return the rows of evenly chosen queries, and their offsets.
+
+    They have at most about ``MOST_PAIRS`` pairs of documents.
 
     Queries are in the order of the hashes of their ids, so every m-th is a sample that says nothing about them.
     """

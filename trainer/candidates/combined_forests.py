@@ -1,15 +1,16 @@
 """Combine forests: new trees on top of a base model, the average of several forests, and weighted sums of any models.
 
-**Base model.**  Its scores are the offsets of the training. The result holds its trees, followed by the new ones.  This is
-model adaptation (Burges 2010): a model of one market, or of much data, is corrected by trees for another.  The base model is not changed,
-so the data must have every feature that it uses.
+**Base model.**  Its scores are the offsets of the training. The result holds its trees, followed by the new ones.  This
+is model adaptation (Burges 2010): a model of one market, or of much data, is corrected by trees for another.  The base
+model is not changed, so the data must have every feature that it uses.
 
-**Average.**  With k forests ``score(x) = mean of the k scores``: base scores and tree weights are divided by k, and the trees of all forests
-are joined.  Each tree's term is rounded once more, and terms are added in one chain instead of k chains, so the
-score and the mean differ by at most ``(T + k + 3) * 2^-52 * (sum of |terms|) / k``, T trees in all; some 1e-13 in practice.
+**Average.**  With k forests ``score(x) = mean of the k scores``: base scores and tree weights are divided by k, and the
+trees of all forests are joined.  Each tree's term is rounded once more, and terms are added in one chain instead of k
+chains, so the score and the mean differ by at most ``(T + k + 3) * 2^-52 * (sum of |terms|) / k``, T trees in all; some
+1e-13 in practice.
 
-**Merged.**  ``score(x) = w_1 score_1(x) + w_2 score_2(x) + ..``, of models that may differ in features, objective and data (CatBoost's
-``sum_models``).  The error is bounded in the same way.
+**Merged.**  ``score(x) = w_1 score_1(x) + w_2 score_2(x) + ..``, of models that may differ in features, objective and
+data (CatBoost's ``sum_models``).  The error is bounded in the same way.
 """
 
 from __future__ import annotations
@@ -54,8 +55,8 @@ class BaseModel:
     Raises
     ------
     InvalidParameter
-        The data lack a feature of the forest, or only one of the two has it as categorical; the forest has several outputs,
-        or one of its trees violates ``monotone``.
+        The data lack a feature of the forest, or only one of the two has it as categorical; the forest has several
+        outputs, or one of its trees violates ``monotone``.
     """
 
     def __init__(
@@ -106,7 +107,10 @@ class BaseModel:
         return scores if given is None else scores + given
 
     def joined(self, after: Forest) -> Forest:
-        """Return one forest whose scores are those of the base model plus those of ``after``, a forest over the data's features."""
+        """Return one forest whose scores are those of the base model plus those of ``after``.
+
+        ``after`` is a forest over the data's features.
+        """
         base = self.forest
         place = np.array([self._place(name) for name in base.feature_names] + [-1], dtype=np.int32)  # -1 stays -1
         return replace(
@@ -139,8 +143,8 @@ def datasets_of(base: Model) -> list[str]:
 def _moves_against(forest: Forest, name: str, direction: int) -> bool:
     """Return whether a split on the feature has a leaf on one side that is in the wrong order with a leaf on the other.
 
-    If no split has, the sum of the trees is monotone: two documents that differ only in this feature separate at one split
-    of each tree at most, and reach leaves in the right order.
+    If no split has, the sum of the trees is monotone: two documents that differ only in this feature separate at one
+    split of each tree at most, and reach leaves in the right order.
     """
     if name not in forest.feature_names or (feature := forest.feature_names.index(name)) not in forest.used_features:
         return False
@@ -243,7 +247,8 @@ def merged(forests: Sequence[Forest], weights: Sequence[float] | None = None, *,
     Parameters
     ----------
     forests
-        Two or more, of one output and without a link.  The features of the result are those of all, in the order in which they come.
+        Two or more, of one output and without a link.  The features of the result are those of all, in the order in
+        which they come.
     weights
         A finite number other than 0 for each; None: all 1.
     mean
@@ -252,8 +257,8 @@ def merged(forests: Sequence[Forest], weights: Sequence[float] | None = None, *,
     Raises
     ------
     InvalidParameter
-        Fewer than two forests, another number of weights, a forest with a link, or forests that read data differently: values that are
-        absent, numbers of features, or a feature that is categorical in one and a number in another.
+        Fewer than two forests, another number of weights, a forest with a link, or forests that read data differently:
+        values that are absent, numbers of features, or a feature that is categorical in one and a number in another.
     """
     factors = _factors(len(forests), weights, mean=mean)
     bounds = [max(forest.score_bound, float(np.abs(forest.tree_weights).max(initial=0.0))) for forest in forests]
@@ -262,7 +267,8 @@ def merged(forests: Sequence[Forest], weights: Sequence[float] | None = None, *,
     for number, forest in enumerate(forests, 1):
         if forest.link != "identity" or forest.n_outputs != 1:
             raise InvalidParameter(
-                f"only models with link identity can be merged; model {number} has link {forest.link}, {forest.n_outputs} outputs"
+                f"only models with link identity can be merged; model {number} has link {forest.link}, "
+                f"{forest.n_outputs} outputs"
             )
     check_read_alike(forests)
     names = tuple(dict.fromkeys(name for forest in forests for name in forest.feature_names))
@@ -293,13 +299,14 @@ def merged(forests: Sequence[Forest], weights: Sequence[float] | None = None, *,
 
 
 def check_read_alike(models: Sequence[Model]) -> None:
-    """Raise InvalidParameter if absent values or numbers of features mean something else to one model than to the first."""
+    """Raise InvalidParameter if a model treats absent values or feature numbers differently from the first."""
     for number, model in enumerate(models, 1):
         for name in ("absent", "index_base"):
             values = [each.info[name] for each in (models[0], model) if name in each.info]
             if values[1:] and values[0] != values[1]:
                 raise InvalidParameter(
-                    f"the models read data differently: {name} is {values[0]!r} in model 1 and {values[1]!r} in model {number}"
+                    f"the models read data differently: {name} is {values[0]!r} in model 1 and {values[1]!r} in model "
+                    f"{number}"
                 )
 
 
@@ -328,7 +335,10 @@ def _factors(n: int, weights: Sequence[float] | None, *, mean: bool) -> list[flo
 
 
 def _over(forest: Forest, feature: npt.NDArray[np.int32], names: Sequence[str]) -> dict[str, Any]:
-    """Return the fields of ``forest`` over the features ``names``, of which ``feature`` has the numbers of its nodes."""
+    """Return the fields of ``forest`` over the features ``names``.
+
+    ``feature`` has the feature numbers of its nodes.
+    """
     splits = compact_splits(feature, forest.thresholds, len(names), forest.node_sets)
     return {"feature_names": tuple(names), "node_feature": feature, "categories": forest.categories, **splits}
 
@@ -336,7 +346,9 @@ def _over(forest: Forest, feature: npt.NDArray[np.int32], names: Sequence[str]) 
 def _one_after_another(
     forests: Sequence[Forest], features: Sequence[npt.NDArray[np.int32]], feature_names: Sequence[str]
 ) -> dict[str, Any]:
-    """Return the fields of one forest with the trees of all, over ``feature_names``; ``features`` are their renumbered ``node_feature``.
+    """Return the fields of one forest with the trees of all, over ``feature_names``.
+
+    ``features`` are their renumbered ``node_feature``.
 
     Raises
     ------

@@ -1,9 +1,12 @@
-"""Select features by the loss of metric: train, measure what the metric loses without each feature, drop the least useful, train again.
+"""Select features by the loss of metric.
 
-The loss of a feature is how much worse the stop metric of the valid split gets if the values of the feature are permuted among the documents of
-each query (Breiman 2001; within queries, as only those are compared): the mean over ``repeats`` permutations, drawn from the seed, the feature and the
-row alone.  It is 0 for a feature that no tree uses.  CatBoost's ``select_features`` with ``RecursiveByLossFunctionChange`` works alike, but estimates
-the loss by SHAP values.
+Train, measure what the metric loses without each feature, drop the least useful, and train again.
+
+The loss of a feature is how much worse the stop metric of the valid split gets if the values of the feature are
+permuted among the documents of each query (Breiman 2001; within queries, as only those are compared): the mean over
+``repeats`` permutations, drawn from the seed, the feature and the row alone.  It is 0 for a feature that no tree uses.
+CatBoost's ``select_features`` with ``RecursiveByLossFunctionChange`` works alike, but estimates the loss by SHAP
+values.
 """
 
 from __future__ import annotations
@@ -58,7 +61,10 @@ class SelectionStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeatureSelection:
-    """The steps of a selection, and the recommended one: with the fewest features whose metric is within ``tolerance`` of the best."""
+    """The steps of a selection, and the recommended one.
+
+    It has the fewest features with a metric within ``tolerance`` of the best.
+    """
 
     measure: str
     higher_is_better: bool
@@ -106,8 +112,9 @@ def select_features(
 ) -> FeatureSelection:
     """Select features of a binned dataset, by trainings on its train split and metrics on its valid split.
 
-    The same for any threads.  With ``options.checkpoint`` a killed selection resumes from there.  The valid split chooses rounds and features, so its metrics look better than they are: judge on another one.
-    For errors see :func:`select_features_of_rows`.
+    The same for any threads.  With ``options.checkpoint`` a killed selection resumes from there.  The valid split
+    chooses rounds and features, so its metrics look better than they are: judge on another one. For errors see
+    :func:`select_features_of_rows`.
 
     Raises
     ------
@@ -206,9 +213,12 @@ def _without_refit(parameters: TrainParameters) -> TrainParameters:
 
 
 def least_useful(losses: Floats, importance: Floats, rules: SelectOptions) -> list[int]:
-    """Return the features to drop: all that no tree uses, then those with the lowest losses, and among equal ones the lowest importance.
+    """Return the features to drop.
 
-    They are ``drop_fraction`` of all, rounded down but at least one, and more if more are unused; ``least_features`` stay.
+    These are all that no tree uses, then those with the lowest losses; among equal ones, the lowest importance.
+
+    They are ``drop_fraction`` of all, rounded down but at least one, and more if more are unused; ``least_features``
+    stay.
 
     >>> least_useful(np.array([0.1, 0.0, -0.2, 0.0]), np.array([0.5, 0.3, 0.2, 0.0]), SelectOptions(drop_fraction=0.5))
     [3, 2]
@@ -262,10 +272,13 @@ def permutation_losses(
     repeats: int,
     n_threads: int = 1,
 ) -> Floats:
-    """Return how much worse the stop metric of the first eval set gets where each feature is permuted within queries, (n_features,).
+    """Return how much worse the stop metric of the first eval set gets per permuted feature, (n_features,).
 
-    ``forest`` was trained on ``data``, whose eval set can be read again.  ``numbers`` (n_features,) stand for the features in the random draws.
-    Each thread has a copy of the bins.  Trees are added in their order, as in prediction, so that documents of one score tie here, too.
+    Features are permuted within queries.
+
+    ``forest`` was trained on ``data``, whose eval set can be read again.  ``numbers`` (n_features,) stand for the
+    features in the random draws. Each thread has a copy of the bins.  Trees are added in their order, as in prediction,
+    so that documents of one score tie here, too.
     """
     coded, encoded = with_encoded_columns(data, parameters)
     rows = coded.eval_sets[0][1]

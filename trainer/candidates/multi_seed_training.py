@@ -11,9 +11,10 @@ What a run or a command calls, in this order::
     )
     as_json(candidate.record())  # content of work/model/training.json: plain values, no times and no paths
 
-This module does not use a registry (:mod:`rankmill.trainer.training_service` does).  With ``checkpoint`` every finished training is kept
-there under its key, and a killed one resumes from its last checkpoint: calling again with the same arguments returns the same
-bytes and facts, for less work.  :meth:`rankmill.trainer.rounds.checkpoints.FinishedTrainings.remove_others` deletes what earlier calls kept.
+This module does not use a registry (:mod:`rankmill.trainer.training_service` does).  With ``checkpoint`` every finished
+training is kept there under its key, and a killed one resumes from its last checkpoint: calling again with the same
+arguments returns the same bytes and facts, for less work.
+:meth:`rankmill.trainer.rounds.checkpoints.FinishedTrainings.remove_others` deletes what earlier calls kept.
 """
 
 from __future__ import annotations
@@ -153,7 +154,10 @@ def plan_candidate(
     options: TrainingOptions = DEFAULT_OPTIONS,
     seeds: SeedOptions = ONE_SEED,
 ) -> TrainingPlan:
-    """Return the plan of :func:`train_candidate` and raise the errors that it would raise; the arguments are the same."""
+    """Return the plan of :func:`train_candidate`, or raise its errors.
+
+    The arguments are the same.
+    """
     numbers = checked_seeds(seeds.seeds, parameters.seed)
     if options.resume is not None and len(numbers) > 1:
         raise InvalidParameter(
@@ -181,9 +185,9 @@ def train_candidate(
 ) -> Candidate:
     """Train with every seed, one after another, and choose or average.
 
-    The forest, the facts and the noise floor depend only on the dataset's rows and bins, the parameters, the set of seeds and
-    the metrics. The order of the seeds, threads, checkpoints and earlier kills do not change them.  The chosen model has the bytes of
-    a training with its seed alone.
+    The forest, the facts and the noise floor depend only on the dataset's rows and bins, the parameters, the set of
+    seeds and the metrics. The order of the seeds, threads, checkpoints and earlier kills do not change them.  The
+    chosen model has the bytes of a training with its seed alone.
 
     Parameters
     ----------
@@ -203,7 +207,8 @@ def train_candidate(
     InvalidParameter
         A parameter or an option is out of bounds or does not fit the data.
     TrainingDataRejected
-        The dataset cannot be trained on, or trainings cannot be compared because the valid split has no relevant document.
+        The dataset cannot be trained on, or trainings cannot be compared because the valid split has no relevant
+        document.
     """
     plan = plan or plan_candidate(dataset, parameters, options, seeds)
     numbers, parameters = checked_seeds(seeds.seeds, parameters.seed), plan.parameters
@@ -324,7 +329,10 @@ def _averaged(
     trainings: Sequence[SeedTraining],
     splits: Sequence[str],
 ) -> tuple[Forest, TrainingFacts]:
-    """Return the average of all seeds and its facts; it is measured again. ``parameters`` are those of the first seed."""
+    """Return the average of all seeds and its facts; it is measured again.
+
+    ``parameters`` are those of the first seed.
+    """
     base = None
     if options.base_model is not None:
         categorical = dataset.manifest.categorical

@@ -17,7 +17,9 @@ ONE_SEED = SeedOptions()
 
 
 def checked_seeds(seeds: Sequence[int], seed: int) -> tuple[int, ...]:
-    """Return the seeds in ascending order, so that nothing depends on the order they were given in; ``seed`` if there are none.
+    """Return the seeds in ascending order, so that their given order has no effect.
+
+    It is ``seed`` if there are none.
 
     >>> checked_seeds([3, 1, 2], 7), checked_seeds([], 7)
     ((1, 2, 3), (7,))

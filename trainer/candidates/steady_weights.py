@@ -1,7 +1,8 @@
 """Weights of a blend that few queries cannot fool: the mean of the best weights over bootstrap samples of the queries.
 
-With few queries the samples disagree, and the weights are near to even; with many, or where one model is clearly better, they
-are the best ones.  Sums over samples are sums of whole numbers, so that the weights have the same bits on every machine.
+With few queries the samples disagree, and the weights are near to even; with many, or where one model is clearly
+better, they are the best ones.  Sums over samples are sums of whole numbers, so that the weights have the same bits on
+every machine.
 """
 
 from __future__ import annotations
@@ -51,7 +52,9 @@ def steady_shares(
 
 
 def mean_of_best(mixes: npt.NDArray[np.int64], values: Floats) -> tuple[float, ...]:
-    """Return the mean over samples of queries of the best of ``mixes`` (n_mixes, n_models), by ``values`` (n_mixes, n_queries).
+    """Return the mean over samples of queries of the best of ``mixes`` (n_mixes, n_models).
+
+    ``values`` (n_mixes, n_queries) decide.
 
     Of equally good ones the first counts.  A model with a share below ``LEAST_SHARE`` gets none.
     """

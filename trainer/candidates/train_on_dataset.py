@@ -84,12 +84,17 @@ class TrainingPlan:
 
     @property
     def bin_bytes(self) -> int:
-        """Bytes of the train split's bins, padded to whole blocks, which are mapped; with more columns a copy in memory."""
+        """Bytes of the train split's bins, padded to whole blocks, which are mapped.
+
+        With more columns they are a copy in memory.
+        """
         return prod(blocks_shape(self.n_lanes, self.train_rows, BLOCK_WIDTH))
 
     @property
     def bytes_needed(self) -> int:
-        """Peak memory in bytes: bins (unless they are mapped), rows, pairs, the objective, histograms and the valid split.
+        """Peak memory in bytes.
+
+        It is the sum of bins (unless they are mapped), rows, pairs, the objective, histograms and the valid split.
 
         For LambdaMART on NDCG a training row takes about 93 bytes besides its bins, 141 if rows are sampled.  Measured,
         the peak of the process grows by this within 15 %, or 30 MB.
@@ -161,8 +166,9 @@ def plan_of(dataset: Dataset, parameters: TrainParameters, options: TrainingOpti
     rankmill.foundation.errors.InputError
         A metric is unknown.
     InvalidParameter
-        The objective permits no such option or criterion, or a constraint names a feature that the dataset has not, or ``resume`` was trained in another way;
-        or ``base_model`` asks for a feature that the dataset lacks, or moves against ``monotone``.
+        The objective permits no such option or criterion, or a constraint names a feature that the dataset has not, or
+        ``resume`` was trained in another way; or ``base_model`` asks for a feature that the dataset lacks, or moves
+        against ``monotone``.
     rankmill.foundation.errors.InputError
         The dataset has not been binned.
     """
@@ -241,8 +247,8 @@ def train(
 ) -> TrainingResult:
     """Train on the train split of a binned dataset; measure its valid split if it has one.
 
-    The model depends only on the dataset's rows, its bins, ``parameters`` and ``options.base_model``. Threads, caches, memory,
-    ``options.resume`` and the way the dataset was made do not change it.
+    The model depends only on the dataset's rows, its bins, ``parameters`` and ``options.base_model``. Threads, caches,
+    memory, ``options.resume`` and the way the dataset was made do not change it.
 
     Parameters
     ----------
@@ -253,8 +259,8 @@ def train(
     options
         See :class:`TrainingOptions`; without ``on_message`` a message is a Python warning.
     checkpoints
-        Where to write checkpoints, and where a killed training resumes.  The caller clears them after saving the result;
-        :func:`rankmill.trainer.rounds.checkpoints.training_key` makes the key.
+        Where to write checkpoints, and where a killed training resumes.  The caller clears them after saving the
+        result; :func:`rankmill.trainer.rounds.checkpoints.training_key` makes the key.
     columns
         Those of the plan, so that they are not read again.
 
@@ -314,10 +320,12 @@ def cross_validate(
     with_valid: bool = False,
     by_query: bool = False,
 ) -> CrossValidation:
-    """Cross-validate a training on the train split of a binned dataset: :func:`rankmill.trainer.rounds.train_on_rows.cross_validate_rows`.
+    """Cross-validate a training on the train split of a binned dataset.
 
-    Queries go to folds by the seed and a hash of their ids; ``with_valid``: those of the valid split, too.  Other arguments and
-    errors are those of :func:`train` and of that function.
+    See :func:`rankmill.trainer.rounds.train_on_rows.cross_validate_rows`.
+
+    Queries go to folds by the seed and a hash of their ids; ``with_valid``: those of the valid split, too.  Other
+    arguments and errors are those of :func:`train` and of that function.
     """
     parameters = with_preset(parameters or TrainParameters(), shape_of_dataset(dataset).in_folds())
     data = data_of(dataset, parameters, options)

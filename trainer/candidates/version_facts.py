@@ -1,8 +1,8 @@
 """Manifest of a registered version: data, code, parameters, metrics and lineage.
 
 The manifest holds what determines the bytes of the model, and its metrics: equal data, code and parameters give equal
-manifests, so that they are registered once.  Facts that do not determine the bytes (versions of libraries, the machine, a
-resumed model) are in the attachment ``circumstances``, as they were at the first registration.
+manifests, so that they are registered once.  Facts that do not determine the bytes (versions of libraries, the machine,
+a resumed model) are in the attachment ``circumstances``, as they were at the first registration.
 """
 
 from __future__ import annotations
@@ -95,7 +95,9 @@ def attachments_of(
     base: StartingModel | None = None,
     splits: Sequence[str] = (TRAIN,),
 ) -> dict[str, bytes]:
-    """Return what is registered beside the manifest: the sketch of the queries trained on (``splits``), and the circumstances.
+    """Return what is registered beside the manifest.
+
+    These are the sketch of the queries trained on (``splits``), and the circumstances.
 
     They include the queries of ``base``, if known: the whole model has seen these, too.
     """
@@ -138,7 +140,7 @@ def dataset_facts(dataset: Dataset) -> DatasetFacts:
 
 
 def changed_parameters(parameters: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the names of the parameters that differ from those of the oldest preset, in the order of `TrainParameters`.
+    """Return the names of the parameters that differ from the oldest preset, in the order of `TrainParameters`.
 
     >>> changed_parameters({"max_leaves": 31, "seed": 8, "n_rounds": 20, "preset": "defaults@1"})
     ('n_rounds', 'seed')

@@ -3,12 +3,14 @@
 With the examination theta_k of rank k (``Propensities``, a file of ``clicks fit``), bounded below by tau:
 
 losses of pairs
-    A pair of a clicked document at k and another is weighted by 1 / theta_k (Joachims, Swaminathan & Schnabel, WSDM 2017; for pairs
-    Hu et al. 2019).  Self-normalised: relative to the mean of the clicked documents of the list, so that lists count alike; most
-    lists have one click, so little of the correction is left.  ``lambda_normalisation`` is off, since it would do much the same.
+    A pair of a clicked document at k and another is weighted by 1 / theta_k (Joachims, Swaminathan & Schnabel, WSDM
+    2017; for pairs Hu et al. 2019).  Self-normalised: relative to the mean of the clicked documents of the list, so
+    that lists count alike; most lists have one click, so little of the correction is left.  ``lambda_normalisation`` is
+    off, since it would do much the same.
 ``l2`` and ``query_rmse``
-    The label of a document is (c - beta_k) / theta_k, whose expectation is its relevance: beta_k is the probability of a click without
-    relevance, if the file has it (affine correction of trust bias; Vardasbi, Oosterhuis & de Rijke, CIKM 2020).
+    The label of a document is (c - beta_k) / theta_k, whose expectation is its relevance: beta_k is the probability of
+    a click without relevance, if the file has it (affine correction of trust bias; Vardasbi, Oosterhuis & de Rijke,
+    CIKM 2020).
 """
 
 from __future__ import annotations
@@ -42,7 +44,8 @@ def with_propensities(kind: type[Objective], rows: RankedRows, parameters: Train
     name, given = spelled("propensities"), parameters.propensities
     if rows.positions is None:
         raise TrainingDataRejected(
-            f"{name}: the position at which each document was shown is needed; add a column 'position' to the data (in Python:"
+            f"{name}: the position at which each document was shown is needed; add a column 'position' to the data "
+            "(in Python:"
             " position= of Ranker.fit)"
         )
     if rows.grades.max(initial=0) > 1:
@@ -52,7 +55,8 @@ def with_propensities(kind: type[Objective], rows: RankedRows, parameters: Train
     if issubclass(kind, PairObjective):
         if TRUST in given:
             raise InvalidParameter(
-                f"{name}: {kind.name} weighs pairs, which does not correct trust; use {' or '.join(WITH_LABELS)}, or a click model"
+                f"{name}: {kind.name} weighs pairs, which does not correct trust; use {' or '.join(WITH_LABELS)}, or "
+                "a click model"
                 " without it"
             )
         if rows.pairs is not None:
@@ -67,7 +71,8 @@ def with_propensities(kind: type[Objective], rows: RankedRows, parameters: Train
         return replace(rows, weights=weights if rows.weights is None else weights * rows.weights)
     if kind.name not in WITH_LABELS:
         raise InvalidParameter(
-            f"{name}: {kind.name} has no pairs to weigh, and its minimum is not the mean of its labels; use lambdamart, ranknet,"
+            f"{name}: {kind.name} has no pairs to weigh, and its minimum is not the mean of its labels; use "
+            "lambdamart, ranknet,"
             f" {' or '.join(WITH_LABELS)}"
         )
     if parameters.self_normalise:

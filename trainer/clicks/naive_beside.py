@@ -1,4 +1,7 @@
-"""The naive model beside one that corrects clicks: the same training without the correction, to see what the correction changes."""
+"""The naive model beside one that corrects clicks.
+
+It is the same training without the correction, to show its effect.
+"""
 
 from __future__ import annotations
 

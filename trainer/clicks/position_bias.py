@@ -1,23 +1,26 @@
-"""Correct position bias while training on impressions: lists as they were shown, grade 1 for what was clicked and 0 for the rest.
+"""Correct position bias while training on impressions.
 
-Both corrections wrap the loss of the train split, learn one number or two for each position beside the trees, and leave them out of
-predictions:
+Lists are as they were shown; clicked documents have grade 1, the others 0.
+
+Both corrections wrap the loss of the train split, learn one number or two for each position beside the trees, and leave
+them out of predictions:
 
 ``additive``
-    Gradients are those of the scores s_d + b_k, where k is the position of the document d.  After every round b takes a Newton step,
-    ``b_k += learning_rate (-G_k - l2 n_k b_k) / (H_k + l2 n_k + 0.001)``, with the sums G and H of gradients and hessians over the
-    n_k documents at k.  It is what LightGBM does with the field ``position``.
+    Gradients are those of the scores s_d + b_k, where k is the position of the document d.  After every round b takes a
+    Newton step, ``b_k += learning_rate (-G_k - l2 n_k b_k) / (H_k + l2 n_k + 0.001)``, with the sums G and H of
+    gradients and hessians over the n_k documents at k.  It is what LightGBM does with the field ``position``.
 ``unbiased``
-    Unbiased LambdaMART (Hu, Wang, Peng & Li, WWW 2019): the pair of a clicked document at i and another at j is weighted by
-    1 / (t+_i t-_j).  After every round t+_k is (L+_k / L+_1)^(1 / (1 + norm)), where L+_k is the loss of the pairs whose clicked
-    document is at k, times 1 / t-_j (equation 30 of the paper); t- is the same for the other document (31).  Ratios start at 1, and
-    positions without loss keep theirs.
+    Unbiased LambdaMART (Hu, Wang, Peng & Li, WWW 2019): the pair of a clicked document at i and another at j is
+    weighted by 1 / (t+_i t-_j).  After every round t+_k is (L+_k / L+_1)^(1 / (1 + norm)), where L+_k is the loss of
+    the pairs whose clicked document is at k, times 1 / t-_j (equation 30 of the paper); t- is the same for the other
+    document (31).  Ratios start at 1, and positions without loss keep theirs.
 
-    The loss in L+ and L- is that of equal scores: log 2, times the weight of the pair in an order drawn anew each round.  The paper takes
-    the loss at the scores of the round, log(1 + exp(s_j - s_i)).  But trees soon rank clicks as the log did, so pairs in the order of the
-    log lose little: t+ becomes too flat, and t- of the last positions so small that its weights undo those of t+.  XGBoost takes
-    log(1 + exp(s_i - s_j)), which grows instead: t+ becomes too steep, also on clicks without position bias.  After the first round
-    all three are the same.  docs/benchmarks/clicks.md compares them.
+    The loss in L+ and L- is that of equal scores: log 2, times the weight of the pair in an order drawn anew each
+    round.  The paper takes the loss at the scores of the round, log(1 + exp(s_j - s_i)).  But trees soon rank clicks as
+    the log did, so pairs in the order of the log lose little: t+ becomes too flat, and t- of the last positions so
+    small that its weights undo those of t+.  XGBoost takes log(1 + exp(s_i - s_j)), which grows instead: t+ becomes too
+    steep, also on clicks without position bias.  After the first round all three are the same.
+    docs/benchmarks/clicks.md compares them.
 
 Steps are computed from sums in the order of the rows, so that they do not depend on threads.
 """
@@ -56,21 +59,24 @@ def with_position_bias(loss: Objective, rows: RankedRows, parameters: TrainParam
     here = f"{spelled('position_bias')} {parameters.position_bias!r}"
     if rows.positions is None:
         raise TrainingDataRejected(
-            f"{here} needs the position at which each document was shown; add a column 'position' to the data (in Python:"
+            f"{here} needs the position at which each document was shown; add a column 'position' to the data (in "
+            "Python:"
             " position= of Ranker.fit)"
         )
     if parameters.position_bias == ADDITIVE:
         return _wrapper_of(type(loss), _Additive)(loss, rows, parameters)
     if not isinstance(loss, PairObjective):
         raise InvalidParameter(
-            f"{here} weighs pairs of a clicked document and another, but {loss.name} has none; use lambdamart, ranknet or"
+            f"{here} weighs pairs of a clicked document and another, but {loss.name} has none; use lambdamart, "
+            "ranknet or"
             " additive"
         )
     if rows.pairs is not None:
         raise InvalidParameter(f"{here} needs the pairs of clicks; set {spelled('learn_from')} to grades")
     if rows.grades.max(initial=0) > 1:
         raise TrainingDataRejected(
-            f"{here}: expected the grades 1 (clicked) and 0, found {int(rows.grades.max())}; use additive, or a dataset of"
+            f"{here}: expected the grades 1 (clicked) and 0, found {int(rows.grades.max())}; use additive, or a "
+            "dataset of"
             " impressions"
         )
     return _wrapper_of(type(loss), _Unbiased)(loss, rows, parameters)
@@ -96,7 +102,10 @@ class _Wrapper(Objective):
         return self.loss.starting_score
 
     def gradients(self, step: int, scores: Floats, g: Floats, h: Floats, team: Team) -> None:
-        """Write g and h with the numbers of this step, and learn those of the next; steps come in order, each once or more."""
+        """Write g and h with the numbers of this step, and estimate those of the next.
+
+        Steps come in order, each once or more.
+        """
         numbers = self._learnt[step - 1]
         self._use(numbers)
         self._learnt[step:] = [self._next(numbers, step, scores, g, h, team)]

@@ -1,4 +1,7 @@
-"""What a training on a cluster costs, said before it starts: memory of a worker, bytes and exchanges a round, and the time."""
+"""The cost of training on a cluster, known before it starts.
+
+It is the memory of a worker, bytes and exchanges a round, and the time.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +48,8 @@ class ClusterPlan:
         by_level = p.grow == "oblivious"
         histograms = 1 << max(0, p.depth - 1) if by_level else p.leaves
         of_nodes = 3 * p.depth if by_level else _FIRST_EXCHANGES + round(_EXCHANGES_A_LEAF * p.leaves)
-        # more than two workers add up histograms twice: a slice each, then all slices; each takes a message for each doubling
+        # more than two workers add up histograms twice: a slice each, then all slices; each takes a message for each
+        # doubling
         sums = of_nodes + _OTHER_EXCHANGES + (of_nodes // 2 if n_workers > 2 else 0)
         exchanges = sums * (n_workers - 1).bit_length()
         # two send each other everything; more of them a slice to each, and then the sum of a slice to all
@@ -67,8 +71,10 @@ class ClusterPlan:
     def render(self) -> str:
         """Return a line for people."""
         line = (
-            f"on {self.workers} workers: about {self.bytes_a_worker / 1e6:,.0f} MB each, which send {self.bytes_a_round / 1e6:,.1f} MB a round"
-            f" in {self.exchanges_a_round:,} exchanges; about {self.seconds_a_round:.2g} s a round, {self.seconds_alone:.2g} in one process on one machine"
+            f"on {self.workers} workers: about {self.bytes_a_worker / 1e6:,.0f} MB each, which send "
+            f"{self.bytes_a_round / 1e6:,.1f} MB a round"
+            f" in {self.exchanges_a_round:,} exchanges; about {self.seconds_a_round:.2g} s a round, "
+            f"{self.seconds_alone:.2g} in one process on one machine"
         )
         if self.workers > 1 and self.seconds_alone <= self.seconds_a_round:
             line += ": one process is faster, if the data fit into its memory"

@@ -33,7 +33,10 @@ _Asked = tuple[Fold, int | None, TrainingResult | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoldTask:
-    """Train without a fold; ``rounds`` and ``before`` are those of :func:`rankmill.trainer.rounds.train_on_rows.train_fold`."""
+    """Train without a fold.
+
+    ``rounds`` and ``before`` are those of :func:`rankmill.trainer.rounds.train_on_rows.train_fold`.
+    """
 
     dataset: SharedDataset
     parameters: TrainParameters
@@ -46,10 +49,12 @@ class FoldTask:
 def cross_validate_on_cluster(
     dataset: Dataset, parameters: TrainParameters, options: TrainingOptions, cluster: Cluster
 ) -> CrossValidation:
-    """Do what :func:`rankmill.trainer.candidates.train_on_dataset.cross_validate` does, on the workers of ``cluster``: the same result.
+    """Cross-validate on the workers of ``cluster``, with the same result as in one process.
 
-    They must see the dataset under the same path, and each holds all rows in memory.  ``options.on_round`` hears of the rounds of a fold
-    when it is trained; ``options.n_threads`` is not used.
+    See :func:`rankmill.trainer.candidates.train_on_dataset.cross_validate`.
+
+    They must see the dataset under the same path, and each holds all rows in memory.  ``options.on_round`` hears of the
+    rounds of a fold when it is trained; ``options.n_threads`` is not used.
 
     Raises
     ------
@@ -57,7 +62,8 @@ def cross_validate_on_cluster(
         There is a cache of bins; and as ``cross_validate``.
     TrainingDataRejected
         As ``cross_validate``.
-    rankmill.foundation.errors.InputError, rankmill.foundation.errors.WorkerLost, rankmill.foundation.errors.ClusterUnavailable
+    rankmill.foundation.errors.InputError, rankmill.foundation.errors.WorkerLost,
+    rankmill.foundation.errors.ClusterUnavailable
         As :meth:`rankmill.foundation.cluster.workers.Cluster.run`.
     """
     parameters = with_preset(parameters, shape_of_dataset(dataset).in_folds())

@@ -28,6 +28,7 @@ class SharedDataset:
         dataset = Dataset.open(self.path)
         if SharedDataset.of(dataset) != self:
             raise InputError(
-                f"{self.path}: a worker sees another dataset or other bins under this path; share one folder, and bin before the training"
+                f"{self.path}: a worker sees another dataset or other bins under this path; share one folder, and bin "
+                "before the training"
             )
         return dataset

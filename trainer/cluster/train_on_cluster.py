@@ -1,8 +1,8 @@
 """Train on the workers of a cluster: each holds a part of the queries, and all grow the same trees.
 
-Every worker runs :func:`rankmill.trainer.rounds.boosting.boost` on its shard (:mod:`rankmill.trainer.data.shard`).  If one is lost, the
-others stop, keep the trees of whole rounds in memory, agree on the longest, replay it and go on, with the rows of the lost one
-shared anew.  The model has the bytes of a training on one machine.
+Every worker runs :func:`rankmill.trainer.rounds.boosting.boost` on its shard (:mod:`rankmill.trainer.data.shard`).  If
+one is lost, the others stop, keep the trees of whole rounds in memory, agree on the longest, replay it and go on, with
+the rows of the lost one shared anew.  The model has the bytes of a training on one machine.
 """
 
 from __future__ import annotations
@@ -72,7 +72,8 @@ class _Traffic:
         """Return a line for people."""
         each = max(1, self.rounds)
         return (
-            f"{self.workers} workers: each sent {self.bytes_sent / each / 1e6:.2f} MB a round in {self.exchanges / each:,.0f}"
+            f"{self.workers} workers: each sent {self.bytes_sent / each / 1e6:.2f} MB a round in "
+            f"{self.exchanges / each:,.0f}"
             f" exchanges, and waited {self.seconds_waited / each:.3f} of {self.seconds / each:.3f} s"
         )
 
@@ -85,10 +86,13 @@ def train_on_cluster(
     cluster: Cluster,
     key: str,
 ) -> TrainingResult:
-    """Do what :func:`rankmill.trainer.candidates.train_on_dataset.train` does, on the workers of ``cluster``: the same bytes.
+    """Train on the workers of ``cluster``, with the same bytes as in one process.
 
-    They must see the dataset under the same path.  ``key`` identifies the training (`rankmill.trainer.rounds.checkpoints.training_key`);
-    ``options.n_threads`` is not used: a worker has threads of its own.  ``on_round`` cannot end the training.
+    See :func:`rankmill.trainer.candidates.train_on_dataset.train`.
+
+    They must see the dataset under the same path.  ``key`` identifies the training
+    (`rankmill.trainer.rounds.checkpoints.training_key`); ``options.n_threads`` is not used: a worker has threads of its
+    own.  ``on_round`` cannot end the training.
 
     Raises
     ------
@@ -96,7 +100,8 @@ def train_on_cluster(
         The training needs all rows at one place, see :mod:`rankmill.trainer.incompatible`; and as ``train``.
     TrainingDataRejected
         As ``train``.
-    rankmill.foundation.errors.InputError, rankmill.foundation.errors.WorkerLost, rankmill.foundation.errors.ClusterUnavailable
+    rankmill.foundation.errors.InputError, rankmill.foundation.errors.WorkerLost,
+    rankmill.foundation.errors.ClusterUnavailable
         As :meth:`rankmill.foundation.cluster.workers.Cluster.together`.
     """
     parameters = with_preset(parameters, shape_of_dataset(dataset), options.resume)
@@ -124,7 +129,10 @@ def train_on_cluster(
 
 
 def for_workers(options: TrainingOptions) -> TrainingOptions:
-    """Return the options for workers, without callbacks, which stay with the caller, and with only the forest of a model to resume."""
+    """Return the options for workers.
+
+    Callbacks stay with the caller; of a model to resume only the forest is kept.
+    """
     resume = None if options.resume is None else StartingModel(options.resume.forest)
     return replace(options, resume=resume, on_round=None, on_message=None, cluster=None)
 
@@ -221,7 +229,10 @@ def _train_part(member: Member[_Task], threads: int) -> TrainingResult | None:
 
 
 def _train_and_free(member: Member[_Task], threads: int) -> TrainingResult | None:
-    """Train as one worker; then free the buffers, which the callback of kernels keeps in a cycle, before others are allocated."""
+    """Train as one worker, then free the buffers before others are allocated.
+
+    The callback of kernels keeps them in a cycle.
+    """
     try:
         return _train_part(member, threads)
     finally:

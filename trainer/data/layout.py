@@ -119,7 +119,8 @@ class BlockedBins:
         InvalidParameter
             ``width`` is not a multiple of 8.
         TrainingDataRejected
-            There are more rows than ``MOST_ROWS``, or the batches hold another number of rows or features, or a bin at or above ``n_bins``.
+            There are more rows than ``MOST_ROWS``, or the batches hold another number of rows or features, or a bin at
+            or above ``n_bins``.
         """
         lanes = lanes_of(n_bins)
         blocks = np.zeros(blocks_shape(n_lanes(lanes), n_rows, width), dtype=BIN)
@@ -161,7 +162,10 @@ class BlockedBins:
 def checked(
     batches: Iterable[npt.NDArray[np.uint8]], n_rows: int, n_bins: npt.NDArray[np.int32]
 ) -> Iterator[tuple[int, npt.NDArray[np.uint8]]]:
-    """Yield the number of rows before each row-major batch, and the batch; errors as :meth:`BlockedBins.from_batches`."""
+    """Yield the number of rows before each row-major batch, and the batch.
+
+    Raises the errors of :meth:`BlockedBins.from_batches`.
+    """
     n_features = len(n_bins)
     filled = 0
     for batch in batches:

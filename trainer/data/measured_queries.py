@@ -66,7 +66,10 @@ class MeasuredQueries:
             self._queries[goal] = own, PreparedQueries(rows.graded_by(goal), rows.starts, policy)
 
     def evaluate_into(self, scores: Floats, first: int, last: int, out: Floats) -> None:
-        """Fill ``out[:, first:last]`` of ``out`` (n_metrics, n_queries), in the order of ``metrics``, as `PreparedQueries` does."""
+        """Fill ``out[:, first:last]`` of ``out`` (n_metrics, n_queries) as `PreparedQueries` does.
+
+        Rows are in the order of ``metrics``.
+        """
         for own, queries in self._queries.values():
             queries.evaluate_into(self.metrics[own], scores, first, last, out[own])
 
@@ -114,7 +117,8 @@ class MeasuredQueries:
     def check_decides(self, measure: Measure, split: str, use: str, *, constant: bool = False) -> None:
         """Raise TrainingDataRejected if the measure is the same for all rankings of these queries, those of ``split``.
 
-        ``use`` ends the message: what it cannot do, and what helps.  With ``constant`` it may be the same, but must have a value.
+        ``use`` ends the message: what it cannot do, and what helps.  With ``constant`` it may be the same, but must
+        have a value.
         """
         mean = isinstance(measure, GoalMean)
         metrics = [*self._parts[measure]] if isinstance(measure, GoalMean) else [measure]

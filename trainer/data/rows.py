@@ -35,11 +35,13 @@ def _is(name: str, default: Default, *, of_queries: bool = False) -> dict[str, C
 class RankedRows:
     """Rows of one split: query q has rows ``starts[q]`` to ``starts[q + 1]``.
 
-    ``bins`` yields row-major batches (m, n_features) uint8 in row order and is read once; training rows may also come in the
-    trainer's own layout.  ``weights`` and ``query_weights`` weight documents and queries in the loss; ``offsets`` are added to
-    scores in losses and metrics, but not to predictions.  ``positions`` are the ranks at which users saw documents.  ``labels`` are regression targets instead of grades; ``events`` (1:
+    ``bins`` yields row-major batches (m, n_features) uint8 in row order and is read once; training rows may also come
+    in the trainer's own layout.  ``weights`` and ``query_weights`` weight documents and queries in the loss;
+    ``offsets`` are added to scores in losses and metrics, but not to predictions.  ``positions`` are the ranks at which
+    users saw documents.  ``labels`` are regression targets instead of grades; ``events`` (1:
     observed, 0: censored) belong to labels that are times; ``pairs`` replace the pairs that grades make, see
-    :mod:`rankmill.trainer.data.training_rows`.  ``goals`` are further grades.  ``names`` and the seed decide which queries are held out or belong to a fold.
+    :mod:`rankmill.trainer.data.training_rows`.  ``goals`` are further grades.  ``names`` and the seed decide which
+    queries are held out or belong to a fold.
     """
 
     grades: npt.NDArray[np.int32]  # (n_rows,)
@@ -107,7 +109,9 @@ class RankedRows:
         return self.in_order(np.flatnonzero(chosen), row_major=row_major)
 
     def in_order(self, queries: npt.NDArray[np.intp], *, row_major: bool = False) -> RankedRows:
-        """Return the rows of these ``queries``, one after another; bins, if there are any, must be in the trainer's own layout.
+        """Return the rows of these ``queries``, one after another.
+
+        Bins, if there are any, must be in the trainer's own layout.
 
         The bins of the result are in the same layout, or in batches if ``row_major``, as eval sets need them.
         """
@@ -146,9 +150,8 @@ class RankedRows:
     def followed_by(self, other: RankedRows, bins: BlockedBins) -> RankedRows:
         """Return these rows and then those of ``other``; ``bins`` are those of both.
 
-        What only one of the two has gets the value that it stands for in the other: weight 1, offset 0, position 1, the grades as
-        labels, events seen.
-        A goal of one alone is left out.
+        What only one of the two has gets the value that it stands for in the other: weight 1, offset 0, position 1, the
+        grades as labels, events seen. A goal of one alone is left out.
         """
         columns: dict[str, Any] = {}
         for name, column in COLUMNS.items():
@@ -242,8 +245,9 @@ class TrainingData:
         (name, rows) of sets that are only measured.  The first decides the best round by the stop metric, unless
         ``rounds_by`` is ``oob``.  Without eval sets all rounds are kept.
     edges
-        One ascending float32 array per feature, of 254 edges at most; bin b >= 1 holds ``edges[b - 2] < x <= edges[b - 1]``, bin 0 the missing.
-        Of a categorical feature, the codes of its categories, bin b >= 1 holding ``edges[b - 1]``, and the last bin all others.
+        One ascending float32 array per feature, of 254 edges at most; bin b >= 1 holds ``edges[b - 2] < x <= edges[b -
+        1]``, bin 0 the missing. Of a categorical feature, the codes of its categories, bin b >= 1 holding ``edges[b -
+        1]``, and the last bin all others.
     feature_names
         As many as ``edges``; written into the model.
     categories
@@ -296,7 +300,9 @@ def watched(rows: RankedRows, span: Span | None = None) -> RankedRows:
 def places_of(
     starts: npt.NDArray[np.int64], parts: npt.NDArray[np.intp]
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return the places of these ``parts``, one after another, of those that begin at ``starts``, and where each begins then.
+    """Return the places of these ``parts``, one after another, and where each begins then.
+
+    Before, the parts begin at ``starts``.
 
     >>> places_of(np.array([0, 2, 5]), np.array([1, 0]))
     (array([2, 3, 4, 0, 1]), array([0, 3, 5]))

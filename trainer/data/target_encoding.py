@@ -1,18 +1,19 @@
 """Ordered target encoding: a column of numbers for a categorical feature of many categories.
 
-The number of a row is the mean target (grade or label) of the rows of its category in *earlier* queries of a random order,
-drawn towards the mean of all: ``(sum + smoothing * mean) / (count + smoothing)``.  So no row sees its own target, or one
-of its query (ordered target statistics: Prokhorenkova et al., "CatBoost: unbiased boosting with categorical features", 2018).
-Rows that are only measured get the mean over all training rows, and so does a document at prediction.
+The number of a row is the mean target (grade or label) of the rows of its category in *earlier* queries of a random
+order, drawn towards the mean of all: ``(sum + smoothing * mean) / (count + smoothing)``.  So no row sees its own
+target, or one of its query (ordered target statistics: Prokhorenkova et al., "CatBoost: unbiased boosting with
+categorical features", 2018). Rows that are only measured get the mean over all training rows, and so does a document at
+prediction.
 
-The column is binned and split like any number, but exists in training only.  In the model a split of it at ``cut`` is a set of
-categories of the feature that it comes from::
+The column is binned and split like any number, but exists in training only.  In the model a split of it at ``cut`` is a
+set of categories of the feature that it comes from::
 
     value over all training rows:   .1   .2   .4 |cut| .6   .9        prior (missing, unseen): .5
     category:                        a    b    c       d    e         the prior is right of the cut: the set is {a, b, c}
 
-A set never holds what is missing or unseen, so where the prior is left of the cut, the set is {d, e} and the children change
-places.  ``info[ENCODED]`` of the model has the nodes and bins of these splits, from which a training resumes.
+A set never holds what is missing or unseen, so where the prior is left of the cut, the set is {d, e} and the children
+change places.  ``info[ENCODED]`` of the model has the nodes and bins of these splits, from which a training resumes.
 """
 
 from __future__ import annotations
@@ -63,7 +64,10 @@ class EncodedColumn:
         return values
 
     def swapped(self, threshold: int) -> bool:
-        """Return whether the split after bin ``threshold`` sends the prior left, so that its set holds the right side."""
+        """Return whether the split after bin ``threshold`` sends the prior left.
+
+        Then its set holds the right side.
+        """
         return bool(self.prior <= self.edges[threshold - 1])
 
     def set_of(self, threshold: int) -> npt.NDArray[np.float32]:
@@ -112,7 +116,9 @@ def with_encoded_columns(
 def _features_of_many(
     data: TrainingData, encode_above: int
 ) -> dict[str, tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]]:
-    """Return, for each feature to encode, its categories (k,) in the training rows, ascending, and which of them each row has.
+    """Return the categories of each feature to encode, and which of them each row has.
+
+    Categories (k,) are those of the training rows, ascending.
 
     -1 stands for none.
     """
@@ -125,7 +131,8 @@ def _features_of_many(
         categories, inverse = np.unique(codes[present], return_inverse=True)
         if len(categories) > MAX_CUTS_OF_A_FEATURE:
             raise TrainingDataRejected(
-                f"feature {name!r} has {len(categories):,} categories, and a model can hold {MAX_CUTS_OF_A_FEATURE:,}; make"
+                f"feature {name!r} has {len(categories):,} categories, and a model can hold "
+                f"{MAX_CUTS_OF_A_FEATURE:,}; make"
                 f" fewer of them, or set {spelled('encode_above')} to 0"
             )
         if len(categories) > encode_above:

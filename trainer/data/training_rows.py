@@ -110,7 +110,8 @@ def resolved(rows: RankedRows, parameters: TrainParameters) -> TrainParameters:
         if not given_pairs(rows):
             raise TrainingDataRejected(
                 f"learn_from {asked!r}: the train split has no pairs; ingest its files again with them: rankmill data"
-                " ingest SRC --pairs PAIRS -o DATASET --overwrite (in Python: pairs= of Ranker.fit), or learn from grades"
+                " ingest SRC --pairs PAIRS -o DATASET --overwrite (in Python: pairs= of Ranker.fit), or learn from "
+                "grades"
             )
         return parameters
     pairs_alone = not asked and takes and given_pairs(rows) > 0 and not has_two_grades(rows.grades, rows.starts)

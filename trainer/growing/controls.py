@@ -1,6 +1,7 @@
 """Interaction groups and weights of features, by column: features and after them the columns that are made from some.
 
-Monotone constraints are in `_gain_kernels.gains_bounded` (search), `_growth_kernels` (ranges of children) and `leaves` (values).
+Monotone constraints are in `_gain_kernels.gains_bounded` (search), `_growth_kernels` (ranges of children) and `leaves`
+(values).
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ class Controls:
     sources
         (n_columns,) int32, the feature that a column is made from; of a feature itself.
     groups
-        (n_columns, n_words) uint64, bits of the groups that have the feature; no words: all features may occur together.
+        (n_columns, n_words) uint64, bits of the groups that have the feature; no words: all features may occur
+        together.
     weights
         (n_columns,), factors of gains.
     """
@@ -72,7 +74,10 @@ def _weights(values: Mapping[str, float], names: Sequence[str]) -> npt.NDArray[n
 
 
 def _groups(groups: Sequence[Sequence[str]], names: Sequence[str]) -> npt.NDArray[np.uint64]:
-    """Return the bits of the groups of each feature, (n_features, n_words); a feature in no group has one of its own."""
+    """Return the bits of the groups of each feature, (n_features, n_words).
+
+    A feature in no group has one of its own.
+    """
     places = {name: place for place, name in enumerate(names)}
     if not groups:
         return np.zeros((len(names), 0), dtype=np.uint64)

@@ -53,8 +53,8 @@ _NEWTON, _SILENCE = LeafRules(), SplitNoise(0.0, np.uint64(0))
 class Grower:
     """Grows trees on one training set, with the same buffers for every tree.
 
-    Memory besides the bins: ``BYTES_A_ROW`` per row, and the histogram pool.  Of a ``span`` only its rows are read and written;
-    trees are those of all rows.
+    Memory besides the bins: ``BYTES_A_ROW`` per row, and the histogram pool.  Of a ``span`` only its rows are read and
+    written; trees are those of all rows.
     """
 
     BYTES_A_ROW: ClassVar[int] = 24  # packed values and row numbers, each twice
@@ -170,8 +170,8 @@ class Grower:
         leaves
             How leaf values differ from Newton steps over ``rows``.
         noise
-            Added to the score by which features are compared; the tree keeps the true gains.  Its ``tree_key`` decides all
-            other draws of the tree.
+            Added to the score by which features are compared; the tree keeps the true gains.  Its ``tree_key`` decides
+            all other draws of the tree.
         """
         histogram_scale, leaf_scale = scales_of(gradients, hessians, self._team, self._span)
         searched, fine_scale = hessians, leaf_scale
@@ -219,7 +219,10 @@ class Grower:
             raise
 
     def _add_up_cells(self, what: int, count: int) -> int:
-        """Add up cells of the pool or of the sums over all processes, called by kernels; 0: it failed, now or before."""
+        """Add up cells of the pool or of the sums over all processes; kernels call it.
+
+        Return 0 if it failed, now or before.
+        """
         if self._failure is not None:
             return 0
         try:
@@ -260,7 +263,10 @@ class Grower:
         rows: npt.NDArray[np.int32] | None,
         all_rows: int,
     ) -> tuple[int, int]:
-        """Pack the rows of the tree and create its root; return how many are here, and the smallest packed hessian of all."""
+        """Pack the rows of the tree and create its root.
+
+        Return how many rows are here, and the smallest packed hessian of all.
+        """
         order, packed, span = self._rows.rows, self._rows.packed, self._span
         own_g, own_h = gradients[span.first : span.last], hessians[span.first : span.last]
 
@@ -300,7 +306,8 @@ class Grower:
     ) -> table.Rules:
         """Return the constraints of the tree; ``by_h``: the split search checks the minimum hessian in packed sums.
 
-        A side of m rows has at least m times ``least``, the smallest packed hessian of a row, so a side with less has fewer rows.
+        A side of m rows has at least m times ``least``, the smallest packed hessian of a row, so a side with less has
+        fewer rows.
         """
         p, total = self._parameters, int(self._nodes.table["total"][0])
         g, h = (total >> 32) / scale.gradient, (total & 0xFFFFFFFF) / scale.hessian + self._lambdas[0]

@@ -41,10 +41,10 @@ def scales_of(
 
     The scale is the largest power of two ``s`` with ``s * sum|g| + n/2 < 2 ** bits``, so that no partial sum of
     rounded values overflows.  Rounding changes a value by at most 1/2 step, so a sum over m rows is off by at most
-    ``m / (2 s)``; gains that this can explain are checked with the scale of leaf sums.  With n rows the mean ``|g|`` has
-    about ``2 ** 31 / n`` steps: 256 at 8 million rows, 2 at a billion.  A second word would add precision for twice the
-    work, but ``benchmarks/steps.py`` shows no loss of NDCG down to 2 steps: rounding is to nearest, and errors cancel in
-    sums.  Leaf sums keep 62 bits.
+    ``m / (2 s)``; gains that this can explain are checked with the scale of leaf sums.  With n rows the mean ``|g|``
+    has about ``2 ** 31 / n`` steps: 256 at 8 million rows, 2 at a billion.  A second word would add precision for twice
+    the work, but ``benchmarks/steps.py`` shows no loss of NDCG down to 2 steps: rounding is to nearest, and errors
+    cancel in sums.  Leaf sums keep 62 bits.
     """
     n = len(gradients)
     g, h = totals_of([gradients, hessians], team, span)
@@ -60,10 +60,12 @@ def total_of(values: npt.NDArray[np.float64], team: Team, span: Span | None = No
 
 
 def totals_of(arrays: Sequence[npt.NDArray[np.float64]], team: Team, span: Span | None = None) -> list[float]:
-    """Return the sum of |values| of each array, over fixed blocks of rows and then over the blocks in order: the same bits for any team.
+    """Return the sum of |values| of each array.
 
-    With a ``span`` only its part of the arrays (n_rows,) is read, and the others come from other processes: the sums of whole
-    blocks, and the rows of blocks that lie in several of them.
+    Sums over fixed blocks of rows are added in order: the same bits for any team.
+
+    With a ``span`` only its part of the arrays (n_rows,) is read, and the others come from other processes: the sums of
+    whole blocks, and the rows of blocks that lie in several of them.
     """
     n_rows = len(arrays[0])
     n_blocks = -(-n_rows // _BLOCK)
@@ -96,7 +98,8 @@ def totals_of(arrays: Sequence[npt.NDArray[np.float64]], team: Team, span: Span 
 def _join_sums(parts: Sequence[npt.NDArray[np.float64]], sums: npt.NDArray[np.float64]) -> None:
     """Write the sums of all blocks, (n_arrays, n_blocks), from what every process has of each array.
 
-    A part begins with the first and the last whole block, the first row, and how many rows come before these blocks; then follow, for each array, the sums of the whole blocks and the values of the rows before and behind them.
+    A part begins with the first and the last whole block, the first row, and how many rows come before these blocks;
+    then follow, for each array, the sums of the whole blocks and the values of the rows before and behind them.
     """
     sums[:] = 0.0
     for part in parts:  # in the order of their rows
@@ -122,8 +125,8 @@ def _scale(total: float, n_rows: int, bits: int) -> float:
 class HistogramPool:
     """``cells`` of shape (n_slots, n_features, 256) int64, for trees of ``parameters``.
 
-    Fewer ``n_slots`` than nodes cost time, but do not change the result: the histogram of the waiting node with the lowest
-    priority is evicted and counted again later.  Memory is used when a slot is first written.
+    Fewer ``n_slots`` than nodes cost time, but do not change the result: the histogram of the waiting node with the
+    lowest priority is evicted and counted again later.  Memory is used when a slot is first written.
     """
 
     def __init__(self, n_features: int, parameters: TrainParameters, most_bytes: int = DEFAULT_POOL_BYTES) -> None:
@@ -132,7 +135,10 @@ class HistogramPool:
 
     @staticmethod
     def bytes_needed(n_features: int, parameters: TrainParameters, most_bytes: int = DEFAULT_POOL_BYTES) -> int:
-        """Return the bytes of the pool: at most ``most_bytes``, except for oblivious trees, which search a whole level at once."""
+        """Return the bytes of the pool: at most ``most_bytes``.
+
+        Oblivious trees are an exception, as they search a whole level at once.
+        """
         one = _bytes_of_one(n_features)
         if parameters.grow == "oblivious":
             return one * max(FEWEST_SLOTS, parameters.leaves // 2)

@@ -26,8 +26,8 @@ class LeafRules:
     Attributes
     ----------
     inside
-        For exact steps, -G / (H - 2 C + lambda): called with the leaf of every row (n_rows,) int32, -1 for none, and how
-        many leaves there are; returns C of each, the hessian of all pairs inside it.
+        For exact steps, -G / (H - 2 C + lambda): called with the leaf of every row (n_rows,) int32, -1 for none, and
+        how many leaves there are; returns C of each, the hessian of all pairs inside it.
     steps
         Returns the step of each leaf, or None for Newton's.
     of_all
@@ -125,7 +125,10 @@ def shrunk(slopes: Floats, lambda_l1: float) -> Floats:
 def _exact_steps(
     sums: npt.NDArray[np.int64], scale: PackingScale, added: float, p: TrainParameters, inside: Floats
 ) -> Floats:
-    """Return -G / (H - 2 C + lambda) of leaves, with ``sums`` (n_leaves, 2) of G and H, and C ``inside``; 0 if H - 2 C is too small."""
+    """Return -G / (H - 2 C + lambda) of leaves; 0 if H - 2 C is too small.
+
+    ``sums`` (n_leaves, 2) are G and H, and ``inside`` is C.
+    """
     exact = sums[:, 1] / scale.hessian - 2.0 * inside
     # both are 0 in a leaf of whole queries, except for the rounding of rows and pairs
     sound = (exact > 1e-9 * sums[:, 1] / scale.hessian) & (exact >= p.min_hessian_in_leaf)
@@ -153,7 +156,9 @@ def _smooth(grown: GrownNodes, values: Floats, smooth: float, *, bounded: bool) 
 
 
 def _keep_directions(grown: GrownNodes, values: Floats, monotone: npt.NDArray[np.int8]) -> None:
-    """Enforce monotone constraints in oblivious trees, and if splits were searched by weights, whose steps have another scale.
+    """Enforce monotone constraints in oblivious trees, and if splits were searched by weights.
+
+    Steps of weights have another scale.
 
     As in the kernels, the midpoint of the two values bounds the children of a constrained split.
     """

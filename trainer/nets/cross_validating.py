@@ -30,14 +30,18 @@ def cross_validate_net(
     on_round: OnRound | None = None,
     by_query: bool = False,
 ) -> CrossValidation:
-    """Train a net without the queries of each fold of ``data.train`` in turn, and measure it on them; the valid split is not used.
+    """Train a net without the queries of each fold of ``data.train`` in turn, and measure it on them.
 
-    Each fold stops early by its own held-out queries; then all are trained for as many epochs as the longest, from where they
-    stopped.  With the schedule ``cosine``, where fewer epochs are another training, no fold stops early, and the last epoch
-    counts.  Queries go to folds as for trees (:func:`rankmill.trainer.rounds.train_on_rows.cross_validate_rows`).  ``by_query``: also
-    return the stop metric of each query.
+    The valid split is not used.
 
-    Errors are those of :func:`rankmill.trainer.rounds.cross_validation.folds_of` and :func:`rankmill.trainer.nets.training.train_net`.
+    Each fold stops early by its own held-out queries; then all are trained for as many epochs as the longest, from
+    where they stopped.  With the schedule ``cosine``, where fewer epochs are another training, no fold stops early, and
+    the last epoch counts.  Queries go to folds as for trees
+    (:func:`rankmill.trainer.rounds.train_on_rows.cross_validate_rows`).  ``by_query``: also return the stop metric of
+    each query.
+
+    Errors are those of :func:`rankmill.trainer.rounds.cross_validation.folds_of` and
+    :func:`rankmill.trainer.nets.training.train_net`.
     """
     data, last = with_pairs_chosen(data, options), options.schedule == COSINE
     rows = data.train.rows

@@ -36,8 +36,8 @@ def fit_inputs(
 ) -> NetInputs:
     """Return the inputs that ``options`` describe, fitted to ``values`` (n, n_features) float32; the same for any team.
 
-    ``categorical`` are the positions of categorical features.  Of each, the ``max_categories`` most frequent get embeddings,
-    of equal frequency those with the lower codes.  Quantiles are exact; sums are added up in a fixed order.
+    ``categorical`` are the positions of categorical features.  Of each, the ``max_categories`` most frequent get
+    embeddings, of equal frequency those with the lower codes.  Quantiles are exact; sums are added up in a fixed order.
     """
     numeric = [f for f in range(values.shape[1]) if f not in set(categorical)]
     found = [_Fitted() for _ in numeric]

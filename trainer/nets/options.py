@@ -37,7 +37,10 @@ def parse_layers(text: str) -> tuple[int, ...]:
 
 
 def as_layers(layers: Any) -> tuple[int, ...]:
-    """Return widths as a tuple of plain int; InvalidParameter unless they are 1 to ``WIDEST``, ``MOST_LAYERS`` at most."""
+    """Return widths as a tuple of plain int.
+
+    InvalidParameter unless they are 1 to ``WIDEST``, and at most ``MOST_LAYERS``.
+    """
     if isinstance(layers, str) or not isinstance(layers, Iterable):
         raise InvalidParameter(f"{spelled('layers')} must be widths such as (256, 128), got {layers!r}")
     found = tuple(whole_number("layers", width) for width in layers)
@@ -52,7 +55,8 @@ def as_layers(layers: Any) -> tuple[int, ...]:
 class NetOptions:
     """Options of one training of a net.
 
-    The defaults make a small modern net.  :func:`as_published` returns those of RankNet and LambdaRank as first published.
+    The defaults make a small modern net.  :func:`as_published` returns those of RankNet and LambdaRank as first
+    published.
 
     Raises
     ------
@@ -65,7 +69,8 @@ class NetOptions:
         "objective",
         default="lambdamart",
         by_preset=None,
-        help="Loss to minimise: lambdamart (LambdaRank), ranknet, softmax, lambdaloss, l2, .. All but coxph, gbrank, huber, mcrank,"
+        help="Loss to minimise: lambdamart (LambdaRank), ranknet, softmax, lambdaloss, l2, .. All but coxph, gbrank, "
+        "huber, mcrank,"
         " ordinal and functions.",
     )
     metric: str = option_like(TrainParameters, "metric", default="ndcg@10")
@@ -94,7 +99,8 @@ class NetOptions:
     )
     transform: str = option(
         default="quantile",
-        help="Transform of numeric features, fitted on the train split: quantile (to normal scores, by quantiles), log1p"
+        help="Transform of numeric features, fitted on the train split: quantile (to normal scores, by quantiles), "
+        "log1p"
         " (sign(x) log(1 + |x|)) or linear. Each is then scaled to mean 0 and deviation 1.",
         choices=("quantile", "log1p", "linear"),
     )
@@ -106,7 +112,8 @@ class NetOptions:
     )
     max_categories: int = option(
         default=1000,
-        help="Maximum number of categories of a feature with numbers of their own, the most frequent; the others share theirs.",
+        help="Maximum number of categories of a feature with numbers of their own, the most frequent; the others "
+        "share theirs.",
         least=1,
         most=1 << 20,
     )
@@ -120,7 +127,8 @@ class NetOptions:
     )
     schedule: str = option(
         default=CONSTANT,
-        help="Learning rate of later epochs: constant, follow_loss (times 0.8 after an epoch whose training loss is above that"
+        help="Learning rate of later epochs: constant, follow_loss (times 0.8 after an epoch whose training loss is "
+        "above that"
         " of the epoch before) or cosine (down to 0 at the last epoch).",
         choices=SCHEDULES,
     )
@@ -138,7 +146,8 @@ class NetOptions:
     )
     updates: str = option(
         default=QUERIES,
-        help="What changes the weights at once: queries (the forces of all pairs are added up first) or pairs (RankNet before"
+        help="What changes the weights at once: queries (the forces of all pairs are added up first) or pairs "
+        "(RankNet before"
         " the forces were factored; slow, for comparison).",
         choices=UPDATES,
     )
@@ -169,7 +178,10 @@ class NetOptions:
             )
 
     def losses(self) -> TrainParameters:
-        """Return the parameters that objectives take; InvalidParameter if pairs update the weights by another than ranknet."""
+        """Return the parameters that objectives take.
+
+        InvalidParameter if pairs update the weights by another objective than ranknet.
+        """
         if self.updates == PAIRS and self.objective != "ranknet":
             raise InvalidParameter(
                 f"{spelled('updates')} pairs works with {spelled('objective')} ranknet only, got {self.objective}"
@@ -201,7 +213,9 @@ class ModelOptions(StartOptions):
     net: NetOptions = group(default_factory=NetOptions)
 
     def net_options(self, parameters: TrainParameters, *others: str) -> NetOptions:
-        """Return the options of the net, with those that it shares with trees from ``parameters`` where they are given there.
+        """Return the options of the net.
+
+        Options shared with trees are those of ``parameters`` where they are given there.
 
         ``others`` are used by the caller.
 
@@ -223,7 +237,9 @@ class ModelOptions(StartOptions):
         )
 
     def started(self, parameters: TrainParameters, given: Collection[str]) -> tuple[ModelOptions, TrainParameters]:
-        """Return both with what the file ``params`` has in its section ``[train]``; the options that are ``given`` override it.
+        """Return both with the values of the section ``[train]`` of the file ``params``.
+
+        The options that are ``given`` override it.
 
         Raises
         ------
@@ -260,8 +276,8 @@ class ModelOptions(StartOptions):
 def as_published(**changes: Any) -> NetOptions:
     """Return the options of RankNet and LambdaRank as published (Burges 2010, sections 2 to 4), with ``changes``.
 
-    One hidden layer of tanh (``layers=()``: a linear score), weights that change after each query by its factored gradient
-    with plain gradient descent, and a learning rate that follows the training loss.
+    One hidden layer of tanh (``layers=()``: a linear score), weights that change after each query by its factored
+    gradient with plain gradient descent, and a learning rate that follows the training loss.
 
     >>> as_published(objective="lambdamart", layers=()).activation
     'tanh'

@@ -1,7 +1,7 @@
 """Forward and backward passes over a batch of whole queries, and the weights they change.
 
-All weights are one flat array, of which layers have parts; so are the gradient and the moments of the optimiser.  Workers share
-a batch by blocks of rows, and the gradient of a layer by its inputs; no sum depends on who computes it.
+All weights are one flat array, of which layers have parts; so are the gradient and the moments of the optimiser.
+Workers share a batch by blocks of rows, and the gradient of a layer by its inputs; no sum depends on who computes it.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ class PreparedRows:
 class Weights:
     """The weights of a net in training, as parts of one flat float32 array.
 
-    Per hidden layer: weights in panels, the factors ``gains`` and the summands ``shifts`` of batch normalisation (without it
-    only ``shifts``, the biases).  Then the weights of the score, and the embeddings.
+    Per hidden layer: weights in panels, the factors ``gains`` and the summands ``shifts`` of batch normalisation
+    (without it only ``shifts``, the biases).  Then the weights of the score, and the embeddings.
     """
 
     def __init__(self, inputs: NetInputs, options: NetOptions) -> None:
@@ -230,7 +230,10 @@ class Passes:
         return self._zeros[: len(parts[f"shifts {number}"])] if self._options.batch_norm else parts[f"shifts {number}"]
 
     def backward(self, slopes: npt.NDArray[np.float64], rule: Rule, team: Team) -> None:
-        """Compute the gradient of the loss, whose derivatives by the last scores are ``slopes`` (n,), and make a step."""
+        """Compute the gradient of the loss, and make a step.
+
+        ``slopes`` (n,) are its derivatives by the last scores.
+        """
         n, layers, normalised = self._n, self.weights.n_layers, self._options.batch_norm
         parts, blocks = self._of_weights, -(-self._n // BLOCK)
         embedded = len(self._inputs.categorical) > 0

@@ -45,8 +45,8 @@ class NetPlan:
     def bytes_needed(self) -> int:
         """Peak memory in bytes: the values of all rows as they are and as inputs, or the inputs, weights and a batch.
 
-        A cross-validation also keeps the values, and a checkpoint of each fold.  It is a bound: batches are seldom the largest
-        that they can be.  Measured, the peak of the process grows by 55 to 100 % of it.
+        A cross-validation also keeps the values, and a checkpoint of each fold.  It is a bound: batches are seldom the
+        largest that they can be.  Measured, the peak of the process grows by 55 to 100 % of it.
         """
         rows = self.train_rows + self.valid_rows
         values = 4 * self.n_features * rows
@@ -67,7 +67,10 @@ class NetPlan:
         return (self._n_numbers + self.n_categorical * self.options.embedding_width, *self.options.layers)
 
     def _weight_bytes(self) -> tuple[int, int]:
-        """Return the bytes of all weights, and those that a training holds: also gradients, moments, and transposed layers."""
+        """Return the bytes of all weights, and those that a training holds.
+
+        These are also gradients, moments, and transposed layers.
+        """
         layers = [n * _padded(m) for n, m in pairwise(self._widths)]
         categories = self.n_categorical * (min(self.options.max_categories, self.train_rows) + FIRST_CATEGORY)
         weights = 4 * (sum(layers) + self._widths[-1] + categories * self.options.embedding_width)

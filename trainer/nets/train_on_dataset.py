@@ -77,8 +77,8 @@ def train_net_on(
 ) -> NetCandidate:
     """Train a net on the train split of ``dataset``; the valid split decides which epoch is kept.
 
-    The net depends only on the rows of the dataset and ``options``.  With ``machine.checkpoint`` a killed training resumes: calling
-    again with the same arguments returns the same bytes.
+    The net depends only on the rows of the dataset and ``options``.  With ``machine.checkpoint`` a killed training
+    resumes: calling again with the same arguments returns the same bytes.
 
     Errors are those of :func:`rankmill.trainer.nets.training.train_net` and :func:`plan_net`.
     """

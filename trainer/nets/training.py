@@ -76,7 +76,8 @@ class NetData:
         for name, split in ((TRAIN, self.train), (self.valid_name, self.valid)):
             if split is not None and split.values.shape != (split.rows.n_rows, len(self.feature_names)):
                 raise TrainingDataRejected(
-                    f"expected values of shape ({split.rows.n_rows}, {len(self.feature_names)}) in the {name} split, got"
+                    f"expected values of shape ({split.rows.n_rows}, {len(self.feature_names)}) in the {name} split, "
+                    "got"
                     f" {split.values.shape}"
                 )
 
@@ -117,8 +118,9 @@ def train_net(
 ) -> NetResult:
     """Train a net; the same bytes for any ``n_threads``.
 
-    The net is that of the epoch with the best stop metric on the valid split, or of the last epoch if there is no valid split or no
-    early stopping.  Metrics of the train split are those of the scores during the epoch, with dropout and noise.
+    The net is that of the epoch with the best stop metric on the valid split, or of the last epoch if there is no valid
+    split or no early stopping.  Metrics of the train split are those of the scores during the epoch, with dropout and
+    noise.
 
     Parameters
     ----------
@@ -127,10 +129,11 @@ def train_net(
     eval_metrics
         More metrics to measure; ``deviance`` is the loss.
     on_epoch
-        Called after every epoch with its metrics and a function that returns a checkpoint.  Training ends if it returns true.
+        Called after every epoch with its metrics and a function that returns a checkpoint.  Training ends if it returns
+        true.
     resume
-        A checkpoint of a training with the same data and options, of which only ``epochs`` and ``early_stopping_epochs`` may
-        differ: the result has the same bytes as training in one go.
+        A checkpoint of a training with the same data and options, of which only ``epochs`` and
+        ``early_stopping_epochs`` may differ: the result has the same bytes as training in one go.
     by_query
         Keep the stop metric of each valid query after every epoch.
 
@@ -204,7 +207,8 @@ class _Training:
         others = (rows.offsets, rows.weights, rows.query_weights, rows.pairs)
         if options.updates == PAIRS and (data.categorical or any(each is not None for each in others)):
             raise InvalidParameter(
-                f"{spelled('updates')} pairs works with numeric features and grades only, without offsets, weights and given"
+                f"{spelled('updates')} pairs works with numeric features and grades only, without offsets, weights "
+                "and given"
                 " pairs; use queries"
             )
         self._inputs = fit_inputs(data.train.values, data.categorical, options, team)
@@ -254,7 +258,8 @@ class _Training:
                 net = self._net(number)
             except ValueError as error:
                 raise InvalidParameter(
-                    f"the weights of the net grew without bound in epoch {number} ({error}); lower {spelled('learning_rate')}, now"
+                    f"the weights of the net grew without bound in epoch {number} ({error}); lower "
+                    f"{spelled('learning_rate')}, now"
                     f" {options.learning_rate:g}"
                 ) from error
             record = RoundRecord(number, self._measured(epoch, objective, net))

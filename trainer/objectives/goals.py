@@ -6,10 +6,10 @@ A goal is a further grade of each document.  Both ways to mix are published:
     The weighted sum of the losses, and so of their gradients and hessians (linear scalarisation; for lambdas Svore,
     Volkovs & Burges, WWW 2011, "Learning to rank with multiple objective functions").
 ``draw``
-    Stochastic label aggregation (Carmel, Haramaty, Lazerson & Lewin-Eytan, WWW 2020, "Multi-objective ranking optimization
-    for product search using stochastic label aggregation"): the grade that a query learns from is drawn, with the weights as
-    probabilities.  The paper draws labels once, before training; here each query draws anew in every round, so that the
-    expected gradient is that of ``sum``.
+    Stochastic label aggregation (Carmel, Haramaty, Lazerson & Lewin-Eytan, WWW 2020, "Multi-objective ranking
+    optimization for product search using stochastic label aggregation"): the grade that a query learns from is drawn,
+    with the weights as probabilities.  The paper draws labels once, before training; here each query draws anew in
+    every round, so that the expected gradient is that of ``sum``.
 """
 
 from __future__ import annotations
@@ -65,7 +65,10 @@ class GoalMix(Objective):
         return fsum(weight * part.starting_score for weight, part in self._parts)
 
     def gradients(self, step: int, scores: Floats, g: Floats, h: Floats, team: Team) -> None:
-        """Write g and h, both (n_rows,): weighted sums, or for each query those of the grade that it draws in this step."""
+        """Write g and h, both (n_rows,).
+
+        They are weighted sums, or for each query those of the grade that it draws in this step.
+        """
         (weight, first_part), *others = self._parts
         first_part.gradients(step, scores, g, h, team)
         if self._drawn:
@@ -141,7 +144,9 @@ def _mix_of(kind: type[Objective]) -> type[GoalMix]:
 def objective_of_goals(
     kind: type[Objective], rows: RankedRows, parameters: TrainParameters, options: Any, *, learns: bool = True
 ) -> Objective:
-    """Return the mix of a ``kind`` of losses that ``parameters.goals`` describes; if one grade has all the weight, its loss alone.
+    """Return the mix of a ``kind`` of losses that ``parameters.goals`` describes.
+
+    If one grade has all the weight, return its loss alone.
 
     ``learns``: whether it is trained on these rows, not only measured.
 
@@ -161,16 +166,19 @@ def objective_of_goals(
             raise TrainingDataRejected(f"{spelled('goals')}: the data has no goal {name!r}; {hint}")
         if learns and weight > 0.0 and not has_two_grades(rows.goals[name], rows.starts):
             raise TrainingDataRejected(
-                f"goal {name!r}: no query has documents of two different grades of it, so there is nothing to learn; leave it out"
+                f"goal {name!r}: no query has documents of two different grades of it, so there is nothing to learn; "
+                "leave it out"
             )
     if rows.labels is not None:
         raise TrainingDataRejected(
-            f"{spelled('goals')}: goals are grades and cannot be mixed with labels; use an objective that learns grades, such as"
+            f"{spelled('goals')}: goals are grades and cannot be mixed with labels; use an objective that learns "
+            "grades, such as"
             " lambdamart, or make the label a grade"
         )
     if rows.pairs is not None:
         raise TrainingDataRejected(
-            f"{spelled('goals')}: goals are grades and cannot be mixed with pairs; set {spelled('learn_from')} to grades"
+            f"{spelled('goals')}: goals are grades and cannot be mixed with pairs; set {spelled('learn_from')} to "
+            "grades"
         )
     parts = [(parameters.grade_weight, kind(rows, parameters, options))] if parameters.grade_weight > 0.0 else []
     for name, weight in goals.items():

@@ -27,7 +27,8 @@ ROWS, QUERIES = "rows", "queries"
 LEAST_LEAF_ROWS = 16_384  # minimum rows of leaves per worker
 _PAIRS_AT_ONCE = 1 << 16  # whose leaves are looked up together
 ONE_GRADE = (
-    "no query has documents of two different grades, so there is nothing to learn; check the grades (for real labels use"
+    "no query has documents of two different grades, so there is nothing to learn; check the grades (for real labels "
+    "use"
     " objective l2 or query_rmse), and the query ids if every query has one document"
 )
 
@@ -123,7 +124,8 @@ class Objective(ABC):
     rows
         The rows to learn from, or to measure the loss on.
     parameters
-        The parameters that losses share: ``metric``, ``gain``, ``sigma``, ``truncation``, ``lambda_normalisation``, ``seed``.
+        The parameters that losses share: ``metric``, ``gain``, ``sigma``, ``truncation``, ``lambda_normalisation``,
+        ``seed``.
     options
         An instance of the class's ``Options``, a group of options (``rankmill.foundation.options``).
 
@@ -173,11 +175,13 @@ class Objective(ABC):
         Raises
         ------
         InvalidParameter
-            The loss is not a sum over queries, each of which depends on its own scores only, or needs more than one score.
+            The loss is not a sum over queries, each of which depends on its own scores only, or needs more than one
+            score.
         """
         if self.limits.nets:
             raise InvalidParameter(
-                f"{self.name} does not work with nets, which learn from batches of queries: {self.limits.nets}; use another"
+                f"{self.name} does not work with nets, which learn from batches of queries: {self.limits.nets}; use "
+                "another"
                 " objective, such as lambdamart, softmax or l2"
             )
         self.write_only(first_query, last_query)
@@ -188,7 +192,10 @@ class Objective(ABC):
 
     @abstractmethod
     def losses(self, scores: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        """Return the weighted parts of L, (n_rows,) or (n_queries,) as ``sums_over`` says; g differentiates their sum."""
+        """Return the weighted parts of L; g differentiates their sum.
+
+        The shape is (n_rows,) or (n_queries,), by ``sums_over``.
+        """
 
     def deviance(self, scores: npt.NDArray[np.float64]) -> float:
         """Return the loss as it is usually reported; by default the mean of its parts."""
@@ -212,8 +219,8 @@ class Objective(ABC):
     def pair_hessians(self, step: int, scores: npt.NDArray[np.float64], least: float, team: Team) -> PairHessians:
         """Return the pairs of the gradients of this step, for ``ole``.
 
-        Pairs with a hessian below ``least`` are kept with probability hessian / least, keyed by seed, step and rows, and then
-        have the hessian ``least``: sums are unbiased.  0: all pairs.  The next call may overwrite the arrays.
+        Pairs with a hessian below ``least`` are kept with probability hessian / least, keyed by seed, step and rows,
+        and then have the hessian ``least``: sums are unbiased.  0: all pairs.  The next call may overwrite the arrays.
         """
         raise InvalidParameter(f"{self.name} has no pair hessians")
 

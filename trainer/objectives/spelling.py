@@ -77,7 +77,10 @@ _TRUTHS = {"true": True, "false": False}
 
 
 class HasOptions(Protocol):
-    """What the spelling of an objective needs of its class; the rest is :class:`rankmill.trainer.objectives.protocol.Objective`."""
+    """What the spelling of an objective needs of its class.
+
+    The rest is :class:`rankmill.trainer.objectives.protocol.Objective`.
+    """
 
     Options: ClassVar[type[Any]]
 

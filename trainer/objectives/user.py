@@ -1,8 +1,8 @@
 """User-defined losses and swap deltas, and a test whether lambdas are the gradient of a loss.
 
 A function is known by its name: ``Ranker(objective=mine)`` and ``Ranker(objective="lambdamart", delta=mine)`` remember
-theirs under ``mine``, and the model file says ``user(function=mine)`` or ``lambdamart(delta=mine)``.  A command line has
-no such functions.
+theirs under ``mine``, and the model file says ``user(function=mine)`` or ``lambdamart(delta=mine)``.  A command line
+has no such functions.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ class UserOptions:
 class UserObjective(Objective):
     """Follow the gradients of a function ``(scores, targets, starts, g, h)``, plain Python or compiled by Numba.
 
-    It is called once a round with all rows and has to write ``g`` and ``h``, both (n_rows,) float64: the derivatives of the
-    loss by each score, or lambdas that have no loss, and hessians of 0 or more.  ``targets`` (n_rows,) float64 are the
-    labels, or the grades if there are none; query q has the rows ``starts[q]`` to ``starts[q + 1]``.  Scores start
+    It is called once a round with all rows and has to write ``g`` and ``h``, both (n_rows,) float64: the derivatives of
+    the loss by each score, or lambdas that have no loss, and hessians of 0 or more.  ``targets`` (n_rows,) float64 are
+    the labels, or the grades if there are none; query q has the rows ``starts[q]`` to ``starts[q + 1]``.  Scores start
     from 0.  Weights are not supported.  There is no deviance.
 
     Examples
@@ -101,7 +101,8 @@ class UserObjective(Objective):
         if bad.any():
             row = int(np.argmax(bad))
             raise InvalidParameter(
-                f"objective {self._called}: row {row}: expected a finite g and an h of 0 or more, found {g[row]} and {h[row]}"
+                f"objective {self._called}: row {row}: expected a finite g and an h of 0 or more, found {g[row]} and "
+                f"{h[row]}"
             )
 
     def losses(self, scores: Floats) -> Floats:
@@ -110,7 +111,10 @@ class UserObjective(Objective):
 
 
 def remember_objective(function: Lambdas) -> str:
-    """Remember a function as :class:`UserObjective` takes it, and return its name; a later one of that name replaces it."""
+    """Register a function as :class:`UserObjective` takes it, and return its name.
+
+    A later one of that name replaces it.
+    """
     name = _name_of(function)
     try:
         signature(getattr(function, "py_func", function)).bind(*"12345")
@@ -126,9 +130,10 @@ def remember_objective(function: Lambdas) -> str:
 def remember_delta(function: Delta) -> str:
     """Remember ``delta(grades, i, j)`` for ``lambdamart(delta=..)``, and return its name.
 
-    ``grades`` (n,) int32 are those of one query in the order of the ranks; i < j are ranks from 0.  The absolute value of the
-    result is the change of the metric when the two swap; it must be finite.  Numba compiles the function once per process.
-    It is called by its address for every pair, which costs some 30 ns besides its own work; no kernel is recompiled.
+    ``grades`` (n,) int32 are those of one query in the order of the ranks; i < j are ranks from 0.  The absolute value
+    of the result is the change of the metric when the two swap; it must be finite.  Numba compiles the function once
+    per process. It is called by its address for every pair, which costs some 30 ns besides its own work; no kernel is
+    recompiled.
 
     Examples
     --------
@@ -189,7 +194,8 @@ def spelled(objective: Any, delta: Any) -> Any:
     name, options = parse_spelling(objective) if isinstance(objective, str) else ("", {})
     if name != "lambdamart" or "delta" in options or not callable(delta):
         raise InvalidParameter(
-            f"delta must be a function delta(grades, i, j) for the objective lambdamart, got {delta!r} for {objective!r}"
+            f"delta must be a function delta(grades, i, j) for the objective lambdamart, got {delta!r} for "
+            f"{objective!r}"
         )
     options["delta"] = remember_delta(delta)
     return f"{name}({', '.join(f'{key}={value}' for key, value in options.items())})"
@@ -223,7 +229,9 @@ def check_lambdas(
     tolerance: float = 1e-4,
     seed: int = 0,
 ) -> LambdaCheck:
-    """Check whether lambdas are the gradient of some loss while the order of the scores does not change (Burges 2010, 4.3).
+    """Check whether lambdas are the gradient of some loss (Burges 2010, 4.3).
+
+    The order of the scores does not change.
 
     By Poincare's lemma they are if and only if ``dg_i/ds_j = dg_j/ds_i`` everywhere; this checks one point, by central
     differences too small to change the order.

@@ -1,10 +1,12 @@
 """Weights as the losses take them: relative, that is divided by their mean, so that only their ratios matter.
 
-====================  ===================================================================================================
+====================
+===================================================================================================
 losses of documents   :func:`document_weights`: the document's times its query's
 losses of pairs       :func:`relative_weights` of documents, of queries and of given pairs, each by itself
 losses of lists       :func:`list_weights`: the mean of the documents' times the query's
-====================  ===================================================================================================
+====================
+===================================================================================================
 """
 
 from __future__ import annotations
@@ -81,7 +83,9 @@ def document_weights(rows: RankedRows) -> npt.NDArray[np.float64]:
 
 
 def list_weights(rows: RankedRows) -> npt.NDArray[np.float64]:
-    """Return the weight of every list, (n_queries,): the mean of its documents' times its query's, relative to their mean.
+    """Return the weight of every list, (n_queries,).
+
+    It is the mean of its documents' times its query's, relative to their mean.
 
     A query without documents counts 0.  Errors as :func:`document_weights`.
     """
@@ -97,7 +101,10 @@ def list_weights(rows: RankedRows) -> npt.NDArray[np.float64]:
 
 
 def sums_of_lists(values: npt.NDArray[np.float64], starts: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-    """Return the sum of the ``values`` (n_rows,) of each list, (n_queries,), added up row by row: the same bits on every machine."""
+    """Return the sum of the ``values`` (n_rows,) of each list, (n_queries,).
+
+    They are added row by row: the same bits on every machine.
+    """
     return np.bincount(queries_of(starts), weights=values, minlength=len(starts) - 1).astype(np.float64)
 
 

@@ -36,9 +36,9 @@ def forest_of(
 ) -> Forest:
     """Return the forest of ``trees``: threshold b of feature f becomes ``edges[f][b - 1]``.
 
-    A threshold at the last bin separates present values from missing ones: its cut is +inf.  ``categories`` has the names
-    of the categories of every categorical feature.  Splits of the columns ``encoded``, which follow the features, become
-    splits of the features that they come from by sets of categories.
+    A threshold at the last bin separates present values from missing ones: its cut is +inf.  ``categories`` has the
+    names of the categories of every categorical feature.  Splits of the columns ``encoded``, which follow the features,
+    become splits of the features that they come from by sets of categories.
     """
     of_nodes = {each.name: np.concatenate([getattr(tree, each.name) for tree in trees]) for each in fields(Tree)}
     feature, bins, left, right = (of_nodes[name] for name in ("feature", "threshold", "left", "right"))

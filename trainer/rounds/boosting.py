@@ -66,8 +66,8 @@ def boost(
         ``eval_metrics``, ``n_threads``, ``histogram_memory``, ``on_round`` are used, and ``resume``: the records of
         its rounds are made again, and eval sets and ``max_grade`` may be others than before.
     checkpoint
-        Write all trees there now and then, at the end, and when the training is interrupted; and resume what is there if it has
-        more rounds than ``options.resume``.
+        Write all trees there now and then, at the end, and when the training is interrupted; and resume what is there
+        if it has more rounds than ``options.resume``.
     rounds
         Do and keep so many of the ``n_rounds``, whatever eval sets say.
     fold
@@ -115,7 +115,7 @@ def directions_of(monotone: Mapping[str, int], feature_names: Sequence[str]) -> 
 
 
 def _check_features(names: Sequence[str], edges: Sequence[npt.NDArray[np.float32]]) -> None:
-    """Raise TrainingDataRejected unless every feature has a name of its own, and ascending edges that fit into a byte."""
+    """Raise TrainingDataRejected unless feature names differ, and edges ascend and fit into a byte."""
     if len(names) == 0 or len(edges) != len(names):
         raise TrainingDataRejected(f"expected edges for each of a feature or more, found {len(edges)} for {len(names)}")
     seen: set[str] = set()
@@ -293,7 +293,10 @@ def finish(
     """Return the forest up to the best round, and what was measured."""
 
     def stop_value(of_set: Mapping[str, float]) -> dict[str, float]:
-        """Return the stop metric alone, since what is only printed must not change the model; nothing where it is NaN."""
+        """Return the stop metric alone; nothing where it is NaN.
+
+        Metrics that are only printed must not change the model.
+        """
         name = str(metrics.stop_metric)
         return {name: of_set[name]} if of_set[name] == of_set[name] else {}
 

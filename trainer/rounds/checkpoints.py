@@ -1,10 +1,12 @@
 """Checkpoints: running trainings, so that a killed one resumes, and finished ones.
 
-A checkpoint is a model file of all trees grown, those after the best round too.  Replaying it (:mod:`rankmill.trainer.rounds.resuming`) gives
-the scores to the last bit, and with them the metrics of every round and the state of early stopping; nothing else is needed.
+A checkpoint is a model file of all trees grown, those after the best round too.  Replaying it
+(:mod:`rankmill.trainer.rounds.resuming`) gives the scores to the last bit, and with them the metrics of every round and
+the state of early stopping; nothing else is needed.
 
-A finished training is a model file and a record beside it.  The record is the commit point: it is written last, holds the digest of
-the model file, and counts only if that matches.  Both kinds of files are named by a key of everything that determines the training.
+A finished training is a model file and a record beside it.  The record is the commit point: it is written last, holds
+the digest of the model file, and counts only if that matches.  Both kinds of files are named by a key of everything
+that determines the training.
 """
 
 from __future__ import annotations
@@ -129,7 +131,10 @@ class _Record:
 def training_key(
     dataset: Dataset, parameters: TrainParameters, eval_metrics: Sequence[str] = (), base_model: str | None = None
 ) -> str:
-    """Return the sha256 of what determines a training and its history: data, bins, parameters, base model, metrics, code."""
+    """Return the sha256 of what determines a training and its history.
+
+    These are data, bins, parameters, base model, metrics and code.
+    """
     facts = {
         "format": FORMAT,
         "dataset": dataset.digest,

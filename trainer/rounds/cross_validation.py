@@ -1,4 +1,7 @@
-"""Cross-validation of a training of any kind: hold each fold out once, and find the number of rounds with the best mean."""
+"""Cross-validation of a training of any kind.
+
+Each fold is held out once; the number of rounds with the best mean wins.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,9 @@ class Fold:
 
 
 def folds_of(query_names: npt.NDArray[np.int64], folds: int, seed: int) -> list[Fold]:
-    """Return the folds of queries, whole ones, by a hash of the seed and their names (n_queries,); their sizes differ by one at most.
+    """Return the folds of queries by a hash of the seed and their names (n_queries,).
+
+    Folds have whole queries; their sizes differ by one at most.
 
     Raises
     ------

@@ -101,7 +101,8 @@ def check_mean(mean: GoalMean, parameters: TrainParameters) -> None:
     """Raise InvalidParameter if there are no goals to have a mean over."""
     if not parameters.goals:
         raise InvalidParameter(
-            f"metric {mean} is a mean over goals, but the training has none; leave out ':{ALL_GOALS}', or set {spelled('goals')}"
+            f"metric {mean} is a mean over goals, but the training has none; leave out ':{ALL_GOALS}', or set "
+            f"{spelled('goals')}"
         )
 
 
@@ -138,10 +139,13 @@ def goal_metrics(parameters: TrainParameters) -> list[Metric]:
 
 @dataclass(slots=True)
 class EarlyStopping:
-    """Find the best round by one value per round, such as a metric on the valid split.  Of equal values the earliest is the best.
+    """Find the best round by one value per round, such as a metric on the valid split.
 
-    With a ``window`` of more than one round the values compared are exponential moving means ``m += (value - m) * 2 / (window + 1)``,
-    from the first value on.  They weigh a round by its age: on average by ``(window - 1) / 2`` rounds, as the plain mean of ``window`` rounds does.
+    Of equal values the earliest is the best.
+
+    With a ``window`` of more than one round the values compared are exponential moving means ``m += (value - m) * 2 /
+    (window + 1)``, from the first value on.  They weigh a round by its age: on average by ``(window - 1) / 2`` rounds,
+    as the plain mean of ``window`` rounds does.
     """
 
     patience: int  # rounds without a better value before stopping; 0: never stop

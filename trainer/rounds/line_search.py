@@ -13,8 +13,8 @@ _STEPS_A_UNIT = 1024.0  # candidates are on a grid, so that the last bits of a l
 def best_step(loss: Callable[[float], float]) -> float:
     """Return the step in [0, ``FARTHEST``] with the lowest ``loss`` among the steps of a golden-section search, and 1.
 
-    A fixed number of evaluations, and only + - * / between them: the same losses give the same step.  If ``loss`` has several
-    minima, one of them is found, but never a step worse than 1.  A NaN loss counts as the worst.
+    A fixed number of evaluations, and only + - * / between them: the same losses give the same step.  If ``loss`` has
+    several minima, one of them is found, but never a step worse than 1.  A NaN loss counts as the worst.
 
     >>> round(best_step(lambda step: (step - 2.5) ** 2), 2)
     2.5

@@ -64,10 +64,12 @@ class Prepared:
 
 
 class Members:
-    """The models that are boosted side by side: their scores of the train rows, and the trees of a round, member by member.
+    """The models that are boosted side by side.
 
-    Members share the rows and their bins.  Each has its own scores, and its own turn of all random draws: member 1 of 3 takes
-    turns 1, 4, 7, .., so that a model of one member draws as it always did.
+    These are their scores of the train rows, and the trees of a round, member by member.
+
+    Members share the rows and their bins.  Each has its own scores, and its own turn of all random draws: member 1 of 3
+    takes turns 1, 4, 7, .., so that a model of one member draws as it always did.
     """
 
     def __init__(self, training: Prepared, grower: Grower, team: Team) -> None:
@@ -120,7 +122,10 @@ class Members:
         return list(trees)
 
     def grow(self, round_number: int) -> list[Tree]:
-        """Grow the trees of a round, member by member, step by step and output by output, and add them to the scores."""
+        """Grow the trees of a round and add them to the scores.
+
+        The order is member by member, step by step, output by output.
+        """
         grown: list[Tree] = []
         self._changes = []
         for member in range(len(self._members)):
@@ -133,7 +138,8 @@ class Members:
     ) -> list[Tree]:
         """Change the scores of a member by a round, and return its trees as they are without weights.
 
-        ``add`` adds them to the scores that gradients are to see, and returns them; ``known``: the trees, if they are already trained.
+        ``add`` adds them to the scores that gradients are to see, and returns them; ``known``: the trees, if they are
+        already trained.
         """
         scores, p = self._members[member], self._training.parameters
         if p.boosting == DART:
@@ -205,7 +211,10 @@ class Members:
     def _scaled(
         self, trees: list[Tree], sample: RoundSample, before: npt.NDArray[np.float64], scores: npt.NDArray[np.float64]
     ) -> list[Tree]:
-        """Multiply the trees of a round by the step that minimises the loss of the sample, and add the result instead."""
+        """Multiply the trees of a round by a step, and add the result instead.
+
+        The step minimises the loss of the sample.
+        """
         objective, shrinkage = self._training.objective, self._training.parameters.learning_rate
         counted = ~self._training.sampler.left_out(sample, objective.sums_over == QUERIES)
         way = (scores - before) / shrinkage  # Friedman (2001): search the step, then shrink it

@@ -2,8 +2,8 @@
 
 A round depends only on the scores of the trees before it, and on its own number.  A forest that was trained on the same
 rows with the same parameters therefore holds all that the next round needs: its thresholds are bin edges, and replaying
-its trees in order gives exactly the same scores, and with them the metrics and the state of early stopping.  A forest that
-was cut at its best round resumes from there; later trees are grown again.
+its trees in order gives exactly the same scores, and with them the metrics and the state of early stopping.  A forest
+that was cut at its best round resumes from there; later trees are grown again.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ def check_whole(forest: Forest) -> None:
     """Raise InvalidParameter if ``forest`` lacks its first rounds."""
     if FIRST_ROUND in forest.info:
         raise InvalidParameter(
-            f"resume: the model is a part of another one, without its first {forest.info[FIRST_ROUND]} rounds; resume the whole"
+            f"resume: the model is a part of another one, without its first {forest.info[FIRST_ROUND]} rounds; resume "
+            "the whole"
         )
 
 
@@ -52,8 +53,9 @@ def check_resumable(
 ) -> None:
     """Raise InvalidParameter, naming the first difference, unless training can resume from ``forest``.
 
-    ``info`` holds the facts that must equal those of the forest (digests of data and bins ..), but not the highest grade: no
-    tree depends on it, and replayed rounds measure ERR again.  ``objective``, if already known, must be the forest's.
+    ``info`` holds the facts that must equal those of the forest (digests of data and bins ..), but not the highest
+    grade: no tree depends on it, and replayed rounds measure ERR again.  ``objective``, if already known, must be the
+    forest's.
     """
     if CONVERTED_FROM in forest.info:
         raise InvalidParameter(
@@ -107,12 +109,14 @@ def _check_fits_objective(objective: Objective, parameters: TrainParameters, for
         raise InvalidParameter("resume: the model was trained on other data, or its file was changed")
     if not np.array_equal(forest.tree_weights, weights_of_trees(objective, parameters, n)):
         raise InvalidParameter(
-            f"resume: the trees of the model have other weights than after a training of {n} rounds: it was cut after training, or"
+            f"resume: the trees of the model have other weights than after a training of {n} rounds: it was cut after "
+            "training, or"
             " its file was changed; resume the whole model"
         )
     if forest.base_score != of_start * objective.starting_score:
         raise InvalidParameter(
-            "resume: the model starts from another score than a training on these data: it was trained on other data, or its file"
+            "resume: the model starts from another score than a training on these data: it was trained on other data, "
+            "or its file"
             " was changed"
         )
 
@@ -157,7 +161,9 @@ def trees_of(
 
 
 def bins_of_sets(forest: Forest, edges: Sequence[npt.NDArray[np.float32]]) -> npt.NDArray[np.uint64]:
-    """Return the set of bins of every node, (n_nodes, 4): the reverse of :func:`rankmill.trainer.rounds.assembly.sets_of`.
+    """Return the set of bins of every node, (n_nodes, 4).
+
+    It is the reverse of :func:`rankmill.trainer.rounds.assembly.sets_of`.
 
     Raises
     ------
@@ -171,7 +177,8 @@ def bins_of_sets(forest: Forest, edges: Sequence[npt.NDArray[np.float32]]) -> np
         place = np.minimum(np.searchsorted(edges[f], codes), len(edges[f]) - 1)
         if not len(edges[f]) or np.any(edges[f][place] != codes):
             raise InvalidParameter(
-                f"resume: the model splits {forest.feature_names[f]!r} by a category that is not among those of the data"
+                f"resume: the model splits {forest.feature_names[f]!r} by a category that is not among those of the "
+                "data"
             )
         bits[node, place + 1] = 1
     return np.packbits(bits, axis=1, bitorder="little").view(np.uint64)
@@ -194,7 +201,10 @@ def _restore_encoded(
     right: npt.NDArray[np.int32],
     sets: npt.NDArray[np.uint64],
 ) -> None:
-    """Write the splits of ``encoded`` columns as the trees over bins have them; InvalidParameter if they are other columns."""
+    """Write the splits of ``encoded`` columns as the trees over bins have them.
+
+    InvalidParameter if they are other columns.
+    """
     numbers = {column.source: number for number, column in enumerate(encoded)}
     node_sets = forest.node_sets
     for node, b in zip(*(each.tolist() for each in _encoded_splits(forest)), strict=True):

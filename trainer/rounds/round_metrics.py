@@ -47,7 +47,8 @@ class RoundMetrics:
     eval_metrics
         More metrics to measure; ``deviance`` is the loss.
     decides
-        Whether the stop metric on the first eval set chooses the best round.  It must then differ between rankings of that set.
+        Whether the stop metric on the first eval set chooses the best round.  It must then differ between rankings of
+        that set.
     in_fold
         Of a cross-validation, whose other folds decide, too: it then only needs a value.
 
@@ -212,7 +213,10 @@ class _MeasuredSet:
 
 
 def starting_scores(rows: RankedRows, objective: Objective, span: Span) -> npt.NDArray[np.float64]:
-    """Return the scores of the rows of ``span`` before the first tree, offsets included: (n_rows,), or (n_outputs, n_rows)."""
+    """Return the scores of the rows of ``span`` before the first tree, offsets included.
+
+    The shape is (n_rows,), or (n_outputs, n_rows).
+    """
     shape = (rows.n_rows,) if objective.n_outputs == 1 else (objective.n_outputs, rows.n_rows)
     scores, own = np.zeros(shape, dtype=np.float64), slice(span.first, span.last)
     scores[..., own] = objective.starting_score
@@ -229,10 +233,13 @@ def measure(
     eval_metrics: Sequence[str] = (),
     n_threads: int = 1,
 ) -> tuple[dict[str, float], dict[str, QueryValues]]:
-    """Return the stop metric and ``eval_metrics`` of ``forest`` on ``split``: their means, and their values for each query.
+    """Return the stop metric and ``eval_metrics`` of ``forest`` on ``split``.
 
-    Features are read and scored in batches, so only a few numbers per document stay in memory.  Offsets of the dataset are added to
-    the scores, as in training.  The deviance is omitted for models whose score combines several sums of trees.
+    These are their means, and their values for each query.
+
+    Features are read and scored in batches, so only a few numbers per document stay in memory.  Offsets of the dataset
+    are added to the scores, as in training.  The deviance is omitted for models whose score combines several sums of
+    trees.
     """
     own = replace(parameters, learn_from=str(forest.info.get(LEARNT_FROM, "")))
     rows = rows_learnt_from(read_columns(dataset, split, parameters), own)

@@ -34,10 +34,12 @@ class RoundSample:
 
 
 class Sampler:
-    """Draws ``query_fraction`` of the queries, ``row_fraction`` of their documents, and ``feature_fraction`` of the features.
+    """Draws samples of the queries, their documents, and the features.
 
-    Draws are without replacement (Friedman 2002), at least one of each.  Queries, documents and features have random keys
-    that depend only on seed, round and number; those with the smallest keys are drawn.
+    The shares are ``query_fraction``, ``row_fraction`` and ``feature_fraction``.
+
+    Draws are without replacement (Friedman 2002), at least one of each.  Queries, documents and features have random
+    keys that depend only on seed, round and number; those with the smallest keys are drawn.
     """
 
     def __init__(self, starts: npt.NDArray[np.int64], n_features: int, parameters: TrainParameters) -> None:
@@ -88,14 +90,15 @@ class BootstrapWeights:
 
     ``bayesian`` (Prokhorenkova et al. 2018, CatBoost): weights ``(-ln u) ** bagging_temperature``, u uniform.
 
-    ``mvs`` (Ibragimov & Gusev 2019): each query or document is drawn with probability ``p = min(1, v / mu)`` and gets the
-    weight ``1 / p``, so that sums are unbiased.  mu is such that the p add up to the fraction.  v is ``sqrt(g^2 + lambda h^2)``,
-    with squares summed over all outputs and documents.  In the paper lambda is the square of a typical leaf value; here
-    it is ``(sum |g| / sum h)^2``, so that the scale of the loss does not matter.
+    ``mvs`` (Ibragimov & Gusev 2019): each query or document is drawn with probability ``p = min(1, v / mu)`` and gets
+    the weight ``1 / p``, so that sums are unbiased.  mu is such that the p add up to the fraction.  v is ``sqrt(g^2 +
+    lambda h^2)``, with squares summed over all outputs and documents.  In the paper lambda is the square of a typical
+    leaf value; here it is ``(sum |g| / sum h)^2``, so that the scale of the loss does not matter.
 
-    ``goss`` (Ke et al. 2017, LightGBM): the ``top_rate`` n largest ``|g|`` of n queries or documents have weight 1, and of the m others
-    k are drawn, ``other_rate`` n, each with weight ``m / k``.  ``|g|`` is the root of the sum of squares over all outputs and documents.
-    LightGBM takes ``|g h|``, draws documents only, and begins after 1 / learning_rate rounds.
+    ``goss`` (Ke et al. 2017, LightGBM): the ``top_rate`` n largest ``|g|`` of n queries or documents have weight 1, and
+    of the m others k are drawn, ``other_rate`` n, each with weight ``m / k``.  ``|g|`` is the root of the sum of
+    squares over all outputs and documents. LightGBM takes ``|g h|``, draws documents only, and begins after 1 /
+    learning_rate rounds.
     """
 
     def __init__(self, starts: npt.NDArray[np.int64], parameters: TrainParameters, team: Team) -> None:
@@ -148,7 +151,9 @@ class BootstrapWeights:
 def one_sided_weights(
     sizes: npt.NDArray[np.float64], keys: npt.NDArray[np.uint64], top_rate: float, other_rate: float
 ) -> npt.NDArray[np.float64]:
-    """Return 1 for the largest ``sizes``, others / drawn for those of the others with the smallest ``keys``, else 0; all (n,).
+    """Return weights (n,): 1 for the largest ``sizes``, others / drawn for a sample of the rest, else 0.
+
+    The sample has the smallest ``keys`` (n,).
 
     At least one is drawn of either kind, as far as there are as many.  Of equal sizes the first are the largest.
 
@@ -192,7 +197,9 @@ def chances_of(sizes: npt.NDArray[np.float64], fraction: float) -> npt.NDArray[n
 
 
 def noise_of(parameters: TrainParameters, round_number: int, tree: int, n_rows: int) -> SplitNoise:
-    """Return the noise on the splits of tree ``tree`` (1, 2, .. over all rounds), which belongs to this round, and its keys.
+    """Return the noise on the splits of tree ``tree`` of this round, and its keys.
+
+    Trees count 1, 2, .. over all rounds.
 
     It fades as in CatBoost, by ``n / (n + exp(L))`` with n documents and L = completed rounds * learning rate.
     """
@@ -242,7 +249,10 @@ Floats = npt.NDArray[np.float64]
 
 
 def uniforms_of(keys: npt.NDArray[np.uint64]) -> Floats:
-    """Return a number in (0, 1) for each of the random bits ``keys`` (n,), as :func:`rankmill.foundation.kernels.randoms.uniform`."""
+    """Return a number in (0, 1) for each of the random bits ``keys`` (n,).
+
+    It is :func:`rankmill.foundation.kernels.randoms.uniform`.
+    """
     return ((keys >> np.uint64(12)).astype(np.int64).astype(np.float64) + 0.5) * 2.0**-52
 
 
@@ -311,10 +321,12 @@ class OutOfBag:
 
 
 class OutOfBagMean(OutOfBag):
-    """The out-of-bag estimate of a random forest: every document, or query, has the mean of the trees that did not see it.
+    """The out-of-bag estimate of a random forest.
 
-    The improvement of a round is the fall of the mean loss of all, so that the improvements add up to the fall from the start.  What
-    every tree has seen so far has the starting score.
+    Every document, or query, has the mean of the trees that did not see it.
+
+    The improvement of a round is the fall of the mean loss of all, so that the improvements add up to the fall from the
+    start.  What every tree has seen so far has the starting score.
     """
 
     def __init__(
@@ -327,7 +339,10 @@ class OutOfBagMean(OutOfBag):
         self._loss = 0.0
 
     def improvement(self, round_number: int, before: Floats, after: Floats) -> float:
-        """Return the fall of the loss: ``before`` are the starting scores, ``after`` those with the trees of this round."""
+        """Return the decrease of the loss.
+
+        ``before`` are the starting scores, ``after`` those with the trees of this round.
+        """
         if round_number == 1:
             self._sums, self._loss = np.zeros(before.shape), self._mean_loss(before)
         outside = self.left_out(round_number)

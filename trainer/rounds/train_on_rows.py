@@ -47,19 +47,20 @@ def fit(
     valid
         The best round is that of the first eval set.
     test
-        ``holdout_fraction`` of the queries of ``data.train`` are held out (gbm's train.fraction).  They become the first eval set,
-        ``holdout``; the others are only measured.
+        ``holdout_fraction`` of the queries of ``data.train`` are held out (gbm's train.fraction).  They become the
+        first eval set, ``holdout``; the others are only measured.
     oob
         The round with the highest sum of out-of-bag improvements so far.
     cv
-        The best number of rounds on average over ``folds`` cross-validation folds of ``data.train``.  The model is then trained on
-        all of ``data.train``.
+        The best number of rounds on average over ``folds`` cross-validation folds of ``data.train``.  The model is then
+        trained on all of ``data.train``.
 
-    With ``parameters.refit`` the forest is then trained again, for the same number of rounds, on ``data.train`` and the first eval set
-    together.  Everything else in the result is from the first training, so that the valid metrics are never those of rows
-    that were trained on.  ``options.resume`` is then a refitted forest.
+    With ``parameters.refit`` the forest is then trained again, for the same number of rounds, on ``data.train`` and the
+    first eval set together.  Everything else in the result is from the first training, so that the valid metrics are
+    never those of rows that were trained on.  ``options.resume`` is then a refitted forest.
 
-    ``checkpoints`` cover the training, each fold and the refit.  For options and errors see :func:`rankmill.trainer.rounds.boosting.boost`.
+    ``checkpoints`` cover the training, each fold and the refit.  For options and errors see
+    :func:`rankmill.trainer.rounds.boosting.boost`.
 
     Raises
     ------
@@ -110,14 +111,14 @@ def cross_validate_rows(
 ) -> CrossValidation:
     """Train ``parameters.folds`` times, each time without the queries of one fold, and measure on that fold.
 
-    ``parameters`` are complete.  Whole queries are assigned to folds by a hash of the seed and the query's name.  All folds have the same
-    bins.  They are trained one after another with all threads, so the result does not depend on the number of workers, and
-    memory holds at most one more copy of the bins.
+    ``parameters`` are complete.  Whole queries are assigned to folds by a hash of the seed and the query's name.  All
+    folds have the same bins.  They are trained one after another with all threads, so the result does not depend on the
+    number of workers, and memory holds at most one more copy of the bins.
 
     With ``early_stopping_rounds`` each fold stops early by its own held-out queries;
-    then all folds are trained for as many rounds as the longest, so that every mean is over all folds.  The best round is
-    the one with the best mean of the stop metric, smoothed over ``stop_window`` rounds, better than the best before it by more
-    than ``min_improvement``.
+    then all folds are trained for as many rounds as the longest, so that every mean is over all folds.  The best round
+    is the one with the best mean of the stop metric, smoothed over ``stop_window`` rounds, better than the best before
+    it by more than ``min_improvement``.
 
     ``rounds_by``, ``refit``, ``options.resume`` and eval sets are ignored.  A fold is reported twice if it is
     trained for more rounds.  ``by_query``: also return the stop metric of each query, of :attr:`RankedRows.n_queries`.
@@ -166,7 +167,10 @@ def train_fold(
     before: Forest | None,
     checkpoints: Checkpoints | None = None,
 ) -> TrainingResult:
-    """Train without the queries of a fold, and measure on them; for so many ``rounds`` on from the forest ``before``, if given."""
+    """Train without the queries of a fold, and measure on them.
+
+    If ``before`` is given, ``rounds`` more rounds resume that forest.
+    """
     # all rounds of a fold are kept, so that longer trainings and measurements resume from them
     own = replace(resolved(data.train, parameters), rounds_by="valid", keep_rounds="all")
     return boost(
@@ -198,7 +202,8 @@ def _refitted(
         before = options.resume.forest.info.get(REFIT)
     if isinstance(before, Mapping) and any(before[name] != value for name, value in now.items()):
         raise InvalidParameter(
-            f"resume: the model was trained again on {before['rows']} documents of {before['queries']} queries, its first eval"
+            f"resume: the model was trained again on {before['rows']} documents of {before['queries']} queries, its "
+            "first eval"
             f" set included, but now there are {rows.n_rows} of {rows.n_queries}; give the same eval set"
         )
     found = boost(
@@ -227,6 +232,9 @@ def with_first_eval_set(data: TrainingData) -> TrainingData:
 def _held_out(
     data: TrainingData, apart: npt.NDArray[np.bool_], eval_sets: Sequence[tuple[str, RankedRows]] = ()
 ) -> TrainingData:
-    """Return ``data`` without the queries ``apart`` (n_queries,); they become the first eval set, before ``eval_sets``."""
+    """Return ``data`` without the queries ``apart`` (n_queries,).
+
+    These become the first eval set, before ``eval_sets``.
+    """
     held_out = data.train.of_queries(apart, row_major=True)
     return replace(data, train=data.train.of_queries(~apart), eval_sets=[(HOLDOUT, held_out), *eval_sets])

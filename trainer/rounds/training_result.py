@@ -133,7 +133,10 @@ class TrainingResult:
 
 
 def note_without_splits(forest: Forest) -> str:
-    """Return in words that no tree of a trained forest has a split, why, and the option that helps; empty if one has."""
+    """Return why no tree of a trained forest has a split, and the option that helps.
+
+    It is empty if a tree has one.
+    """
     if forest.n_trees == 0 or forest.used_features:
         return ""
     least = int(str(forest.parameters.get("min_rows_in_leaf", 1)))
@@ -142,7 +145,8 @@ def note_without_splits(forest: Forest) -> str:
     why = f"leaves need {least:,} rows, and the trees learnt from {rows:,}; lower {option}"
     if rows >= 2 * least:
         why = (
-            f"no split of two leaves of {least:,} rows ({option}) of {rows:,} gains anything; check that the features vary,"
+            f"no split of two leaves of {least:,} rows ({option}) of {rows:,} gains anything; check that the features "
+            "vary,"
             f" or lower {option}"
         )
     return f"no tree has a split, so all documents tie: {why}"

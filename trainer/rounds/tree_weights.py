@@ -1,15 +1,18 @@
 """Weights of the trees of a forest, where they are not all 1: ``dart`` drops trees, ``rf`` averages them.
 
-**dart** (Vinayak & Gilad-Bachrach 2015, LightGBM).  Each round draws k of the earlier rounds and drops them: its gradients do not see their
-trees.  Then the new trees get the weight ``1 / (k + 1)``, and those of the dropped rounds are multiplied by ``k / (k + 1)``, so that together
-they weigh as much as the dropped ones did.  With ``xgboost_dart_mode`` the weights are ``1 / (k + eta)`` and ``k / (k + eta)``, eta the learning rate.
+**dart** (Vinayak & Gilad-Bachrach 2015, LightGBM).  Each round draws k of the earlier rounds and drops them: its
+gradients do not see their trees.  Then the new trees get the weight ``1 / (k + 1)``, and those of the dropped rounds
+are multiplied by ``k / (k + 1)``, so that together they weigh as much as the dropped ones did.  With
+``xgboost_dart_mode`` the weights are ``1 / (k + eta)`` and ``k / (k + eta)``, eta the learning rate.
 
-**rf** (Breiman 2001).  Every round drops all rounds before it: the gradients are those of the start, and all weights are ``1 / n``.
+**rf** (Breiman 2001).  Every round drops all rounds before it: the gradients are those of the start, and all weights
+are ``1 / n``.
 
-What is dropped depends on the seed, the round and the weights before it, and these on nothing else.  So the weights of a forest are known
-from its parameters and its number of rounds alone: a model stores its trees as they were grown, resumes without other facts, and training may
-cut it at any round, with the weights that its trees had then.  ``Forest.truncated`` and ``predict(n_rounds=k)``, which do not draw, give the
-trees of rf the weight ``1 / k``, and leave those of dart their final weights; such a model is neither resumed nor are its leaves refitted.
+What is dropped depends on the seed, the round and the weights before it, and these on nothing else.  So the weights of
+a forest are known from its parameters and its number of rounds alone: a model stores its trees as they were grown,
+resumes without other facts, and training may cut it at any round, with the weights that its trees had then.
+``Forest.truncated`` and ``predict(n_rounds=k)``, which do not draw, give the trees of rf the weight ``1 / k``, and
+leave those of dart their final weights; such a model is neither resumed nor are its leaves refitted.
 """
 
 from __future__ import annotations
@@ -37,7 +40,10 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """The rounds 0, 1, .. that a round drops, ascending, their weights before and after it, and the weight of the round itself."""
+    """The rounds 0, 1, .. that a round drops, ascending.
+
+    Their weights before and after it, and the weight of the round itself, are beside them.
+    """
 
     rounds: npt.NDArray[np.int64]
     before: npt.NDArray[np.float64]
@@ -48,9 +54,9 @@ class Dropped:
 class Dropout:
     """Draws what the rounds of a member drop, one after another, and keeps the weights of all rounds so far.
 
-    A round drops nothing with probability ``skip_drop``.  Else each earlier round is dropped with probability ``drop_rate``, at most
-    ``max_drop / n`` of n, or unless ``uniform_drop`` that times its weight over the mean weight.  If these are more than ``max_drop``, those
-    with the smallest random numbers are (LightGBM: the first ones).
+    A round drops nothing with probability ``skip_drop``.  Else each earlier round is dropped with probability
+    ``drop_rate``, at most ``max_drop / n`` of n, or unless ``uniform_drop`` that times its weight over the mean weight.
+    If these are more than ``max_drop``, those with the smallest random numbers are (LightGBM: the first ones).
     """
 
     def __init__(self, parameters: TrainParameters, member: int = 0) -> None:
@@ -103,7 +109,10 @@ def weights_of_trees(objective: Objective, parameters: TrainParameters, n_rounds
 
 
 def weights_of_boosting(parameters: TrainParameters, n_rounds: int, a_round: int) -> npt.NDArray[np.float64] | None:
-    """Return the weight of every tree, ``a_round`` in each of so many rounds, of dart and rf; None: the objective decides."""
+    """Return the weight of every tree of dart and rf, ``a_round`` in each round.
+
+    None: the objective decides.
+    """
     p = parameters
     if p.boosting == RF:
         return np.full(n_rounds * a_round, 1.0 / max(1, n_rounds), dtype=np.float64)

@@ -1,8 +1,9 @@
 """How much of the gain of a search is noise.
 
-The best of many trials on some queries is partly the luckiest on these queries, so its gain over the options as given looks larger
-than it is.  The correction of Tsamardinos, Greasidou & Borboudakis (2018, Machine Learning 107, BBC-CV) repeats the choice on
-queries drawn with replacement, and measures what was chosen on the queries that were not drawn.  Nothing is trained again.
+The best of many trials on some queries is partly the luckiest on these queries, so its gain over the options as given
+looks larger than it is.  The correction of Tsamardinos, Greasidou & Borboudakis (2018, Machine Learning 107, BBC-CV)
+repeats the choice on queries drawn with replacement, and measures what was chosen on the queries that were not drawn.
+Nothing is trained again.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ LEAST_QUERIES = 5  # with fewer, most draws leave none or one out
 class Gain:
     """What the best trial gains over trial 0, the options as given; positive is better, whatever the measure.
 
-    ``observed`` is the gain on the queries that chose the trial; ``corrected`` is the mean gain of a choice on queries that had no part
-    in it, from ``low`` to ``high`` its 95 % percentile interval; ``noise`` is the share of the observed gain that is lost.
+    ``observed`` is the gain on the queries that chose the trial; ``corrected`` is the mean gain of a choice on queries
+    that had no part in it, from ``low`` to ``high`` its 95 % percentile interval; ``noise`` is the share of the
+    observed gain that is lost.
     """
 
     queries: int
@@ -40,7 +42,8 @@ class Gain:
             return f"no trial has a better {measure} than the options as given, which are trial 0"
         lost = "" if self.noise is None else f"; {self.noise:.0%} of the gain is luck of the choice"
         return (
-            f"trial {trial} gains {self.observed:.4f} in {measure} over the options as given on the {self.queries:,} queries that"
+            f"trial {trial} gains {self.observed:.4f} in {measure} over the options as given on the {self.queries:,} "
+            "queries that"
             f" chose it,\nbut {self.corrected:+.4f} ({self.low:+.4f} to {self.high:+.4f}) on queries that did not{lost}"
             + ("" if self.corrected > 0.0 else ": the options as given are as good, so trial 0 wins")
         )
@@ -49,9 +52,9 @@ class Gain:
 def gain_of(values: npt.NDArray[np.int64], best: int, unit: float) -> Gain | None:
     """Return the gain of row ``best`` of ``values`` (n_trials, n_queries) over row 0; None if there are few queries.
 
-    ``values`` are whole multiples of ``unit``, and negative where lower is better, so that sums are exact in any order.  Of equal
-    trials the first is chosen.  Replicate b draws from the Philox counter generator with key (``SEED``, b), whose raw stream NumPy
-    guarantees.
+    ``values`` are whole multiples of ``unit``, and negative where lower is better, so that sums are exact in any order.
+    Of equal trials the first is chosen.  Replicate b draws from the Philox counter generator with key (``SEED``, b),
+    whose raw stream NumPy guarantees.
     """
     n = values.shape[1]
     if n < LEAST_QUERIES:

@@ -1,8 +1,9 @@
 """Hyperparameter search: trials sampled from a search space, compared on held-out queries.
 
-Trial 0 has the parameters as they were given; those from 1 on are drawn.  All are trained once, and the best of them, with trial 0,
-again with other seeds: by folds that is a cross-validation over other folds.  The outcome of a training depends only on the data, its
-parameters and the code, so the table is a function of the number of trials: the same bytes for any number of workers and after any kill.
+Trial 0 has the parameters as they were given; those from 1 on are drawn.  All are trained once, and the best of them,
+with trial 0, again with other seeds: by folds that is a cross-validation over other folds.  The outcome of a training
+depends only on the data, its parameters and the code, so the table is a function of the number of trials: the same
+bytes for any number of workers and after any kill.
 """
 
 from __future__ import annotations
@@ -101,8 +102,10 @@ class TunePlan:
         return (
             f"{self.choices}\n"
             * bool(self.choices)
-            + f"{number} random trials of {len(self.space.parts)} parameters{limit}, compared by {self.measure} on {on};"
-            f" {self.learnt_from}; {self.base.most_rounds:,} {self.base.unit}s at most; {in_all} without the interpreters"
+            + f"{number} random trials of {len(self.space.parts)} parameters{limit}, compared by {self.measure} on "
+            f"{on};"
+            f" {self.learnt_from}; {self.base.most_rounds:,} {self.base.unit}s at most; {in_all} without the "
+            "interpreters"
         )
 
 
@@ -116,15 +119,17 @@ def plan_tuning(
     fixed: Sequence[str] = (),
     folds: int = USUAL_FOLDS,
 ) -> TunePlan:
-    """Plan a search for :func:`tune`, with all its checks; ``space`` None: the default one without the names in ``fixed``.
+    """Plan a search for :func:`tune`, with all its checks.
+
+    ``space`` None: the default one without the names in ``fixed``.
 
     ``folds`` are those of nets; parameters of trees have their own.
 
     Raises
     ------
     InvalidParameter
-        The space exceeds the bounds of a parameter, objectives are compared by their own losses, or trials by a valid split that the
-        dataset lacks.
+        The space exceeds the bounds of a parameter, objectives are compared by their own losses, or trials by a valid
+        split that the dataset lacks.
     TrainingDataRejected, rankmill.foundation.errors.InputError, rankmill.foundation.errors.InputError
         As :func:`rankmill.trainer.candidates.train_on_dataset.plan_of` or :func:`rankmill.trainer.nets.plan.plan_net`.
     """
@@ -192,7 +197,9 @@ def tune(
     begun: float | None = None,
     cluster: Cluster | None = None,
 ) -> Table:
-    """Search, and write the table of trials and the winner into ``out``; a search that was killed or out of time resumes there.
+    """Search, and write the table of trials and the winner into ``out``.
+
+    A search that was killed or ran out of time resumes there.
 
     Parameters
     ----------
@@ -209,7 +216,8 @@ def tune(
     begun
         When they began, by the clock; None: now.
     cluster
-        Its workers train the trials, with the same result; they must see the dataset and ``out``.  ``plan.cluster_workers`` is its size.
+        Its workers train the trials, with the same result; they must see the dataset and ``out``.
+        ``plan.cluster_workers`` is its size.
 
     Raises
     ------
@@ -243,7 +251,8 @@ def tune(
         first[len(first)] = found[len(first), seed]
     if not first:
         raise InvalidParameter(
-            f"{spelled('minutes')} {options.minutes:g}: no trial ended in time; give more {spelled('minutes')}, or ask for fewer"
+            f"{spelled('minutes')} {options.minutes:g}: no trial ended in time; give more {spelled('minutes')}, or "
+            "ask for fewer"
             f" {plan.base.unit}s" + "; the same command goes on where it stopped" * search.can_go_on
         )
     ranking = ordered({trial: first[trial].score for trial in first}, higher_is_better=plan.higher_is_better)
@@ -339,7 +348,10 @@ class _Search:
     def outcomes_of(
         self, tasks: Iterable[Task], may_start: MayStart = lambda _: True
     ) -> dict[tuple[int, int], Outcome]:
-        """Return outcomes by trial and seed: those that are known, and those of tasks that are run while they ``may_start``."""
+        """Return outcomes by trial and seed.
+
+        Known outcomes are reused; other tasks are run while they ``may_start``.
+        """
         known: list[tuple[Task, Outcome]] = []
         outcomes: dict[tuple[int, int], Outcome] = {}
 

@@ -42,7 +42,10 @@ class Measured(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchedTrees:
-    """The parameters of trial 0, complete, which other trials vary: trees; every trial has ``members`` of them side by side: 1, where the preset would average more."""
+    """The complete parameters of trial 0 for trees; other trials vary them.
+
+    Every trial has ``members`` of them side by side: 1, where the preset would average more.
+    """
 
     options: TrainParameters
     members: int
@@ -59,7 +62,10 @@ class SearchedTrees:
         return self.options.n_rounds
 
     def with_valid(self, *, by_folds: bool) -> bool:
-        """Whether folds have the queries of the valid split, too: where the final model learns from them, by a refit."""
+        """Whether folds have the queries of the valid split, too.
+
+        This is so if the final model learns from them, by a refit.
+        """
         return by_folds and self.options.refit == ALL
 
     def facts(self, dataset: Dataset) -> dict[str, JSON]:
@@ -82,7 +88,10 @@ class SearchedTrees:
         *,
         by_folds: bool,
     ) -> Measured:
-        """Train the forest, or that of each fold, with these ``values``; InvalidParameter if they do not go together."""
+        """Train the forest, or that of each fold, with these ``values``.
+
+        InvalidParameter if they are incompatible.
+        """
         parameters = replace(self.options, **{"members": self.members, **values})
         if by_folds:
             with_valid = self.with_valid(by_folds=True)
@@ -98,7 +107,9 @@ class SearchedTrees:
         return self.options.stored()
 
     def section(self, values: Mapping[str, Any], rounds: int | None) -> dict[str, JSON]:
-        """Return the section ``[train]`` with these ``values``, those that the training would not have without being given.
+        """Return the section ``[train]`` with these ``values``.
+
+        Only those are written that the training would not have by default.
 
         With ``rounds`` that folds have chosen, the valid split ends nothing.
         """

@@ -1,8 +1,8 @@
 """The search space of a hyperparameter search.
 
-``a..b`` is a range, both ends included, drawn uniformly or with ``:log`` so that every ratio is as likely as any other; values
-with commas are choices.  The draw of a parameter is a pure function of (seed, trial, its name): one more trial, or one more
-parameter in the space, changes nothing that was drawn before.
+``a..b`` is a range, both ends included, drawn uniformly or with ``:log`` so that every ratio is as likely as any other;
+values with commas are choices.  The draw of a parameter is a pure function of (seed, trial, its name): one more trial,
+or one more parameter in the space, changes nothing that was drawn before.
 """
 
 from __future__ import annotations
@@ -168,7 +168,10 @@ def share_of(seed: int, trial: int, name: str) -> float:
 
 
 def default_space(*, small_trees: bool, without: Sequence[str] = ()) -> Space:
-    """Return the default space around ``small_trees`` of few queries or any trees, without the parameters that are fixed."""
+    """Return the default space around ``small_trees`` of few queries or any trees.
+
+    Fixed parameters are left out.
+    """
     usual = SMALL_TREES if small_trees else ANY_TREES
     if "lambda_l2" in without:
         without = [*without, "l2_scale"]  # its unit
@@ -176,7 +179,10 @@ def default_space(*, small_trees: bool, without: Sequence[str] = ()) -> Space:
 
 
 def default_space_of_nets(options: NetOptions, without: Sequence[str] = ()) -> Space:
-    """Return the default space around these options of a net, without the names that are fixed and what they do not allow."""
+    """Return the default space around these options of a net.
+
+    The names that are fixed and those that they exclude are left out.
+    """
     without = [*without, *(["dropout"] if options.activation == "tanh" else [])]
     if options.updates == PAIRS:
         without = [*without, "objective", "layers", "dropout", "weight_decay"]
@@ -211,7 +217,9 @@ def parse_vary(lines: Sequence[str]) -> dict[str, str]:
 
 
 def space_of(given: Mapping[str, Any], where: str, model: str = TREES) -> Space:
-    """Return the space of values by name: text as on a command line, a list of choices, or one value; of trees or a net.
+    """Return the space of values by name, of trees or a net.
+
+    A value is text as on a command line, a list of choices, or one value.
 
     Raises
     ------

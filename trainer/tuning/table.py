@@ -1,4 +1,7 @@
-"""Results of a search: trials sorted by score, what the best one gains, and its parameters as a section of rankmill.toml."""
+"""Results of a search.
+
+These are trials sorted by score, the gain of the best one, and its parameters for rankmill.toml.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +82,10 @@ class Table:
 
     @cached_property
     def winner(self) -> Row:
-        """The best trial, but trial 0 if the best one gains nothing over it once the luck of the choice is taken away."""
+        """The best trial, or trial 0 if the best one's gain is only luck.
+
+        The luck of the choice is subtracted first.
+        """
         if self.gain is None or self.gain.corrected > 0.0:
             return self.best
         return next(row for row in self.rows if row.trial == 0)

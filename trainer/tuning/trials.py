@@ -1,8 +1,8 @@
 """One trial of a search: a training with sampled parameters and its score on held-out queries, stored in a file.
 
-A search is a folder with one file per trial, each replaced atomically.  ``search.json`` says which search it is; a folder of
-another search is refused.  A damaged file is ignored.  No file holds a time or a path, so a search that was killed and resumed
-leaves the same files as an uninterrupted one, for any number of workers.
+A search is a folder with one file per trial, each replaced atomically.  ``search.json`` says which search it is; a
+folder of another search is refused.  A damaged file is ignored.  No file holds a time or a path, so a search that was
+killed and resumed leaves the same files as an uninterrupted one, for any number of workers.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ DECIMALS = 6  # of the values of queries
 class Outcome:
     """The result of a training of a trial; ``error`` says why it failed.
 
-    ``by_query`` has the measure of each held-out query to 6 decimals, the same queries for every trial with a seed; None: the query
-    has no value.  It is left out for a measure that is not the plain mean over queries.
+    ``by_query`` has the measure of each held-out query to 6 decimals, the same queries for every trial with a seed;
+    None: the query has no value.  It is left out for a measure that is not the plain mean over queries.
     """
 
     score: float | None = left_out()
@@ -173,7 +173,10 @@ class OutOfTime(BaseException):
 
 
 def _until(deadline: float, clock: Callable[[], float], then: OnRound | None) -> OnRound:
-    """Return a listener that raises OutOfTime after the first round that ends later than the ``deadline`` of the ``clock``."""
+    """Return a listener that raises OutOfTime after the ``deadline`` of the ``clock``.
+
+    It does so after the first round that ends later.
+    """
 
     def after_round(record: RoundRecord) -> bool | None:
         if clock() >= deadline:
@@ -186,8 +189,8 @@ def _until(deadline: float, clock: Callable[[], float], then: OnRound | None) ->
 def run_trial(task: Task) -> Outcome | None:
     """Run the task, write its outcome to the trial's file, and return it; a known outcome is only read.
 
-    A trial that cannot be trained is an outcome, too; errors of the machine or of the dataset's files are raised.  None: the
-    deadline has come first.
+    A trial that cannot be trained is an outcome, too; errors of the machine or of the dataset's files are raised.
+    None: the deadline has come first.
     """
     store = TrialStore(task.out, task.search)
     known = store.read(task)

@@ -1,7 +1,7 @@
 """Fit click models to counts.
 
-All have the form ``P(click on d at rank k | last click at l) = P(examined) gamma_d``.  They differ in what an examination probability is
-for, a cell, and in whether the user may leave after a click:
+All have the form ``P(click on d at rank k | last click at l) = P(examined) gamma_d``.  They differ in what an
+examination probability is for, a cell, and in whether the user may leave after a click:
 
     dctr        one cell of 1: everything is examined (document click-through rate)
     pbm         a cell for each rank
@@ -12,16 +12,18 @@ for, a cell, and in whether the user may leave after a click:
     randomised  as pbm, from the click-through rate of each rank under a policy of random order
     trust       as pbm, and with ``trust_k`` users click at rank k whatever the document (affine; Vardasbi et al. 2020)
 
-The cascade and dependent click models are fitted to the impressions whose examination depends on one number alone: those above the
-first click, and those directly below the last click so far, of which the share ``lambda_k`` is examined.  That is consistent, and
-needs counts only; Guo et al. use all impressions but take those after the last click for unexamined, which is biased.
+The cascade and dependent click models are fitted to the impressions whose examination depends on one number alone:
+those above the first click, and those directly below the last click so far, of which the share ``lambda_k`` is
+examined.  That is consistent, and needs counts only; Guo et al. use all impressions but take those after the last click
+for unexamined, which is biased.
 
-Each document has a relevance of its own.  With many documents that were shown a few times each, maximum likelihood is biased (Neyman and
-Scott 1948): in a simulated log with 44 impressions a document, examination at rank 8 came out 1.5 times too high.  So examination is
-fitted to the documents that were shown ``OFTEN`` times or more, if they link all ranks, and relevance is then found for all documents.
+Each document has a relevance of its own.  With many documents that were shown a few times each, maximum likelihood is
+biased (Neyman and Scott 1948): in a simulated log with 44 impressions a document, examination at rank 8 came out 1.5
+times too high.  So examination is fitted to the documents that were shown ``OFTEN`` times or more, if they link all
+ranks, and relevance is then found for all documents.
 
-Affine models are the same for relevance ``a gamma + b``; ``trust`` is what is left if as much of it as possible is taken for relevance,
-so that the rank with the smallest trust, relative to examination, has 0.
+Affine models are the same for relevance ``a gamma + b``; ``trust`` is what is left if as much of it as possible is
+taken for relevance, so that the rank with the smallest trust, relative to examination, has 0.
 """
 
 from __future__ import annotations
@@ -56,10 +58,12 @@ class NotIdentified(DataRejected):
 
 @dataclass(frozen=True, slots=True)
 class ClickModel:
-    """A click model fitted to a log: ``P(click) = going * examination[k, l] * relevance[d]``, ranks from 0, l = 0: no click above.
+    """A click model fitted to a log: ``P(click) = going * examination[k, l] * relevance[d]``.
 
-    The probability ``going`` that the user is still there is 1 at the top, follows from Bayes' rule after a skip, and is
-    ``continuation[k]`` after a click at k.
+    Ranks count from 0; l = 0 means no click above.
+
+    The probability ``going`` that the user is still there is 1 at the top, follows from Bayes' rule after a skip, and
+    is ``continuation[k]`` after a click at k.
     """
 
     name: ClickModelName
@@ -106,13 +110,14 @@ def fit_click_model(
 ) -> ClickModel:
     """Return the model ``name`` with the greatest likelihood of ``counts``.
 
-    ``start`` is a fit of the same model to begin with.  ``random`` are the counts of the lists in random order, which ``randomised``
-    takes examination from.
+    ``start`` is a fit of the same model to begin with.  ``random`` are the counts of the lists in random order, which
+    ``randomised`` takes examination from.
 
     Raises
     ------
     NotIdentified
-        The log does not determine the model: no clicks, or ranks at which no clicked document of the other ranks was shown.
+        The log does not determine the model: no clicks, or ranks at which no clicked document of the other ranks was
+        shown.
     """
     options = options or ClickFitOptions()
     if not counts.clicked.sum() > 0.0:
@@ -143,7 +148,10 @@ def fit_click_model(
 
 
 def _rows_to_fit(name: ClickModelName, counts: ClickCounts, cells: _Cells) -> tuple[Rows, bool]:
-    """Return the rows of the documents to fit examination to: often shown ones, which is said, or all if those do not determine it."""
+    """Return the rows of the documents to fit examination to.
+
+    They are often shown ones, with a note, or all if those do not determine it.
+    """
     shown = counts.by_document(counts.shown)
     lost: npt.NDArray[np.int64] = np.arange(1, 1)
     for least in (OFTEN, 0):
@@ -229,7 +237,10 @@ def _table(theta: Floats, ranks: int) -> tuple[Floats, Floats]:
 def _with_relevance(
     name: ClickModelName, counts: ClickCounts, tables: tuple[Floats, Floats], trust: Floats | None = None
 ) -> ClickModel:
-    """Return the model with relevance given examination: without a prior, then with one fitted to the documents by moments."""
+    """Return the model with relevance given examination.
+
+    It is fitted without a prior, then with one fitted to the documents by moments.
+    """
     examination, continuation = tables
     trust = np.zeros(counts.ranks) if trust is None else trust
     examined, clicks = np.zeros(counts.documents), np.zeros(counts.documents)
@@ -247,7 +258,10 @@ def _with_relevance(
 
 
 def _parts(counts: ClickCounts) -> Iterator[ClickCounts]:
-    """Yield the rows in parts of whole documents, which have few rows, so that what is computed of them needs little memory."""
+    """Yield the rows in parts of whole documents.
+
+    Documents have few rows, so that results of a part need little memory.
+    """
     ends = np.arange(_ROWS_AT_ONCE, len(counts.document), _ROWS_AT_ONCE)
     ends = np.searchsorted(counts.document, counts.document[ends])  # the first row of the document there
     for first, last in pairwise(np.unique(np.concatenate([[0], ends, [len(counts.document)]])).tolist()):
@@ -268,7 +282,10 @@ def _examined(
 
 
 def _prior(clicks: Floats, examined: Floats) -> tuple[float, float]:
-    """Return the beta distribution of relevance by the method of moments: mean, and variance beyond that of binomial counts."""
+    """Return the beta distribution of relevance by the method of moments.
+
+    These are the mean, and the variance beyond that of binomial counts.
+    """
     seen = examined > 0.0
     n, rate = examined[seen], np.minimum(clicks[seen] / examined[seen], 1.0)
     mean = min(float(clicks.sum() / n.sum()), 0.99)
@@ -313,7 +330,8 @@ def _not_connected(name: ClickModelName, ranks: npt.NDArray[np.int64]) -> NotIde
     cure = "show some lists with swapped neighbours" if first == 2 else f"fit {spelled('ranks')} {first - 1}"
     noun = "rank" if len(ranks) == 1 else "ranks"
     return NotIdentified(
-        f"{name}: no clicked document links {noun} {named} to rank 1, so that examination there cannot be distinguished from relevance; {cure}"
+        f"{name}: no clicked document links {noun} {named} to rank 1, so that examination there cannot be "
+        f"distinguished from relevance; {cure}"
     )
 
 

@@ -1,4 +1,7 @@
-"""Counts of a click log: how often each document was shown and clicked at each rank, by the rank of the last click above."""
+"""Counts of a click log: how often each document was shown and clicked at each rank.
+
+They are kept apart by the rank of the last click above.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +62,8 @@ def count_clicks(
 ) -> list[ClickCounts]:
     """Return the counts of ``log`` down to rank ``ranks``, once for each of ``weightings``; the log is read once.
 
-    Weights are whole numbers, so that sums are exact in any order.  Documents with fewer than ``least_shown`` impressions have no rows.
+    Weights are whole numbers, so that sums are exact in any order.  Documents with fewer than ``least_shown``
+    impressions have no rows.
 
     Memory: a block, a part of its lists, and ``24 + 16 * len(weightings)`` bytes a row.
     """

@@ -1,4 +1,7 @@
-"""Fit click models to a log, compare them on sessions that were held out, and find intervals by drawing sessions again."""
+"""Fit click models to a log and compare them on held-out sessions.
+
+Intervals come from drawing sessions again.
+"""
 
 from __future__ import annotations
 
@@ -83,11 +86,13 @@ class ClickModelComparison:
 
     @property
     def recommended(self) -> ClickModelName:
-        """The model without doubts that predicts held-out clicks best; of those as good but for 1e-4 of log-likelihood, the first.
+        """The model without doubts that predicts held-out clicks best.
 
-        ``dctr``, which corrects nothing, only if its log-likelihood over all held-out impressions is not worse by 10, too: where most
-        documents keep their positions, it predicts almost as well as models that know why.
-        ``ubm`` and ``allpairs`` only if they are better by 0.5 %: with a number for each two positions they gain some by chance.
+        Of those within 1e-4 of its log-likelihood, it is the first.
+
+        ``dctr``, which corrects nothing, only if its log-likelihood over all held-out impressions is not worse by 10,
+        too: where most documents keep their positions, it predicts almost as well as models that know why. ``ubm`` and
+        ``allpairs`` only if they are better by 0.5 %: with a number for each two positions they gain some by chance.
         """
 
         def held_out(name: ClickModelName) -> float:
@@ -126,7 +131,9 @@ def fit_clicks(log: ClickLog, name: ClickModelName, options: ClickFitOptions | N
 def compare_click_models(
     log: ClickLog, options: ClickFitOptions | None = None, names: Sequence[ClickModelName] = ()
 ) -> ClickModelComparison:
-    """Fit all models (or those of ``names``) as :func:`fit_clicks` does; ``randomised`` only if the options name a policy.
+    """Fit all models (or those of ``names``) as :func:`fit_clicks` does.
+
+    ``randomised`` is fitted only if the options name a policy.
 
     Raises
     ------
@@ -166,7 +173,10 @@ def compare_click_models(
 
 
 def _doubt(counts: ClickCounts, found: Propensities) -> str:
-    """Return why ``found`` is not believed: relevance that rises from rank to rank by more than twice its standard error explains."""
+    """Return why ``found`` is doubtful.
+
+    Relevance that rises from rank to rank explains it by more than twice its standard error.
+    """
     shown, clicked = counts.by_rank(counts.shown), counts.by_rank(counts.clicked)
     trust = 0.0 if found.trust is None else np.array(found.trust)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -184,7 +194,8 @@ def _doubt(counts: ClickCounts, found: Propensities) -> str:
         return ""
     above = int(np.argmin(relevance[:k] + error[:k]))
     return (
-        f"by {found.model}, documents at position {k + 1} are {relevance[k] / relevance[above]:.1f} times as relevant as"
+        f"by {found.model}, documents at position {k + 1} are {relevance[k] / relevance[above]:.1f} times as relevant "
+        "as"
         f" those at {above + 1}, so examination there comes out too small"
     )
 
@@ -212,7 +223,10 @@ def _propensities(
 
 
 def _complete(model: ClickModel) -> Floats:
-    """Return the examination table (ranks, ranks + 1), with that of a list without clicks where it is not identified."""
+    """Return the examination table (ranks, ranks + 1).
+
+    Where it is not identified it is that of a list without clicks.
+    """
     return np.where(np.isnan(model.examination), model.examination[:, :1], model.examination)
 
 
@@ -243,7 +257,9 @@ def _held_out_figures(log: ClickLog, model: ClickModel, held_out: Weighting) -> 
 def _interval(
     log: ClickLog, model: ClickModel, options: ClickFitOptions, random: Weighting | None
 ) -> tuple[Floats, Floats] | None:
-    """Return the ends of the 95 % intervals (ranks,): normal on the logarithm, by the spread over bootstrap samples of sessions.
+    """Return the ends of the 95 % intervals (ranks,).
+
+    They are normal on the logarithm, by the spread over bootstrap samples of sessions.
 
     None if fewer than half of the samples determine the model.
     """

@@ -34,8 +34,8 @@ class ListNetOptions:
 class ListNet(ListLoss):
     """Minimise the sum over lists of ``-w sum t_i log p_i``, p the softmax of the scores (Cao et al. 2007).
 
-    g = w (p - t), h = w p (1 - p), pair hessians w p_i p_j: all exact.  Targets t sum to 1 over a list; a list without any
-    gain has none and does not count.  Uses ``gain`` and, for samples of pairs, ``seed`` of the parameters.
+    g = w (p - t), h = w p (1 - p), pair hessians w p_i p_j: all exact.  Targets t sum to 1 over a list; a list without
+    any gain has none and does not count.  Uses ``gain`` and, for samples of pairs, ``seed`` of the parameters.
 
     Raises
     ------
@@ -100,12 +100,14 @@ class XendcgOptions:
 
 
 class RankXendcg(ListLoss):
-    r"""Minimise the sum over lists of ``-w sum t_i log p_i`` with t_i = (2^y_i - u_i) / (the sum of these over the list).
+    r"""Minimise the sum over lists of ``-w sum t_i log p_i``.
 
-    p is the softmax of the scores, u uniform in (0, 1), drawn for each step and keyed by (seed, step, query, place in the
-    list): the draw depends on the order of rows.  With linear gain 2^y is y + 1.  h = w p (1 - p) is exact; **g is the
-    gradient only for terms = 1**.  Otherwise it is the gradient times diag(H) H^-1, by ``terms`` terms of
-    Neumann's series, which is how LightGBM minimises (Bruch 2020, appendix), so that steps -g / h account for the other
+    t_i = (2^y_i - u_i) / (the sum of these over the list).
+
+    p is the softmax of the scores, u uniform in (0, 1), drawn for each step and keyed by (seed, step, query, place in
+    the list): the draw depends on the order of rows.  With linear gain 2^y is y + 1.  h = w p (1 - p) is exact; **g is
+    the gradient only for terms = 1**.  Otherwise it is the gradient times diag(H) H^-1, by ``terms`` terms of Neumann's
+    series, which is how LightGBM minimises (Bruch 2020, appendix), so that steps -g / h account for the other
     documents; it sums to 0 all the same.  Since g is no derivative, ``ole`` has no meaning here.
 
     ``losses`` use the draws of the last step; the deviance uses u = 1/2.  Uses ``gain`` and ``seed``.

@@ -1,4 +1,7 @@
-"""Expected metrics over random orders, sampled from the Plackett-Luce model (DCG) or by adding noise to scores (ERR and MRR too)."""
+"""Expected metrics over random orders.
+
+Orders come from the Plackett-Luce model (DCG), or from noise added to scores (ERR and MRR too).
+"""
 
 from __future__ import annotations
 
@@ -36,9 +39,9 @@ _CASCADES = frozenset({"err", "mrr"})
 class ExpectedDcg(ListLoss):
     """``w (1 - E nDCG@k)`` or ``w (ideal DCG@k - E DCG@k)``, as ``metric`` says, summed over the lists of two grades.
 
-    A subclass may have ``err`` and ``mrr`` among its ``metrics``; these are ``cascade``: a reader goes down the list, each
-    document stops the reader with a chance, which stands for its gain, and a stop at rank r is worth 1/r.  For ``mrr`` the
-    chance is 1 for relevant documents and 0 for others.
+    A subclass may have ``err`` and ``mrr`` among its ``metrics``; these are ``cascade``: a reader goes down the list,
+    each document stops the reader with a chance, which stands for its gain, and a stop at rank r is worth 1/r.  For
+    ``mrr`` the chance is 1 for relevant documents and 0 for others.
 
     Attributes
     ----------
@@ -120,29 +123,30 @@ class ApxDcgOptions:
 class ApxDcg(ExpectedDcg):
     r"""Maximise E[DCG@k] or E[nDCG@k] over orders drawn with strengths exp(s) (Gulin & Karpovich 2009).
 
-    An order is drawn from the top, each place from the remaining documents with probability proportional to strength.  With
-    G_p the DCG from place p on and p_i^(p) the probability of i at place p, the gradient is that of the score function,
-    d log P / d s_i = 1 - sum of p_i^(p) over the places up to that of i, place by place:
+    An order is drawn from the top, each place from the remaining documents with probability proportional to strength.
+    With G_p the DCG from place p on and p_i^(p) the probability of i at place p, the gradient is that of the score
+    function, d log P / d s_i = 1 - sum of p_i^(p) over the places up to that of i, place by place:
 
         dE / ds_i = E[sum_p (G_p - b_p) ([i stands at p] - p_i^(p))]
 
     Lists of up to ``exact`` documents use the exact expectation, over the sets that can come before a place (2^n sets
-    replace n! orders).  Longer lists use the mean over ``samples`` orders, keyed by (seed, step, query, place in the list),
-    with b_p the mean of G_p over the other samples: unbiased, and the gradient sums to 0 over the list in every draw.  Draws
-    depend on the order of rows.
+    replace n! orders).  Longer lists use the mean over ``samples`` orders, keyed by (seed, step, query, place in the
+    list), with b_p the mean of G_p over the other samples: unbiased, and the gradient sums to 0 over the list in every
+    draw.  Draws depend on the order of rows.
 
     The loss is not convex: **h is a surrogate**, positive if g is not 0,
 
         h_i = E[sum_p p_i^(p) (1 - p_i^(p)) (gain_i + mean gain at p) / 2 (discount_p - mean of the later discounts)],
 
-    sums over the places up to that of i, gains minus the smallest of the list.  It has the size that g_i would have if a
-    document gained the difference of the discounts by being at p and not later, with 1/2 (a + b) for |a - b|, times 1 - p:
-    steps g / h are at most about 2, as in LambdaMART.  (The hessian of the bound from Jensen's inequality, G_p in place of
-    the last two factors, is a true one, but ten times as large: training becomes very slow.)  ``ole`` is therefore not
-    available.
+    sums over the places up to that of i, gains minus the smallest of the list.  It has the size that g_i would have if
+    a document gained the difference of the discounts by being at p and not later, with 1/2 (a + b) for |a - b|, times 1
+    - p:
+    steps g / h are at most about 2, as in LambdaMART.  (The hessian of the bound from Jensen's inequality, G_p in place
+    of the last two factors, is a true one, but ten times as large: training becomes very slow.)  ``ole`` is therefore
+    not available.
 
-    A list of one grade does not count.  ``losses`` are exact for short lists, and otherwise estimated with draws that are the
-    same for all steps.  Uses ``metric`` (ndcg, dcg, with or without cutoff), ``gain`` and ``seed``.
+    A list of one grade does not count.  ``losses`` are exact for short lists, and otherwise estimated with draws that
+    are the same for all steps.  Uses ``metric`` (ndcg, dcg, with or without cutoff), ``gain`` and ``seed``.
 
     Raises
     ------
@@ -203,21 +207,22 @@ class StochasticRank(ExpectedDcg):
     r"""Maximise the mean of DCG@k, nDCG@k, ERR@k or MRR@k of ``s + noise z``, z independent and standard normal.
 
     From Ustimenko & Prokhorenkova come the smoothed metric and the estimate of its gradient by **coordinate conditional
-    sampling**: for each of ``samples`` draws of z and each document i, its own z_i is integrated out.  With the others fixed at
-    x_j = s_j + noise z_j, DCG jumps by (gain_i - gain_j)(discount_r - discount_{r+1}) when i passes the document j at rank r
-    of the others, so
+    sampling**: for each of ``samples`` draws of z and each document i, its own z_i is integrated out.  With the others
+    fixed at x_j = s_j + noise z_j, DCG jumps by (gain_i - gain_j)(discount_r - discount_{r+1}) when i passes the
+    document j at rank r of the others, so
 
         d/ds_i = mean over draws of  sum_j jump_ij phi((x_j - s_i) / noise) / noise,
 
-    which is unbiased.  For ERR and MRR the gains are the chances R to stop the reader (0 or 1 for MRR), the discount is 1/r, and
-    a jump counts times the product of 1 - R over the other documents above j.  The mean over the list, 0 for the true gradient, is subtracted.  **Not** used are their scale-free
-    smoothing (noise that grows with the scores, and the shift that makes it consistent) and the Langevin noise of their
-    boosting.  Draws are keyed by (seed, step, query, place in the list), so they depend on the order of rows.
+    which is unbiased.  For ERR and MRR the gains are the chances R to stop the reader (0 or 1 for MRR), the discount is
+    1/r, and a jump counts times the product of 1 - R over the other documents above j.  The mean over the list, 0 for
+    the true gradient, is subtracted.  **Not** used are their scale-free smoothing (noise that grows with the scores,
+    and the shift that makes it consistent) and the Langevin noise of their boosting.  Draws are keyed by (seed, step,
+    query, place in the list), so they depend on the order of rows.
 
     The loss is not convex: **h is a surrogate**, the same sum with \|jump\| phi / noise^2, as a pair of LambdaMART has
-    sigma times its slope.  ``ole`` is therefore not available.  A list of one grade does not count; ``losses`` are estimated
-    with draws that are the same for all steps, and are step functions of the scores.  Uses ``metric`` (ndcg, dcg, err, mrr,
-    with or without cutoff), ``gain`` and ``seed``.
+    sigma times its slope.  ``ole`` is therefore not available.  A list of one grade does not count; ``losses`` are
+    estimated with draws that are the same for all steps, and are step functions of the scores.  Uses ``metric`` (ndcg,
+    dcg, err, mrr, with or without cutoff), ``gain`` and ``seed``.
 
     Raises
     ------

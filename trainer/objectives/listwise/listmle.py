@@ -30,14 +30,14 @@ _LEAST_WORK = 10_000  # minimum documents per worker: some 300 us
 class ListMle(ListLoss):
     """Minimise the sum over lists of ``-w log P(order)`` under Plackett-Luce with strengths exp(s) (Xia et al. 2008).
 
-    The order is that of the grades, the highest first; documents of equal grade are shuffled again at every step, keyed by
-    (seed, step, query, place).  The shuffle depends on the order of rows, the loss of lists without ties does not.  A list of
-    one grade has no order and does not count.  g, h and the hessians of pairs are exact for the order drawn::
+    The order is that of the grades, the highest first; documents of equal grade are shuffled again at every step, keyed
+    by (seed, step, query, place).  The shuffle depends on the order of rows, the loss of lists without ties does not.
+    A list of one grade has no order and does not count.  g, h and the hessians of pairs are exact for the order drawn::
 
         g_i = sum x_p - 1,  h_i = sum x_p (1 - x_p),  c_ij = sum x_p(i) x_p(j)    over the places p up to that of i (of both)
 
-    with x_p(i) the probability of i among the documents left at place p.  ``losses`` use the order of the last step, the
-    deviance an order that is the same for all steps.  Uses ``seed`` of the parameters.
+    with x_p(i) the probability of i among the documents left at place p.  ``losses`` use the order of the last step,
+    the deviance an order that is the same for all steps.  Uses ``seed`` of the parameters.
 
     Raises
     ------

@@ -28,8 +28,8 @@ class QueryRmse(ListLoss):
     their own weights (a document's times its query's, relative), and gradients still sum to 0.  g = w (r - mean),
     h = w (1 - w / W), pair hessians w_i w_j / W: all exact.  y is the label, or the grade if there are no labels.
 
-    Uses ``seed`` of the parameters for samples of pairs.  TrainingDataRejected for bad weights, or if no query holds two grades
-    and there are no labels.
+    Uses ``seed`` of the parameters for samples of pairs.  TrainingDataRejected for bad weights, or if no query holds
+    two grades and there are no labels.
     """
 
     name: ClassVar[str] = "query_rmse"
@@ -76,13 +76,15 @@ class QueryCrossEntropyOptions(TwoClasses):
 
 
 class QueryCrossEntropy(ListLoss):
-    """Minimise the sum of ``w ((1 - alpha) l(s, y) + alpha l(s + c, y))``, l the log-loss, y whether a document is relevant.
+    """Minimise the sum of ``w ((1 - alpha) l(s, y) + alpha l(s + c, y))``.
 
-    c is, for every query and given scores, the shift that minimises its part, so that part depends only on differences of
-    scores; a query of one class has no minimum, and its part is 0.  Documents keep their own weights (theirs times their
-    query's, relative).  With p the probability at s + c and d = w p (1 - p): g = w (p - y), which sums to 0 over the query,
-    h = d (1 - d / sum of d), pair hessians d d' / sum of d; (1 - alpha) of the plain log-loss is added.  All are exact, since
-    the derivative with respect to c is 0.
+    l is the log-loss, y whether a document is relevant.
+
+    c is, for every query and given scores, the shift that minimises its part, so that part depends only on differences
+    of scores; a query of one class has no minimum, and its part is 0.  Documents keep their own weights (theirs times
+    their query's, relative).  With p the probability at s + c and d = w p (1 - p): g = w (p - y), which sums to 0 over
+    the query, h = d (1 - d / sum of d), pair hessians d d' / sum of d; (1 - alpha) of the plain log-loss is added.  All
+    are exact, since the derivative with respect to c is 0.
 
     The deviance is the weighted mean.  Uses ``seed`` of the parameters for samples of pairs.
 

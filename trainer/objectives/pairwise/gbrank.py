@@ -42,18 +42,20 @@ class GbRankOptions:
 
 
 class GbRank(Objective):
-    r"""Fit, in every round, a small forest g_k to absolute targets, and average: ``h_k = (k h_{k-1} + eta g_k) / (k + 1)``.
+    r"""Fit, in every round, a small forest g_k to absolute targets, and average.
+
+    The model is ``h_k = (k h_{k-1} + eta g_k) / (k + 1)``.
 
     Every pair, i better than j, with ``h(x_i) < h(x_j) + tau`` gives x_i the target ``h(x_j) + tau`` and x_j the target
-    ``h(x_i) - tau``, h = h_{k-1} (Zheng et al. 2007).  The targets of a row are fitted by least squares: g = W (g_k - mean target),
-    h = W, with W the sum of their weights; both are 0 for rows without targets.  The weight of a target is that of its pair,
-    see :class:`PairObjective`; a given pair has ``|2 P - 1|`` times its own weight.
+    ``h(x_i) - tau``, h = h_{k-1} (Zheng et al. 2007).  The targets of a row are fitted by least squares: g = W (g_k -
+    mean target), h = W, with W the sum of their weights; both are 0 for rows without targets.  The weight of a target
+    is that of its pair, see :class:`PairObjective`; a given pair has ``|2 P - 1|`` times its own weight.
 
     g_k consists of ``trees`` trees, each shrunk by ``learning_rate`` as usual.  Training adds up S = g_1 + ..
-    + g_k.  As h_0 is 0, ``h_k = eta S / (k + 1)``, so eta is part of the weights of the final forest.  S alone has no loss,
-    so there is no deviance; :meth:`losses` are ``w max(0, h_j - h_i + tau)^2 / 2`` of the given scores.  During training,
-    metrics see S plus the offset, which gives the order of the final forest if there are no offsets.  ``rwse`` and ``ole``
-    are the least squares of the fit; ``se`` would treat rows without targets as perfectly fitted.
+    + g_k.  As h_0 is 0, ``h_k = eta S / (k + 1)``, so eta is part of the weights of the final forest.  S alone has no
+    loss, so there is no deviance; :meth:`losses` are ``w max(0, h_j - h_i + tau)^2 / 2`` of the given scores.  During
+    training, metrics see S plus the offset, which gives the order of the final forest if there are no offsets.
+    ``rwse`` and ``ole`` are the least squares of the fit; ``se`` would treat rows without targets as perfectly fitted.
 
     Raises
     ------

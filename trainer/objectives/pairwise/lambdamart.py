@@ -40,7 +40,10 @@ class LambdaMartOptions:
 
 
 def policy_of(metric: Metric, rows: RankedRows, parameters: TrainParameters, max_grade: int) -> Policy:
-    """Return the conventions by which a loss over ``rows`` optimises ``metric``; ``max_grade`` 0: the highest grade of the rows."""
+    """Return the conventions by which a loss over ``rows`` optimises ``metric``.
+
+    ``max_grade`` 0: the highest grade of the rows.
+    """
     highest = max_grade or max(1, int(rows.grades.max(initial=0)))
     return Policy(gain=parameters.gain, max_grade=highest if metric.name == "err" else None)
 
@@ -51,8 +54,8 @@ class LambdaMart(PairObjective):
     Source: Burges 2010, sections 4 and 7.  dZ_ij is the change of the metric when i and j swap ranks: see
     :mod:`rankmill.scorer.metrics.swaps`.
     Only pairs with at least one document in the top ``truncation`` by score count.  dZ and the order are fixed within a
-    round, so h is the derivative of g at fixed dZ.  The factors of ``lambda_normalisation`` are fixed too, and also weight
-    :meth:`losses`.
+    round, so h is the derivative of g at fixed dZ.  The factors of ``lambda_normalisation`` are fixed too, and also
+    weight :meth:`losses`.
 
     Uses ``metric``, ``gain``, ``sigma``, ``truncation``, ``lambda_normalisation`` and ``seed`` of the parameters.
 
@@ -112,10 +115,10 @@ class LambdaLossOptions:
 class LambdaLoss(PairObjective):
     r"""Minimise the sum of ``delta |G_i - G_j| log(1 + exp(-sigma (s_i - s_j)))`` over pairs with y_i > y_j.
 
-    With d = |r_i - r_j|, D(r) = log2(r + 1) and G the gain over the ideal DCG@k: delta = |1/D(d) - 1/D(d + 1)| (eqn 17 of
-    the paper, with base 2).  Unlike in ``lambdamart`` the weight of a pair grows as its ranks get closer, wherever they are.
-    ``truncation``, ``sigma`` and fixed ranks are as there; ``lambda_normalisation`` is not used: it is not in the published
-    loss, and cost 2 points of NDCG@10 on MQ2008.
+    With d = |r_i - r_j|, D(r) = log2(r + 1) and G the gain over the ideal DCG@k: delta = |1/D(d) - 1/D(d + 1)| (eqn 17
+    of the paper, with base 2).  Unlike in ``lambdamart`` the weight of a pair grows as its ranks get closer, wherever
+    they are. ``truncation``, ``sigma`` and fixed ranks are as there; ``lambda_normalisation`` is not used: it is not in
+    the published loss, and cost 2 points of NDCG@10 on MQ2008.
 
     Raises
     ------

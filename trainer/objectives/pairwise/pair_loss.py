@@ -114,11 +114,11 @@ class Weighing:
 class PairObjective(Objective):
     """A loss over pairs: those of documents of different grades, or ``rows.pairs`` if given.
 
-    The weight of a pair is the product of the weights of its documents and of its query, and of its own weight if it is given;
-    each of the three is relative to its mean, so that only ratios matter, and gradients of a query still sum to 0.  Equal
-    scores are ranked by a jitter keyed by (seed, step, row), in :meth:`losses` by (seed, 0, row).  A given pair has its own
-    target probability; pairs of the same two documents, even contradicting ones, are merged into one with the sum of the
-    weights and the mean of the targets, which is the same loss up to a constant.
+    The weight of a pair is the product of the weights of its documents and of its query, and of its own weight if it is
+    given; each of the three is relative to its mean, so that only ratios matter, and gradients of a query still sum to
+    0.  Equal scores are ranked by a jitter keyed by (seed, step, row), in :meth:`losses` by (seed, 0, row).  A given
+    pair has its own target probability; pairs of the same two documents, even contradicting ones, are merged into one
+    with the sum of the weights and the mean of the targets, which is the same loss up to a constant.
     """
 
     sums_over: ClassVar[str] = QUERIES
@@ -194,7 +194,10 @@ class PairObjective(Objective):
         return np.bincount(of_query[differ], minlength=n_queries) > 0
 
     def gradients(self, step: int, scores: Floats, g: Floats, h: Floats, team: Team) -> None:
-        """Write g and h, both (n_rows,); queries are divided so that every worker has about the same number of pairs."""
+        """Write g and h, both (n_rows,).
+
+        Queries are divided so that every worker has about the same number of pairs.
+        """
         key = self._key(step)
 
         def quick(first: int, last: int, worker: int) -> None:
@@ -215,7 +218,9 @@ class PairObjective(Objective):
         return losses
 
     def shares(self, step: int, scores: Floats, shares: Floats, team: Team) -> None:
-        """Write the loss of each document's pairs, (n_rows,), with the pairs and the order of the gradients of this step.
+        """Write the loss of each document's pairs, (n_rows,).
+
+        Pairs and order are those of the gradients of this step.
 
         Each pair counts for both of its documents.
         """
@@ -300,7 +305,10 @@ class PairObjective(Objective):
         return 0 if self._quick else self.most_pairs
 
     def _ranked(self, key: np.uint64, scores: Floats, first: int, last: int, worker: int) -> SortedRows:
-        """Return the sort arrays of the worker; if weights depend on the order, sort these queries and prepare the weights."""
+        """Return the sort arrays of the worker.
+
+        If weights depend on the order, sort these queries and prepare the weights.
+        """
         if worker not in self._workspaces:
             spare, work = np.empty(self._longest, np.uint32), np.zeros((8, self._longest + _kernels.LANES))
             self._workspaces[worker] = spare, work
@@ -316,7 +324,10 @@ class PairObjective(Objective):
     def _terms(
         self, out: PairTerms, key: np.uint64, scores: Floats, first: int, last: int, worker: int, begin: int = 0
     ) -> int:
-        """Process the pairs of these queries one by one; return the end of the list of hessians, which starts at ``begin``."""
+        """Process the pairs of these queries one by one.
+
+        Return the end of the list of hessians, which starts at ``begin``.
+        """
         w, depth = self._weighing, self._rules.truncation
         while first < last:
             until, table = last, NONE

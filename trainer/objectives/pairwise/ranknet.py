@@ -1,4 +1,7 @@
-"""All pairs alike: RankNet's logistic loss (Burges et al. 2005; Burges 2010, section 2) and RankBoost's exponential (Freund et al. 2003)."""
+"""All pairs alike: RankNet's logistic loss and RankBoost's exponential loss.
+
+Sources are Burges et al. 2005; Burges 2010, section 2; Freund et al. 2003.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +26,12 @@ class RankNetOptions:
 
 
 class RankNet(PairObjective):
-    r"""Minimise the sum of ``(1 - P) sigma (s_i - s_j) + log(1 + exp(-sigma (s_i - s_j)))`` over pairs (Burges 2010, 2).
+    r"""Minimise the sum over pairs of ``(1 - P) sigma (s_i - s_j) + log(1 + exp(-sigma (s_i - s_j)))``.
 
-    P is the target probability that i belongs above j: 1 if y_i > y_j, or that of a given pair.  Uses ``sigma`` and ``seed``
-    of the parameters; ``truncation`` is an option of its own, not the parameter.
+    Source: Burges 2010, 2.
+
+    P is the target probability that i belongs above j: 1 if y_i > y_j, or that of a given pair.  Uses ``sigma`` and
+    ``seed`` of the parameters; ``truncation`` is an option of its own, not the parameter.
 
     Raises
     ------
@@ -57,9 +62,9 @@ class RankNet(PairObjective):
 class RankBoost(PairObjective):
     r"""Minimise the sum of ``exp(s_j - s_i)`` over pairs of which i belongs above j.
 
-    A given pair with the target probability P counts ``P exp(s_j - s_i) + (1 - P) exp(s_i - s_j)``.  Beyond a difference of
-    30 the loss continues along its tangent with constant h, a surrogate that keeps one pair from dominating all others.
-    Uses ``seed`` of the parameters, but not ``sigma``.
+    A given pair with the target probability P counts ``P exp(s_j - s_i) + (1 - P) exp(s_i - s_j)``.  Beyond a
+    difference of 30 the loss continues along its tangent with constant h, a surrogate that keeps one pair from
+    dominating all others. Uses ``seed`` of the parameters, but not ``sigma``.
 
     Raises
     ------

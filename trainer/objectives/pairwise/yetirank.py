@@ -1,4 +1,7 @@
-"""YetiRank (Gulin, Kuralenok & Pavlov, JMLR W&CP 14, 2011) and YetiLoss: neighbours in orders that are shuffled by noise."""
+"""YetiRank and YetiLoss: neighbours in orders that are shuffled by noise.
+
+Source: Gulin, Kuralenok & Pavlov, JMLR W&CP 14, 2011.
+"""
 
 from __future__ import annotations
 
@@ -60,13 +63,13 @@ class YetiRank(Objective):
     r"""Minimise the sum of ``w_ij log(1 + exp(-sigma (s_i - s_j)))`` over pairs with y_i > y_j.
 
     w_ij is the mean over permutations of ``decay^(r - 1) |G_i - G_j|`` if i and j are at the ranks r and r + 1 of the
-    permutation, else 0; G is the gain.  Permutations are drawn from the scores of the round, keyed by (seed, step, row), and
-    fixed within it: h is the derivative of g at fixed w.  The paper weights a pair by the certainty of its grades, which is
-    not known here, and by 1/r; CatBoost by |y_i - y_j| and powers of a decay, as linear gain does.
+    permutation, else 0; G is the gain.  Permutations are drawn from the scores of the round, keyed by (seed, step,
+    row), and fixed within it: h is the derivative of g at fixed w.  The paper weights a pair by the certainty of its
+    grades, which is not known here, and by 1/r; CatBoost by |y_i - y_j| and powers of a decay, as linear gain does.
 
-    In the mode ``metric`` (YetiLoss, Lyzhin et al., ICML 2023) w_ij is the mean over permutations of \|dZ_ij\|, the change of
-    ``metric`` if i and j swap in the permutation, else 0; pairs beyond a cutoff change nothing, and ``decay`` is not used.  See
-    :mod:`rankmill.scorer.metrics.swaps`; ``concordance`` has no such mode.
+    In the mode ``metric`` (YetiLoss, Lyzhin et al., ICML 2023) w_ij is the mean over permutations of \|dZ_ij\|, the
+    change of ``metric`` if i and j swap in the permutation, else 0; pairs beyond a cutoff change nothing, and ``decay``
+    is not used.  See :mod:`rankmill.scorer.metrics.swaps`; ``concordance`` has no such mode.
 
     A pair counts with the product of the weights of its documents, relative to their mean, and with that of its query.
     Of the parameters ``gain``, ``sigma``, ``seed`` and, in the mode ``metric``, ``metric`` count; given pairs do not.

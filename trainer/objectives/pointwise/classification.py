@@ -60,10 +60,10 @@ class Logistic2Options(TwoClasses):
 class Logistic2(Bernoulli):
     """Minimise ``w log(1 + exp(-2 y sigma F))``, y = +-1: MART for two classes (Burges 2010, section 6).
 
-    With ``ybar = 2 y sigma / (1 + exp(2 y sigma F))``, g = -w ybar and h = w |ybar| (2 sigma - |ybar|), so Newton's leaf
-    is Burges' ``sum ybar / sum |ybar| (2 sigma - |ybar|)``.  It is ``bernoulli`` with the logit 2 sigma F.
-    ``balanced`` (6.1, eqn 15) multiplies w by (I_+ / n_+ + I_- / n_-), n being sums of weights, scaled to a mean of
-    1; ybar itself stays as it is.
+    With ``ybar = 2 y sigma / (1 + exp(2 y sigma F))``, g = -w ybar and h = w |ybar| (2 sigma - |ybar|), so Newton's
+    leaf is Burges' ``sum ybar / sum |ybar| (2 sigma - |ybar|)``.  It is ``bernoulli`` with the logit 2 sigma F.
+    ``balanced`` (6.1, eqn 15) multiplies w by (I_+ / n_+ + I_- / n_-), n being sums of weights, scaled to a mean of 1;
+    ybar itself stays as it is.
     """
 
     name: ClassVar[str] = "logistic2"
@@ -138,8 +138,8 @@ class LogistRank(Pointwise):
     is ``yt = scale yb``: g = -w yt, h = w scale |yb| (1 - |yb|).
 
     leaf=paper
-        ``sum w yt / sum w |yt (2 - |yt|)|`` as printed.  Terms vanish at |yt| = 2, where top documents have a score near
-        -0.7, and F starts there if few documents are good: the denominator is therefore at least Newton's.
+        ``sum w yt / sum w |yt (2 - |yt|)|`` as printed.  Terms vanish at |yt| = 2, where top documents have a score
+        near -0.7, and F starts there if few documents are good: the denominator is therefore at least Newton's.
     leaf=newton
         ``sum w scale yb / sum w scale |yb| (1 - |yb|)``.
 

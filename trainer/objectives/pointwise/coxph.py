@@ -43,8 +43,8 @@ class CoxPH(Objective):
     are sorted by time once, then every gradient takes O(n).  A high score is an early event.  Queries play no part.
 
     Leaves: one Newton step for all leaves of a tree together, over the rows that the tree was grown from, with their
-    own risk sets.  The system is singular, since a constant changes no risk: ``lambda_l2`` and 1e-9 of its largest diagonal
-    element are added to the diagonal, so that a leaf in no risk set does not move.
+    own risk sets.  The system is singular, since a constant changes no risk: ``lambda_l2`` and 1e-9 of its largest
+    diagonal element are added to the diagonal, so that a leaf in no risk set does not move.
 
     Criterion ``ole`` is not permitted: every two rows share risk sets, whatever their queries, so the exact hessian of
     a group needs n^2 pairs.  Start: 0.  Deviance: ``2 / sum w`` times L with log(R_i / w_i) for log R_i.

@@ -75,8 +75,8 @@ class McRank(_Grades):
     Source: Li, Burges & Wu 2007.  g_k = w (p_k - [y = k]), h_k = w p_k (1 - p_k): with criterion ``rwse`` (the same as
     ``wse``) this is robust LogitBoost (Li 2010), with ``se`` McRank as published.  ``friedman_factor`` divides h by
     (K - 1) / K, so that every leaf is Friedman's (2001, algorithm 6) ``(K - 1) / K sum(-g) / sum(p (1 - p))`` and all
-    gains shrink alike; h is then not the derivative.  All outputs start from 0.  The score is the expected grade or gain.
-    A grade above the outputs, in eval sets, counts as the highest.  Deviance: the weighted mean loss.
+    gains shrink alike; h is then not the derivative.  All outputs start from 0.  The score is the expected grade or
+    gain. A grade above the outputs, in eval sets, counts as the highest.  Deviance: the weighted mean loss.
     """
 
     name: ClassVar[str] = "mcrank"
@@ -99,8 +99,9 @@ class Ordinal(_Grades):
     """Minimise the sum over k of ``w (log(1 + e^f_k) - [y <= k] f_k)``: L separate models of P(y <= k).
 
     Source: Li, Burges & Wu 2007, section 4.  Output k = 0 .. L - 1 is the logit of P(y <= k); each is
-    ``bernoulli`` started from 0: g_k = w (p_k - [y <= k]), h_k = w p_k (1 - p_k).  The probability of a grade is the difference
-    of neighbours, clipped at 0 (:mod:`rankmill.scorer.forest.links`).  Deviance: the weighted mean loss, all outputs together.
+    ``bernoulli`` started from 0: g_k = w (p_k - [y <= k]), h_k = w p_k (1 - p_k).  The probability of a grade is the
+    difference of neighbours, clipped at 0 (:mod:`rankmill.scorer.forest.links`).  Deviance: the weighted mean loss, all
+    outputs together.
     """
 
     name: ClassVar[str] = "ordinal"
@@ -129,5 +130,8 @@ class Ordinal(_Grades):
 
     @staticmethod
     def _outputs(values: Floats) -> Floats:
-        """Return ``values`` as (n_outputs, n_rows); the single output of grades 0 and 1 comes without the first axis."""
+        """Return ``values`` as (n_outputs, n_rows).
+
+        The single output of grades 0 and 1 comes without the first axis.
+        """
         return values if values.ndim == 2 else values[None]

@@ -92,9 +92,9 @@ class Quantile(Pointwise):
     """Minimise ``w (alpha max(y - s, 0) + (1 - alpha) max(s - y, 0))``: the alpha-quantile of y.
 
     Source: gbm guide 4.5, where z is the gradient and leaves are quantiles of the residuals, not of z.  g = -w alpha
-    if y > s, w (1 - alpha) if y < s, else 0.  The second derivative is 0 where it exists; the h written is the weight w.  Only
-    criterion ``se`` is allowed, since the others would be the same.  Start and leaves are weighted quantiles of the residuals;
-    if a value reaches exactly alpha of the weight, the midpoint between it and the next one.
+    if y > s, w (1 - alpha) if y < s, else 0.  The second derivative is 0 where it exists; the h written is the weight
+    w.  Only criterion ``se`` is allowed, since the others would be the same.  Start and leaves are weighted quantiles
+    of the residuals; if a value reaches exactly alpha of the weight, the midpoint between it and the next one.
     """
 
     name: ClassVar[str] = "quantile"
@@ -153,12 +153,12 @@ class HuberOptions:
 class Huber(Pointwise):
     """Minimise ``w r^2 / 2`` where |r| <= delta, ``w delta (|r| - delta / 2)`` beyond; r = y - s.
 
-    Source: Friedman 2001, algorithm 4 (M-TreeBoost).  delta is the weighted alpha-quantile of |r| over all rows, computed
-    for every gradient; ``losses`` and leaves use that of the last gradient (before any, that of the given scores),
-    ``deviance`` always that of the given scores, so that it has no history.  g = w clip(s - y,
-    +-delta).  The second derivative is w within delta and 0 beyond; the h written is w everywhere, so ``se`` is the
-    only criterion.  Start: the weighted median of y - o, as there is no delta yet.  Leaves: the weighted median of
-    their residuals plus the weighted mean of clip(r - median, +-delta), Friedman's one step towards the minimum.
+    Source: Friedman 2001, algorithm 4 (M-TreeBoost).  delta is the weighted alpha-quantile of |r| over all rows,
+    computed for every gradient; ``losses`` and leaves use that of the last gradient (before any, that of the given
+    scores), ``deviance`` always that of the given scores, so that it has no history.  g = w clip(s - y, +-delta).  The
+    second derivative is w within delta and 0 beyond; the h written is w everywhere, so ``se`` is the only criterion.
+    Start: the weighted median of y - o, as there is no delta yet.  Leaves: the weighted median of their residuals plus
+    the weighted mean of clip(r - median, +-delta), Friedman's one step towards the minimum.
     """
 
     name: ClassVar[str] = "huber"
