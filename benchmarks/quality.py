@@ -322,7 +322,6 @@ def arguments() -> argparse.Namespace:
         choices=SETS,
         metavar="SET",
         default=[*REAL, *list(GENERATED)[:3]],
-        # fmt: skip
         help=f"of {', '.join(SETS)}; default: the real sets and the generated ones up to 1,000",
     )
     parser.add_argument("--seeds", type=int, nargs="+", default=[1], help="of the real sets")
@@ -334,7 +333,6 @@ def arguments() -> argparse.Namespace:
         action="append",
         default=[],
         metavar="NAME=KEY=VALUE,..",
-        # fmt: skip
         help="a system of ours: parameters of Ranker, and average=N for N seeds; repeat for several",
     )
     parser.add_argument("--code", default="", help="version of the code of --ours, where results of several are kept")

@@ -133,7 +133,8 @@ def opened_by(module: str, cluster: Cluster) -> Iterator[None]:
 
 @contextmanager
 def killing_in(function_name: str, cluster: Cluster) -> Iterator[list[int]]:
-    """Kill a process of ``cluster`` after the first result of the stage of this function; yield its number, and that of others."""
+    """Kill a process of ``cluster`` after the first result of the stage of this function; yield its number, and that of
+    others."""
     run, killed = cluster.run, []
 
     def killing(function, items, folder, **others):  # type: ignore[no-untyped-def]
@@ -153,7 +154,8 @@ def killing_in(function_name: str, cluster: Cluster) -> Iterator[list[int]]:
 def joined_and_killed(
     at_step: int, process: int, once: Path, token: str, number: int, addresses: Sequence[str]
 ) -> Iterator[Any]:
-    """Join a group of Dask workers; process ``process`` kills itself at a step, unless the file ``once`` exists already.
+    """Join a group of Dask workers; process ``process`` kills itself at a step, unless the file ``once`` exists
+    already.
 
     A step is before, or after, an exchange with the others.
     """

@@ -66,7 +66,7 @@ def predict(forest, values, n_rounds=None):
     return scores
 
 
-# ---- scorer: ties (the metrics are in naive_metrics) ---------------------------------------------------------------------------------------------
+# ---- scorer: ties (the metrics are in naive_metrics)
 
 
 def orders_of(scores):

@@ -79,7 +79,8 @@ def counts_of(
 def expectation_maximisation(
     rows: Sequence[tuple[int, int, float, float]], free: Sequence[bool], steps: int
 ) -> tuple[list[float], list[float], list[float]]:
-    """Examination by cell, relevance by document, and the log-likelihood before each step; rows: document, cell, shown, clicked."""
+    """Examination by cell, relevance by document, and the log-likelihood before each step; rows: document, cell, shown,
+    clicked."""
     theta = [0.5 if each else 1.0 for each in free]
     gamma = [0.5] * (1 + max(document for document, *_ in rows))
     trace = []
@@ -104,7 +105,8 @@ def expectation_maximisation(
 
 
 def pairs_of_ranks(table: dict[tuple[int, int], tuple[float, float]]) -> dict[tuple[int, int], tuple[float, float]]:
-    """Agarwal et al. 2019: by (k, l), rates of clicks and of skips at k of documents shown at both; table by (document, rank)."""
+    """Agarwal et al. 2019: by (k, l), rates of clicks and of skips at k of documents shown at both; table by (document,
+    rank)."""
     found: dict[tuple[int, int], tuple[float, float]] = {}
     for (document, k), (shown, clicked) in table.items():
         for other, rank in table:
@@ -135,7 +137,8 @@ def predictions(
 
 
 def result_lists(rows, alike):
-    """The result lists of rows (dicts): {(values of the columns ``alike``): [(rank, document, clicked, ..), ..]} without contradictions.
+    """The result lists of rows (dicts): {(values of the columns ``alike``): [(rank, document, clicked, ..), ..]}
+    without contradictions.
 
     Rows of one list, rank and document are one impression: clicked if one of them is, of other numbers the greatest.
     """
@@ -241,7 +244,8 @@ def value_of(
     clip: float,
     regression: Callable[[int], float],
 ) -> float:
-    """Mean over the lists of the value of ``ranking``, documents by query in order; documents are numbers of all queries."""
+    """Mean over the lists of the value of ``ranking``, documents by query in order; documents are numbers of all
+    queries."""
     rows = [(d, k, v) for docs, ranks, values, _ in lists for d, k, v in zip(docs, ranks, values, strict=True)]
 
     def relevance(document: int) -> float:
@@ -283,7 +287,8 @@ def team_drafts(one: Sequence[str], two: Sequence[str], length: int) -> dict[tup
 def affine_maximisation(
     rows: Sequence[tuple[int, int, float, float]], ranks: int, steps: int
 ) -> tuple[list[float], list[float], float]:
-    """EM of P(click at k) = alpha_k gamma_d + beta_k: alpha and beta for relevance as large as possible, and the log-likelihood."""
+    """EM of P(click at k) = alpha_k gamma_d + beta_k: alpha and beta for relevance as large as possible, and the
+    log-likelihood."""
     alpha, beta = [0.5] * ranks, [0.02] * ranks
     gamma = [0.5] * (1 + max(document for document, *_ in rows))
     total = 0.0

@@ -8,7 +8,8 @@ import struct
 
 import numpy as np
 
-# ---- Solr: MultipleAdditiveTreesModel.scoreNode ---------------------------------------------------------------------------
+# ---- Solr: MultipleAdditiveTreesModel.scoreNode
+# ---------------------------------------------------------------------------
 
 
 def solr_scores(text, rows, names):
@@ -36,7 +37,8 @@ def solr_scores(text, rows, names):
     return scores
 
 
-# ---- ONNX: the protobuf wire format, onnx.proto, and the operators that are used ----------------------------------------------
+# ---- ONNX: the protobuf wire format, onnx.proto, and the operators that are used
+# ----------------------------------------------
 
 
 def fields(data):

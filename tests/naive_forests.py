@@ -8,7 +8,8 @@ from tests.naive_samples import bits_of, uniform_of
 def dart_weights(
     n_rounds, *, seed=7, drop_rate=0.1, skip_drop=0.5, max_drop=50, uniform_drop=False, share=1.0, members=1, member=0
 ) -> tuple[list[float], list[list[int]]]:
-    """The weights of all rounds of a member in the end, and which rounds each of them dropped; ``share``: 1, or the learning rate."""
+    """The weights of all rounds of a member in the end, and which rounds each of them dropped; ``share``: 1, or the
+    learning rate."""
     weights: list[float] = []
     drops = []
     for n in range(n_rounds):

@@ -9,7 +9,8 @@ import numpy as np
 
 
 def paired(candidate, other, replicates, seed, level=0.95):
-    """Mean difference, interval, wins, ties, losses and effect size of two dicts qid -> value, in the order of the first."""
+    """Mean difference, interval, wins, ties, losses and effect size of two dicts qid -> value, in the order of the
+    first."""
     differences = [candidate[qid] - other[qid] for qid in candidate]
     n = len(differences)
     means = []
@@ -55,7 +56,8 @@ def overlap_of_top(one, other, starts, k=10):
 
 
 def comparisons_of(forest):
-    """Steps of a binary search over the cuts of every feature that is asked for, and levels of every tree, and its leaf."""
+    """Steps of a binary search over the cuts of every feature that is asked for, and levels of every tree, and its
+    leaf."""
     total = 0
     for f in {int(f) for f in forest.node_feature if f >= 0}:
         n, steps = int(forest.cut_starts[f + 1] - forest.cut_starts[f]), 0

@@ -1,8 +1,9 @@
 """The slow, obvious twin of growing a tree: every split is the best one that its rules permit, against all others.
 
-A node or, of an oblivious tree, a level is split so that the gain is greatest, of the splits that its rules permit.  Gains and
-values of nodes follow from the rows by the formulas of the options; which features may be used and which thresholds are tried
-follows from the path, or from random numbers written out by their definition.  All splits that are permitted are tried.
+A node or, of an oblivious tree, a level is split so that the gain is greatest, of the splits that its rules permit.
+Gains and values of nodes follow from the rows by the formulas of the options; which features may be used and which
+thresholds are tried follows from the path, or from random numbers written out by their definition.  All splits that are
+permitted are tried.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ def nodes_of(tree, bins):
 
 
 def split_gain(g, h, left, lambda_l2):
-    """Gain of sending the rows of the mask ``left`` to one side: G_l^2/(H_l+lambda) + G_r^2/(H_r+lambda) - G^2/(H+lambda)."""
+    """Gain of sending the rows of the mask ``left`` to one side: G_l^2/(H_l+lambda) + G_r^2/(H_r+lambda) -
+    G^2/(H+lambda)."""
 
     def score(mask):
         denominator = h[mask].sum() + lambda_l2
@@ -65,10 +67,11 @@ def sets_of_categories(column, n_bins):
 
 
 def sets_in_order(column, n_bins, g, h, *, smoothing=0.0, most=256, group=0):
-    """Yield the sets that LightGBM's documented search tries: prefixes and suffixes of the categories by G / (H + smoothing).
+    """Yield the sets that LightGBM's documented search tries: prefixes and suffixes of the categories by G / (H +
+    smoothing).
 
-    Categories of fewer rows than ``smoothing`` are left out; sets have at most ``most`` categories, each ``group`` or more rows
-    beyond the one tried before, and so many are not in it.
+    Categories of fewer rows than ``smoothing`` are left out; sets have at most ``most`` categories, each ``group`` or
+    more rows beyond the one tried before, and so many are not in it.
     """
     rows = [int(np.sum(column == b)) for b in range(n_bins)]
     used = [b for b in range(1, n_bins - 1) if rows[b] and rows[b] >= smoothing]
@@ -104,9 +107,9 @@ def wse_splits(bins, g, h):
 class Growth:
     """A tree that was grown from ``bins`` (n, F), g and h by ``rules``, and what it must be.
 
-    ``noise`` is (strength, key) and ``tree_key`` the key of all other draws; ``weights`` take the place of h in the search of
-    splits; ``pairs`` (first rows, second rows, their hessians) count in it only if a side has both, and so they do in leaves
-    that are ``exact``; ``directions`` of features are those of the root alone.
+    ``noise`` is (strength, key) and ``tree_key`` the key of all other draws; ``weights`` take the place of h in the
+    search of splits; ``pairs`` (first rows, second rows, their hessians) count in it only if a side has both, and so
+    they do in leaves that are ``exact``; ``directions`` of features are those of the root alone.
     """
 
     def __init__(
@@ -143,7 +146,8 @@ class Growth:
         return (sides[:, place[a[own]]] & sides[:, place[b[own]]]) @ c[own]
 
     def step(self, g, h, share, above):
-        """Return the value of rows with these sums; ``share`` is their number over path_smooth, ``above`` the parent's value."""
+        """Return the value of rows with these sums; ``share`` is their number over path_smooth, ``above`` the parent's
+        value."""
         r = self.rules
         value = -np.sign(g) * np.maximum(abs(g) - r.lambda_l1, 0.0) / (h + r.lambda_l2)
         if r.max_delta_step:
@@ -162,7 +166,8 @@ class Growth:
         return self.step(self.g[rows].sum(), h, len(rows) / (r.path_smooth or 1.0), above) if h > LEAST else 0.0
 
     def gains(self, rows, lefts, value, feature):
-        """Return the gain of each way to send ``lefts`` (ways, n) of these rows, which have ``value``, left; 0: not permitted."""
+        """Return the gain of each way to send ``lefts`` (ways, n) of these rows, which have ``value``, left; 0: not
+        permitted."""
         r, every = self.rules, np.ones((1, len(rows)), dtype=bool)
 
         def sums(sides):
@@ -202,7 +207,8 @@ class Growth:
         return found
 
     def ways(self, nodes, f):
-        """Return the thresholds (ways,) and for each of ``nodes`` the rows on the left (ways, n) of the splits by f that are tried."""
+        """Return the thresholds (ways,) and for each of ``nodes`` the rows on the left (ways, n) of the splits by f
+        that are tried."""
         columns = [self.bins[self.rows[node], f] for node in nodes]
         if self.categorical[f]:
             rows = self.rows[nodes[0]]
@@ -275,7 +281,8 @@ class Growth:
         return others
 
     def check_order(self, urgency, splits):
-        """Check that the next node to be split is always the one of the greatest urgency, and that no leaf is left that could be."""
+        """Check that the next node to be split is always the one of the greatest urgency, and that no leaf is left that
+        could be."""
         if self.rules.grow == "oblivious":
             assert not [node for node in urgency if self.tree.feature[node] < 0]
             return

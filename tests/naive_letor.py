@@ -1,7 +1,7 @@
 """Slow, obvious twins of the readers of text: every line by its definition, with the place of what is wrong in it.
 
-Lines and columns count from 1, columns in characters.  None stands for a file that is refused as a whole: it is not UTF-8
-text, has a NUL byte, or a CR that ends no line.
+Lines and columns count from 1, columns in characters.  None stands for a file that is refused as a whole: it is not
+UTF-8 text, has a NUL byte, or a CR that ends no line.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ def number(word: str) -> float | None:
 
 
 def grade(cell: str | None, rules) -> int | None:
-    """Return the grade of a cell by rules with words, negative, unjudged and highest; -1 for none, None where it is bad."""
+    """Return the grade of a cell by rules with words, negative, unjudged and highest; -1 for none, None where it is
+    bad."""
     nothing = {"keep": -1, "zero": 0, "reject": None}[rules.unjudged]
     word = "" if cell is None else cell.strip(BLANKS)
     value = float(word) if re.fullmatch(r"[+-]?\d+(\.\d*)?(e[+-]?\d+)?", word, re.ASCII | re.IGNORECASE) else None
@@ -154,7 +155,8 @@ def feature(cell: str) -> np.float32 | None:
 
 
 def delimited(data: bytes, delimiter: str, rules) -> Read | None:
-    """Read a table without quotes whose columns are qid, doc_id, grade and features; a row is (qid, doc_id or None, grade, values)."""
+    """Read a table without quotes whose columns are qid, doc_id, grade and features; a row is (qid, doc_id or None,
+    grade, values)."""
     lines = lines_of(data, lone_cr=True)
     if lines is None:
         return None
@@ -183,9 +185,11 @@ def delimited(data: bytes, delimiter: str, rules) -> Read | None:
 
 
 def json_row(line: str) -> tuple | None:
-    """Read one JSON line with features beside the ids: (qid, doc_id or None, grade or -1, {name: value}); None if it is not plain.
+    """Read one JSON line with features beside the ids: (qid, doc_id or None, grade or -1, {name: value}); None if it is
+    not plain.
 
-    Lines that are not plain (a key twice, a word or a number outside of the range, half a surrogate pair) may be read or not.
+    Lines that are not plain (a key twice, a word or a number outside of the range, half a surrogate pair) may be read
+    or not.
     """
 
     def once(pairs: list[tuple[str, object]]) -> dict[str, object]:

@@ -6,11 +6,13 @@ from decimal import Decimal
 
 from tests.naive import leaf_value
 
-# ---- from the definition, in many digits -------------------------------------------------------------------------------
+# ---- from the definition, in many digits
+# -------------------------------------------------------------------------------
 
 
 def exact_score(link, outputs):
-    """Score of a document by ``link`` with the digits of the caller's decimal context, from its ``outputs``, a list of floats."""
+    """Score of a document by ``link`` with the digits of the caller's decimal context, from its ``outputs``, a list of
+    floats."""
     outputs = [Decimal(f) for f in outputs]
     if link == "identity":
         return outputs[0]

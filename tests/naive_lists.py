@@ -80,10 +80,11 @@ def cascade(order, chances, k=None) -> float:
 
 
 def smoothed_slopes(scores, noisy, noise, value) -> tuple[list[float], list[float]]:
-    """Derivatives of E[value(order)] by each score for one draw ``noisy`` of the others, before the mean is taken off, and sizes.
+    """Derivatives of E[value(order)] by each score for one draw ``noisy`` of the others, before the mean is taken off,
+    and sizes.
 
-    The score of i is integrated out: where it passes j, the value jumps from that of the order with j above i to that with i
-    above j.
+    The score of i is integrated out: where it passes j, the value jumps from that of the order with j above i to that
+    with i above j.
     """
     slopes, sizes = [], []
     for i in range(len(scores)):
@@ -105,7 +106,8 @@ def expected_dcg(scores, gains, k=None) -> float:
 
 
 def expected_dcg_gradient(scores, gains, k=None) -> list[float]:
-    """Sum of P(order) DCG(order) d log P / d s_i, with d log P / d s_i = 1 - sum of p_i over the places up to that of i."""
+    """Sum of P(order) DCG(order) d log P / d s_i, with d log P / d s_i = 1 - sum of p_i over the places up to that of
+    i."""
     terms: list[list[float]] = [[] for _ in scores]
     for order in itertools.permutations(range(len(scores))):
         value = math.exp(log_likelihood(scores, order)) * dcg(order, gains, k)

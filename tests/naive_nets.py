@@ -51,7 +51,8 @@ def score_of(row, net):
 
 
 def training_scores(x, layers, top, *, activation, batch_norm, masks=None, epsilon=1e-5):
-    """Scores (n,) of a batch in training: ``layers`` are (weights, gains, shifts), ``masks`` what dropout multiplies by."""
+    """Scores (n,) of a batch in training: ``layers`` are (weights, gains, shifts), ``masks`` what dropout multiplies
+    by."""
     h = x
     for number, (weights, gains, shifts) in enumerate(layers):
         z = h @ weights
@@ -128,7 +129,8 @@ def ranknet_gradient(x, grades, hidden, biases, top, sigma):
 
 
 def lambdarank_forces(scores, grades, metric, policy, sigma=1.0):
-    """lambda_i of LambdaRank: RankNet's forces, each times the change of the metric when the two swap (Burges 2010, section 4)."""
+    """lambda_i of LambdaRank: RankNet's forces, each times the change of the metric when the two swap (Burges 2010,
+    section 4)."""
     order = sorted(range(len(scores)), key=lambda i: -scores[i])
     forces = np.zeros(len(scores))
     for a, i in enumerate(order):

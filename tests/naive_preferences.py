@@ -6,8 +6,8 @@ from __future__ import annotations
 def joined(rows, pairs):
     """Join ``pairs`` (qid, better, worse, weight, probability) to ``rows`` (qid, doc_id or None), by numbers of rows.
 
-    Returns the pairs (row of better, row of worse, weight, probability) by query in the order of the rows, and in each query
-    sorted; where the pairs of each query start; and the numbers of the pairs that have no two rows.
+    Returns the pairs (row of better, row of worse, weight, probability) by query in the order of the rows, and in each
+    query sorted; where the pairs of each query start; and the numbers of the pairs that have no two rows.
     """
     queries = list(dict.fromkeys(qid for qid, _ in rows))
     found = {qid: [] for qid in queries}

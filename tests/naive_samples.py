@@ -27,7 +27,8 @@ def smallest(queries: list[tuple[str, int]], k: int, salt: int) -> list[int]:
 
 
 def atoms(values: list[float], one_in: int) -> dict[float, int]:
-    """Zero, the extremes, and every value that more than one row in ``one_in`` has, with its count; no NaN among ``values``."""
+    """Zero, the extremes, and every value that more than one row in ``one_in`` has, with its count; no NaN among
+    ``values``."""
     counts = Counter(value + 0.0 for value in values)
     return {
         value: count
@@ -87,5 +88,6 @@ def one_sided(sizes, keys, top: int, other: int) -> list[float]:
 
 
 def noisy(gain: float, score: float, deviation: float, key: int, node: int, feature: int) -> float:
-    """What the best split of a feature is compared by where there is noise; ``score`` is G^2 / (H + lambda) before the split."""
+    """What the best split of a feature is compared by where there is noise; ``score`` is G^2 / (H + lambda) before the
+    split."""
     return math.sqrt(score + gain) + deviation * NormalDist().inv_cdf(uniform_of(bits_of(key, node, feature)))

@@ -1,4 +1,5 @@
-"""Other programs that read a folder of Parquet files, as a user calls them, and the rule by which Spark chooses its files."""
+"""Other programs that read a folder of Parquet files, as a user calls them, and the rule by which Spark chooses its
+files."""
 
 from __future__ import annotations
 

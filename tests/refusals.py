@@ -10,7 +10,8 @@ import pytest
 
 
 def unnamed(text: str, *facts: object) -> list[str]:
-    """Return those of ``facts`` (values, places, options, key terms; tuples of them) that ``text`` does not name in full.
+    """Return those of ``facts`` (values, places, options, key terms; tuples of them) that ``text`` does not name in
+    full.
 
     >>> unnamed("a.tsv:2:13: expected a number, found 'x'; see --max-rejects", "a.tsv:2:13", "'x'", "max-rejects")
     []

@@ -44,7 +44,8 @@ def imports_of(path: Path) -> list[tuple[int, str]]:
 
 
 def package_of(module: str) -> str | None:
-    """The folder at the top level that holds ``module``: pipeline for ``rankmill.pipeline.dataset.dataset``; None where it is not ours."""
+    """The folder at the top level that holds ``module``: pipeline for ``rankmill.pipeline.dataset.dataset``; None where
+    it is not ours."""
     first, _, rest = module.partition(".")
     if first != "rankmill":
         assert first not in MAY_IMPORT, f"{module}: import it as rankmill.{module}"
@@ -106,7 +107,8 @@ def test_imports_follow_the_arrows() -> None:
 
 
 def test_kernels_import_kernels_alone() -> None:
-    """Compiled kernels are kept under a digest of the modules that they import: an edit elsewhere should not compile them anew."""
+    """Compiled kernels are kept under a digest of the modules that they import: an edit elsewhere should not compile
+    them anew."""
     for _, path in all_sources():
         text = path.read_text(encoding="utf-8")
         if path.name.endswith("_kernels.py"):
@@ -291,7 +293,8 @@ def test_no_two_public_classes_have_one_name() -> None:
 
 
 def test_every_folder_of_python_files_is_an_installed_package() -> None:
-    """A package without ``__init__.py``, or one that pyproject does not list, is there in the tree and gone when installed."""
+    """A package without ``__init__.py``, or one that pyproject does not list, is there in the tree and gone when
+    installed."""
     for _, path in all_sources():
         assert (path.parent / "__init__.py").is_file(), f"{path.parent} has no __init__.py"
 

@@ -1,4 +1,5 @@
-"""A file of another format number is refused in one line that says which rankmill reads it; nothing guesses what it might mean."""
+"""A file of another format number is refused in one line that says which rankmill reads it; nothing guesses what it
+might mean."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The same bytes are accepted or refused by the same rules, with the same message, in every role that reads their format."""
+"""The same bytes are accepted or refused by the same rules, with the same message, in every role that reads their
+format."""
 
 import bz2
 import gzip

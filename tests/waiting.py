@@ -11,7 +11,8 @@ LIMIT = 300.0
 
 
 def until(happened: Callable[[], object], process: subprocess.Popen | None = None) -> None:
-    """Wait until ``happened()`` is true; fails when ``process``, which should bring it about, ends before, or after `LIMIT`."""
+    """Wait until ``happened()`` is true; fails when ``process``, which should bring it about, ends before, or after
+    `LIMIT`."""
     end = time.monotonic() + LIMIT
     while True:
         ended = process is not None and process.poll() is not None

@@ -23,8 +23,8 @@ def write_rows(
 ) -> Path:
     """Write the columns ``names`` (None: all) of ``rows`` in the format of the suffix; return ``path``.
 
-    None is an empty cell, or no key of an object but the first.  Row groups and batches have ``group`` rows, the columns
-    ``encoded`` of tables are dictionaries.
+    None is an empty cell, or no key of an object but the first.  Row groups and batches have ``group`` rows, the
+    columns ``encoded`` of tables are dictionaries.
     """
     names = list(rows[0]) if names is None else names
     if path.suffix in {".csv", ".tsv"}:

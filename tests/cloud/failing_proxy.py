@@ -20,7 +20,8 @@ _ONLY_OF_ONE_HOP = {"connection", "keep-alive", "transfer-encoding", "content-le
 class FailingProxy:
     """Passes requests on to a store on loopback.
 
-    A request is known by what it asks for (`_Handler.named`): the order of those that are sent at once differs from run to run.
+    A request is known by what it asks for (`_Handler.named`): the order of those that are sent at once differs from run
+    to run.
     """
 
     def __init__(self, port: int) -> None:

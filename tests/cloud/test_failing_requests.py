@@ -1,7 +1,8 @@
 """Each request of commands that read and write by URL goes wrong in turn, in each way.
 
-A request that fails once changes nothing.  If it fails for good, the command says so in one line with its exit code, and neither the
-bucket nor the disk has anything half-written.  Afterwards, and after the process was killed, the same command gives the same bytes.
+A request that fails once changes nothing.  If it fails for good, the command says so in one line with its exit code,
+and neither the bucket nor the disk has anything half-written.  Afterwards, and after the process was killed, the same
+command gives the same bytes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""What the image holds, without an engine to build it: its install script in an empty folder, and the file that runs it."""
+"""What the image holds, without an engine to build it: its install script in an empty folder, and the file that runs
+it."""
 
 from __future__ import annotations
 
@@ -134,7 +135,8 @@ def kernels_of_the_house() -> set[tuple[str, str, str]]:
 
 
 def kernel_of(cached: str) -> tuple[str, str, str]:
-    """(package, file, function) of a shipped file: ``trainer.growing._growth_kernels.grow_by_level.<digest>.<digest>.nbc``."""
+    """(package, file, function) of a shipped file:
+    ``trainer.growing._growth_kernels.grow_by_level.<digest>.<digest>.nbc``."""
     package, file, function = Path(cached).name.split(".")[-6:-3]
     return package, file, function
 

@@ -1,7 +1,8 @@
-"""The image itself, built by buildah without a container engine, and a whole run in it as the files in ``docker/`` start it.
+"""The image itself, built by buildah without a container engine, and a whole run in it as the files in ``docker/``
+start it.
 
-The base image is a stand-in, since no registry of images is asked for one: Debian with Python of the same minor version as
-the Dockerfile names.  Everything else is what the Dockerfile says.
+The base image is a stand-in, since no registry of images is asked for one: Debian with Python of the same minor version
+as the Dockerfile names.  Everything else is what the Dockerfile says.
 """
 
 from __future__ import annotations
@@ -84,7 +85,8 @@ class Image:
     """Bytes of files beyond those of its base."""
 
     def run(self, place: Path, *arguments: str, entrypoint: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
-        """Run it as an engine would, without network and with a read-only root; data, work and registry lie in ``place``."""
+        """Run it as an engine would, without network and with a read-only root; data, work and registry lie in
+        ``place``."""
         assert self.config["User"] == "10001"
         variables = [
             *self.config["Env"],
@@ -106,12 +108,14 @@ def checked(command: Sequence[str | Path]) -> str:
 
 
 def is_of_this_machine(value: str) -> bool:
-    """Return whether a setting of pip has a path or a ``file:`` address, such as the constraints file of ``constraint``."""
+    """Return whether a setting of pip has a path or a ``file:`` address, such as the constraints file of
+    ``constraint``."""
     return any(word.startswith("file:") or ("/" in word and "://" not in word) for word in value.split())
 
 
 def write_settings_of_pip(home: Path) -> None:
-    """Write the pip settings of this machine below ``home``, for the build; without paths, which the image does not have."""
+    """Write the pip settings of this machine below ``home``, for the build; without paths, which the image does not
+    have."""
     reported = checked([sys.executable, "-m", "pip", "config", "list"])
     found = {
         key: ast.literal_eval(value)

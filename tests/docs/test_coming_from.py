@@ -1,4 +1,5 @@
-"""docs/coming-from.md and docs/converting.md against the programs: our names, defaults and options, and theirs where they can be asked."""
+"""docs/coming-from.md and docs/converting.md against the programs: our names, defaults and options, and theirs where
+they can be asked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The recipes of docs/objectives/sources.md and docs/coming-from.md: they run, and do what the source that they name does."""
+"""The recipes of docs/objectives/sources.md and docs/coming-from.md: they run, and do what the source that they name
+does."""
 
 from __future__ import annotations
 

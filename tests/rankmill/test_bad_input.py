@@ -1,4 +1,5 @@
-"""What a person gets wrong, through the command line: one line that says where and what, the code, nothing half-written."""
+"""What a person gets wrong, through the command line: one line that says where and what, the code, nothing
+half-written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Categories of text from raw files through a dataset and a model to rankings of other raw files: no option needs to be given again."""
+"""Categories of text from raw files through a dataset and a model to rankings of other raw files: no option needs to be
+given again."""
 
 from __future__ import annotations
 

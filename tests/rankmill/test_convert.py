@@ -168,7 +168,8 @@ def test_a_model_that_lightgbm_has_learnt_from_text_scores_that_text(tmp_path, c
     assert execute([*convert, "--features", "f0..f3"]) == 0
     assert execute(rerank) == 0
     written = [float(row.split("\t")[2]) for row in (tmp_path / "r.tsv").read_text().splitlines()[1:]]
-    # LightGBM reads the text in double precision, and a model that was read goes by float32: cuts lie between the values
+    # LightGBM reads the text in double precision, and a model that was read goes by float32: cuts lie between the
+    # values
     assert written == sorted(booster.predict(str(tmp_path / "l.txt")).tolist(), reverse=True)
 
 

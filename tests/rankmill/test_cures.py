@@ -1,7 +1,9 @@
-r"""Every cure that a message prints is run and works: the text is taken from the message as a shell reads it, not from here.
+r"""Every cure that a message prints is run and works: the text is taken from the message as a shell reads it, not from
+here.
 
-A row of `ROWS` is a command that is refused.  Each option with a value and each command line after the first colon or semicolon
-of the message is a cure; options are added to the command, command lines are run.  With it the same refusal is gone.
+A row of `ROWS` is a command that is refused.  Each option with a value and each command line after the first colon or
+semicolon of the message is a cure; options are added to the command, command lines are run.  With it the same refusal
+is gone.
 """
 
 import ast
@@ -66,7 +68,8 @@ def filled(words, blanks):
 
 @pytest.fixture(scope="module")
 def work(tmp_path_factory):
-    """Good and bad files, a dataset without and one with bins, and a registry with a model of two versions and no alias."""
+    """Good and bad files, a dataset without and one with bins, and a registry with a model of two versions and no
+    alias."""
     folder = tmp_path_factory.mktemp("cures")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
@@ -418,7 +421,8 @@ NOT_RUN = {
 
 
 def templates():
-    """Yield the place, and the text with a NUL for each value, of all texts in the sources that print an option with a value or a command."""
+    """Yield the place, and the text with a NUL for each value, of all texts in the sources that print an option with a
+    value or a command."""
     for top in ("foundation", "pipeline", "rankmill", "registry", "scorer", "trainer"):
         for path in sorted((ROOT / top).glob("**/*.py")):
             place = str(path.relative_to(ROOT))

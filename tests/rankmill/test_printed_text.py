@@ -1,4 +1,5 @@
-"""What is printed never moves a cursor, hides text or turns its direction, whatever names and ids hold; data keep every byte."""
+"""What is printed never moves a cursor, hides text or turns its direction, whatever names and ids hold; data keep every
+byte."""
 
 import csv
 import io

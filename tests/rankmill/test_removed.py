@@ -1,4 +1,5 @@
-"""A user of what was removed gets one line that says what to use instead: on the command line, in rankmill.toml and in Python."""
+"""A user of what was removed gets one line that says what to use instead: on the command line, in rankmill.toml and in
+Python."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""From files to the model and its rankings: the same bytes, whatever the threads, the blocks and the order of the files."""
+"""From files to the model and its rankings: the same bytes, whatever the threads, the blocks and the order of the
+files."""
 
 from __future__ import annotations
 
@@ -87,7 +88,8 @@ def test_another_cpu_and_plain_libraries_give_the_same_bytes(parts: list[Path], 
         here.mkdir()
         lines = commands.format(parts=" ".join(map(str, parts)), here=here, options=options).strip().splitlines()
         run_python(
-            "from rankmill.trainer.growing import grower\ngrower._LEAST_VISITS = 1\n"  # let small work be shared out as well
+            # let small work be shared out as well
+            "from rankmill.trainer.growing import grower\ngrower._LEAST_VISITS = 1\n"
             f"from rankmill.cli import execute\nfor line in {lines!r}:\n    assert execute(line.split()) == 0, line",
             environment,
         )

@@ -1,4 +1,5 @@
-"""SIGTERM and SIGINT end every command within two seconds, in the foreground and behind ``&``, with 143 and 130 and without a word."""
+"""SIGTERM and SIGINT end every command within two seconds, in the foreground and behind ``&``, with 143 and 130 and
+without a word."""
 
 from __future__ import annotations
 
@@ -145,7 +146,8 @@ def is_group(number: int) -> bool:
 
 
 def end(folder: Path, line: str, number: int, wait: float, *, behind: bool) -> tuple[int, float, str]:
-    """Run a command, send it a signal after ``wait`` seconds, and return its exit code, how long it took from there, and stderr."""
+    """Run a command, send it a signal after ``wait`` seconds, and return its exit code, how long it took from there,
+    and stderr."""
     ignored = "trap '' INT; " if behind else ""  # as a shell without job control does
     with tempfile.TemporaryFile("w+") as err:
         process = subprocess.Popen(

@@ -1,7 +1,8 @@
-"""SIGTERM during each long command: 143 within seconds, nothing half-written, nobody left behind, and the rerun is as if nothing was.
+"""SIGTERM during each long command: 143 within seconds, nothing half-written, nobody left behind, and the rerun is as
+if nothing was.
 
-What stays may be something to resume from (a folder aside of a re-ranking, bins that no manifest names yet); what a reader sees
-is what was there before.
+What stays may be something to resume from (a folder aside of a re-ranking, bins that no manifest names yet); what a
+reader sees is what was there before.
 """
 
 from __future__ import annotations

@@ -20,7 +20,8 @@ CHANGES = ("put", "put_new", "delete")
 
 @dataclass(frozen=True)
 class Fault:
-    """What happens at the call: nothing is done, or part of a write, or all of it; then the process dies or gets an error."""
+    """What happens at the call: nothing is done, or part of a write, or all of it; then the process dies or gets an
+    error."""
 
     error: str | type[StoreError] | None = None
     """Name of the errno, or the error of a bucket; None kills the process."""

@@ -1,4 +1,5 @@
-"""Real processes at work on one registry, and one that kills them: run by `test_killed_writers`, which looks at the end.
+"""Real processes at work on one registry, and one that kills them: run by `test_killed_writers`, which looks at the
+end.
 
 Each writer keeps a file of its own, to which it adds a line for every commit that was acknowledged to it, flushed.
 The mother forks them from what she has imported, so that a new one is at work within milliseconds.

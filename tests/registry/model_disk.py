@@ -89,7 +89,8 @@ class Rename(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """Something that power loss decides: which of ``options`` is found; the first is what was safe, the last what was seen."""
+    """Something that power loss decides: which of ``options`` is found; the first is what was safe, the last what was
+    seen."""
 
     options: int
     what: str

@@ -1,4 +1,5 @@
-"""Each call on a disk, and each request to a bucket, goes wrong in turn, in each way: what is found after is the old or the new state.
+"""Each call on a disk, and each request to a bucket, goes wrong in turn, in each way: what is found after is the old or
+the new state.
 
 In memory in every way, and on a real file system in some.
 """

@@ -78,7 +78,8 @@ FORGED = {
 def test_a_gate_whose_report_says_otherwise_promotes_nothing_here_and_is_not_imported(
     guarded: Registry, tmp_path: Path
 ) -> None:
-    """Somebody who writes a log anew makes all digests fit; the report and the entry must still speak of the same thing."""
+    """Somebody who writes a log anew makes all digests fit; the report and the entry must still speak of the same
+    thing."""
     for lie in FORGED.values():
         gate(guarded, 1, report=honest(guarded, 1) | lie)
         with refused(PromotionRefused, "report of the gate", "web@1"):

@@ -1,6 +1,8 @@
-"""Collectors between the requests of writers in a bucket, and writers killed at any request: no blob that a log refers to is lost.
+"""Collectors between the requests of writers in a bucket, and writers killed at any request: no blob that a log refers
+to is lost.
 
-All processes work on one store in memory, one request at a time, as a bucket has no locks.  A writer commits within the grace period.
+All processes work on one store in memory, one request at a time, as a bucket has no locks.  A writer commits within the
+grace period.
 """
 
 from __future__ import annotations
@@ -76,7 +78,8 @@ SCENARIOS: dict[str, tuple[Callable[[World], None], Work]] = {
 
 
 def search(name: str, *, stride: int, kill: bool) -> int:
-    """A collector has made some requests before the writer begins and does the rest in its middle; another runs whole then."""
+    """A collector has made some requests before the writer begins and does the rest in its middle; another runs whole
+    then."""
     make, work = SCENARIOS[name]
     start, tried = World(), 0
     make(start)

@@ -23,7 +23,8 @@ FREE = {
 
 
 def small_case(seed, n=40, n_features=5, missing=0.2):
-    """Bins, and gradients that are multiples of 2^-10, so that fixed point holds them exactly and gains can be compared."""
+    """Bins, and gradients that are multiples of 2^-10, so that fixed point holds them exactly and gains can be
+    compared."""
     rng = np.random.default_rng(seed)
     bins = rng.integers(1, TOP, size=(n, n_features), dtype=np.uint8)
     bins[rng.random(bins.shape) < missing] = 0

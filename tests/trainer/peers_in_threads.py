@@ -52,7 +52,8 @@ class Peer:
 
 
 def divided(data, parameters, options, cuts, run=fit):
-    """Train on ``data``, whose bins are batches of all rows, in one thread for every part between ``cuts``; return all results."""
+    """Train on ``data``, whose bins are batches of all rows, in one thread for every part between ``cuts``; return all
+    results."""
     group = Group(len(cuts) - 1)
     results, failures = [None] * group.size, []
 

@@ -45,7 +45,8 @@ def rows_of(part, binspec, batch=10**6, weights=None, width=None) -> RankedRows:
 
 
 def boost_rows(train, eval_sets, edges, feature_names, parameters, *, max_grade, info=None, run=boost, **options):
-    """Train by ``run`` on rows; ``options`` are those of `TrainingOptions` (``resume`` a forest) and the keywords of ``run``."""
+    """Train by ``run`` on rows; ``options`` are those of `TrainingOptions` (``resume`` a forest) and the keywords of
+    ``run``."""
     own = {name: options.pop(name) for name in ("checkpoint", "checkpoints", "rounds") if name in options}
     if options.get("resume") is not None:
         options["resume"] = StartingModel(options["resume"])

@@ -1,4 +1,5 @@
-"""Data by which nothing can be chosen: trees without a split are noted, a split on which no query can differ is refused; the cures help."""
+"""Data by which nothing can be chosen: trees without a split are noted, a split on which no query can differ is
+refused; the cures help."""
 
 from __future__ import annotations
 
@@ -172,7 +173,8 @@ def test_fit_refuses_such_an_eval_set(model):
 
 
 def test_folds_may_be_constant_but_not_all_of_them_and_a_metric_decides_by_what_it_tells_apart():
-    """Grades 1 and 2 differ by ndcg, but not by precision at the size of the list, and 0 and 1 not by map from grade 2 on."""
+    """Grades 1 and 2 differ by ndcg, but not by precision at the size of the list, and 0 and 1 not by map from grade 2
+    on."""
     _, y, _ = rows(0, 30, 8, by_feature)
     constant = rows(500, 30, 1, by_feature)[1]
     starts = np.concatenate([np.arange(0, 241, 8), 240 + np.arange(1, 31)])

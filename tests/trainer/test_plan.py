@@ -1,4 +1,5 @@
-"""The memory that is announced before a training: what losses, outputs and pairs add to it, and that it is what is taken."""
+"""The memory that is announced before a training: what losses, outputs and pairs add to it, and that it is what is
+taken."""
 
 from __future__ import annotations
 

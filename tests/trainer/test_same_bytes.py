@@ -1,4 +1,5 @@
-"""No way to train depends on threads, batches, the layout or the memory of bins, shared lanes, kills, or on being resumed."""
+"""No way to train depends on threads, batches, the layout or the memory of bins, shared lanes, kills, or on being
+resumed."""
 
 from __future__ import annotations
 
@@ -111,7 +112,8 @@ def alone(n_bins):
 
 @cache
 def data():
-    """Two parts of 4 features that mean nothing, and 20 of up to 6 different values, a tenth of them missing; and the bins."""
+    """Two parts of 4 features that mean nothing, and 20 of up to 6 different values, a tenth of them missing; and the
+    bins."""
     parts = []
     for seed in (1, 2):
         x, grades, starts = planted(seed)

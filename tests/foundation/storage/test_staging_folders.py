@@ -44,7 +44,8 @@ def killed_at_removal(number: int, work) -> bool:
 
 
 def holding_files(parent: Path) -> list[Path]:
-    """Return the folders in ``parent`` but empty ones, which may be those of a process that begins: they go after an hour."""
+    """Return the folders in ``parent`` but empty ones, which may be those of a process that begins: they go after an
+    hour."""
     return [folder for folder in parent.iterdir() if any(folder.iterdir())]
 
 

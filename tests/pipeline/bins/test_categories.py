@@ -1,4 +1,5 @@
-"""Categorical features from raw files to a dataset: the same category is the same code, whatever the file, and nothing is silent."""
+"""Categorical features from raw files to a dataset: the same category is the same code, whatever the file, and nothing
+is silent."""
 
 from __future__ import annotations
 

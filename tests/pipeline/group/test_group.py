@@ -109,7 +109,8 @@ def test_rows_that_came_one_by_one_are_read_in_their_order(tmp_path, monkeypatch
     assert read_bucket(sent, 0, 1, 0.0) == whole
 
 
-# ---- the sketch of queries trained on, against sets of their ids ---------------------------------------------------------
+# ---- the sketch of queries trained on, against sets of their ids
+# ---------------------------------------------------------
 
 IDS = st.lists(st.text(max_size=6), max_size=40)
 

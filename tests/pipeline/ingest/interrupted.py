@@ -1,8 +1,9 @@
 """A command in a process of its own, in which something happens at a chosen operation on a file.
 
-Python tells an audit hook of every file that is opened, renamed, removed or made, before it does it: enough to stand at any
-point of the work, and to count how many there are.  Used as ``python -m tests.pipeline.ingest.interrupted ACTION PART NUMBER FOLDER
-COMMAND..``: ACTION happens at operation NUMBER below FOLDER, counted from 1 for the first one on a path that has PART in it.
+Python tells an audit hook of every file that is opened, renamed, removed or made, before it does it: enough to stand at
+any point of the work, and to count how many there are.  Used as ``python -m tests.pipeline.ingest.interrupted ACTION
+PART NUMBER FOLDER COMMAND..``: ACTION happens at operation NUMBER below FOLDER, counted from 1 for the first one on a
+path that has PART in it.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ def start(
 
 
 def operations(folder: Path, arguments: Sequence[str | Path], part: str = "") -> list[str]:
-    """Run ``rankmill ARGUMENTS`` to its end and return the paths it worked on, in order, from the first one with ``part``."""
+    """Run ``rankmill ARGUMENTS`` to its end and return the paths it worked on, in order, from the first one with
+    ``part``."""
     with start(folder, arguments, action="tell", part=part) as process:
         out, err = process.communicate()
     assert process.returncode == 0, err

@@ -1,7 +1,8 @@
-"""The same rows make the same bytes: in any format and order, in any number of files, by any threads, memory and size of blocks.
+"""The same rows make the same bytes: in any format and order, in any number of files, by any threads, memory and size
+of blocks.
 
-Row groups are made small here, and the values that may be held at once less than a shard has, so that shards are written in
-several goes, as those of large data are.
+Row groups are made small here, and the values that may be held at once less than a shard has, so that shards are
+written in several goes, as those of large data are.
 """
 
 from __future__ import annotations
@@ -70,7 +71,8 @@ def judgments(seed: int, n: int) -> list[dict[str, Any]]:
 
 
 def write(path: Path, rows: list[dict[str, Any]], rng: random.Random) -> None:
-    """Write ``rows`` in the format of the suffix, keys and other columns than features in any order, brands at times encoded."""
+    """Write ``rows`` in the format of the suffix, keys and other columns than features in any order, brands at times
+    encoded."""
     if path.suffix == ".txt":
         lines = []
         for row in rows:

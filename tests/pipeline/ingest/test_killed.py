@@ -61,7 +61,8 @@ def check_left(folder: Path, digests: dict[str, str], *, had_one: bool) -> str |
 
 
 def check_next(folder: Path, digests: dict[str, str]) -> None:
-    """See that the next run completes and leaves nothing but the dataset and, for its readers, the shards of the former one."""
+    """See that the next run completes and leaves nothing but the dataset and, for its readers, the shards of the former
+    one."""
     former = Dataset.open(folder / "out") if (folder / "out").exists() else None
     for path in folder.glob(".*.staging"):  # a run that was killed before it had its lock is known by its age
         if not (path / "lock").exists():

@@ -1,4 +1,5 @@
-"""Ingest and binning on a cluster: the same bytes and errors as in one process, for any workers, ranges, order of completion and loss."""
+"""Ingest and binning on a cluster: the same bytes and errors as in one process, for any workers, ranges, order of
+completion and loss."""
 
 from __future__ import annotations
 
@@ -314,7 +315,8 @@ def test_the_command_writes_the_same(tmp_path: Path, capfd: pytest.CaptureFixtur
     assert capfd.readouterr().err.splitlines()[-1] == alone
 
 
-# ---- bins ----------------------------------------------------------------------------------------------------------------
+# ---- bins
+# ----------------------------------------------------------------------------------------------------------------
 
 BINNING = "rankmill.pipeline.bins.binning"
 

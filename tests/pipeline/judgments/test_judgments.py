@@ -338,7 +338,8 @@ def test_rows_of_a_query_in_two_splits_are_no_more_hidden_by_merging(tmp_path):
         )
 
 
-# ---- what is reported --------------------------------------------------------------------------------------------------
+# ---- what is reported
+# --------------------------------------------------------------------------------------------------
 
 
 def test_what_is_counted_is_reported(tmp_path):

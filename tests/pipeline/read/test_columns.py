@@ -1,4 +1,5 @@
-"""Which column plays which part: whatever columns are called, the rows, shards and messages are those of the right names."""
+"""Which column plays which part: whatever columns are called, the rows, shards and messages are those of the right
+names."""
 
 import json
 import random

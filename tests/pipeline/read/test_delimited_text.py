@@ -20,7 +20,8 @@ ENDS = ("\n", "\r\n", "\r")
 
 
 def rows_of(lines):
-    """The cells of ``lines``, each parsed alone by the csv module, as far as they have two cells; then what stops it, if anything."""
+    """The cells of ``lines``, each parsed alone by the csv module, as far as they have two cells; then what stops it,
+    if anything."""
     rows = []
     for number, line in enumerate(lines, 2):
         if not line:

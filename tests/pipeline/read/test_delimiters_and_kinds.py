@@ -1,4 +1,5 @@
-"""What the first bytes of a file show: the character between cells, and another format or compression than the name says."""
+"""What the first bytes of a file show: the character between cells, and another format or compression than the name
+says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Damaged and random text through the readers: the rows, and the places of the bad lines, are those of the naive readers.
+"""Damaged and random text through the readers: the rows, and the places of the bad lines, are those of the naive
+readers.
 
 The long run checks the bounds of every access to an array besides; it prints its seed, which :func:`fuzz` takes.
 """
@@ -192,7 +193,8 @@ def check(data: bytes, expected: Read | None, read) -> bool:
 
 
 def fuzz(folder: Path, seed: int, *, inputs: int = 10**9, seconds: float = 10**9) -> tuple[int, int]:
-    """Try ``inputs`` texts for at most ``seconds``; returns how many there were and how many were not refused as a whole."""
+    """Try ``inputs`` texts for at most ``seconds``; returns how many there were and how many were not refused as a
+    whole."""
     rng = random.Random(seed)
     letor, pairs, table = seeds(".txt", GOOD_LETOR), seeds("pair*.txt", GOOD_PAIRS), seeds(".csv", GOOD_CSV)
     lines = seeds(".jsonl", GOOD_JSON)

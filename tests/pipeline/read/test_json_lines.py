@@ -1,4 +1,5 @@
-"""JSON lines: the rows are those that Python's own reader finds, whatever the lines around them and the size of a block."""
+"""JSON lines: the rows are those that Python's own reader finds, whatever the lines around them and the size of a
+block."""
 
 import gzip
 import json

@@ -294,7 +294,8 @@ def test_the_command_tells_it_and_leaves_with_an_error_only_if_asked_to(folder):
     assert isinstance(alone.exception, InputError)
 
 
-# ---- what is kept of a dataset is as good as the dataset ---------------------------------------------------------------
+# ---- what is kept of a dataset is as good as the dataset
+# ---------------------------------------------------------------
 
 fewer = settings(deadline=None, max_examples=50)
 

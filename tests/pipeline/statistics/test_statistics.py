@@ -177,7 +177,8 @@ def test_nothing_is_said_where_there_is_nothing_to_say():
     ]
 
 
-# ---- what describe says of a small data set of which everything is known -----------------------------------------------
+# ---- what describe says of a small data set of which everything is known
+# -----------------------------------------------
 
 # f1 differs, f2 is f1, f3 is constant, f4 is constant in a query, f5 is never there, f6 is missing once, f7 is infinite
 TRAIN = """\

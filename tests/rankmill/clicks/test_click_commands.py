@@ -160,7 +160,8 @@ def test_what_a_log_does_not_determine_is_refused(tmp_path, monkeypatch, capsys)
     assert Path("out.json").read_text() == "mine"
 
 
-# ---- memory: what the plan asks for is enough, for a query of a million impressions ----------------------------------------
+# ---- memory: what the plan asks for is enough, for a query of a million impressions
+# ----------------------------------------
 
 GENERATE = "data synth -o rows.parquet --queries 4 --features 10 --clicks log.parquet --sessions 800000 --swapped 0.3"
 

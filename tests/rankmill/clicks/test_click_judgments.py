@@ -150,7 +150,8 @@ def test_grades_follow_thresholds_and_uncertain_ones_are_left_out(tmp_path):
 
 
 def test_documents_that_were_hardly_examined_are_judged_by_where_they_were_shown():
-    """A label of `pbm` lies between the rate of its document and that of its ranks, nearer to the first the more it was examined."""
+    """A label of `pbm` lies between the rate of its document and that of its ranks, nearer to the first the more it was
+    examined."""
     error = {}
     for sessions in (300, 30_000):
         simulated = log_of(sessions, queries=30, swapped=0.1)

@@ -1,4 +1,5 @@
-"""Click logs are read to the same result lists from every format, in any order of rows and files, and bad ones are refused."""
+"""Click logs are read to the same result lists from every format, in any order of rows and files, and bad ones are
+refused."""
 
 from __future__ import annotations
 

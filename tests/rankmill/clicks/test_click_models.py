@@ -358,7 +358,8 @@ def test_intervals_cover_the_truth_as_often_as_they_say():
     assert abs(coverage - 0.95) <= 0.02
 
 
-# ---- what `clicks describe` recommends -----------------------------------------------------------------------------------
+# ---- what `clicks describe` recommends
+# -----------------------------------------------------------------------------------
 
 THETA = tuple((np.array(EXAMINATION) / EXAMINATION[0]).tolist())
 PBM = Propensities(model="pbm", examination=THETA)

@@ -23,7 +23,8 @@ TRADE = partial(GateRules, allow_significantly_worse=True)  # one metric for ano
 
 @pytest.fixture(scope="module")
 def cases(tmp_path_factory):
-    """A dataset whose grade follows one feature and whose goal another; the same with the goal as grade; a model of each."""
+    """A dataset whose grade follows one feature and whose goal another; the same with the goal as grade; a model of
+    each."""
     folder, rng = tmp_path_factory.mktemp("gate"), np.random.default_rng(1)
     n = QUERIES * DOCUMENTS
     x = rng.normal(size=(n, FEATURES)).astype(np.float32)

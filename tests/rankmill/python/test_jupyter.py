@@ -28,7 +28,8 @@ y = np.clip(np.round(X[:, 0] + 1), 0, 4)
 
 
 def executed(notebook: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Run a notebook in ``folder`` and return the outputs of its cells of code; fails as the first cell that fails does."""
+    """Run a notebook in ``folder`` and return the outputs of its cells of code; fails as the first cell that fails
+    does."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))))
     monkeypatch.setenv("IPYTHONDIR", str(folder / "ipython"))
     monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(folder / "runtime"))

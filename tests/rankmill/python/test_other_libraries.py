@@ -1,4 +1,5 @@
-"""What users of other libraries try first: their names, callbacks and metrics, frames and arrays in turn, indexed columns."""
+"""What users of other libraries try first: their names, callbacks and metrics, frames and arrays in turn, indexed
+columns."""
 
 from __future__ import annotations
 

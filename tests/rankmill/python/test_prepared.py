@@ -1,4 +1,5 @@
-"""A ranker keeps its model laid out between calls: the scores stay those of every column by itself, and follow the model."""
+"""A ranker keeps its model laid out between calls: the scores stay those of every column by itself, and follow the
+model."""
 
 from __future__ import annotations
 

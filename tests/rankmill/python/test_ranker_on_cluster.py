@@ -1,4 +1,5 @@
-"""A ranker that is fitted on a cluster, from a Dask DataFrame, has the bytes of a training on one machine from a dataset."""
+"""A ranker that is fitted on a cluster, from a Dask DataFrame, has the bytes of a training on one machine from a
+dataset."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A ranker inside scikit-learn's searches and cross-validation: whole queries in a fold, and the same values as by hand."""
+"""A ranker inside scikit-learn's searches and cross-validation: whole queries in a fold, and the same values as by
+hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Options are declared once: what a group says is what the command line, the configuration, Python and the reference have."""
+"""Options are declared once: what a group says is what the command line, the configuration, Python and the reference
+have."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A work folder as a run leaves it: a dataset, two versions, the gate between them, and names that mean something in HTML."""
+"""A work folder as a run leaves it: a dataset, two versions, the gate between them, and names that mean something in
+HTML."""
 
 from __future__ import annotations
 

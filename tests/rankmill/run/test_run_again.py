@@ -44,7 +44,8 @@ Events = list[dict[str, Any]]
 
 
 def again(project: Path, **asked) -> tuple[list[str], Events]:
-    """Run once more, without the report if nothing else is asked; return the stages that were executed, and the events of the log."""
+    """Run once more, without the report if nothing else is asked; return the stages that were executed, and the events
+    of the log."""
     asked.setdefault("choice", BEFORE_THE_REPORT)
     log = project / "out" / "log.jsonl"
     before = len(read_lines(log))

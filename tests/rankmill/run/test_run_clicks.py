@@ -1,4 +1,5 @@
-"""``rankmill run`` with ``[clicks]``: from a log to a gated model, the naive model beside it, and logs that support nothing."""
+"""``rankmill run`` with ``[clicks]``: from a log to a gated model, the naive model beside it, and logs that support
+nothing."""
 
 from __future__ import annotations
 
@@ -226,7 +227,8 @@ def test_a_version_that_is_worse_than_its_naive_model_is_refused(done: Path, tmp
 def train_small(
     done: Path, store: Registry, name: str, said: LearntFromClicks, *, upside_down: bool = False
 ) -> Version:
-    """Train on the true grades of the judged queries (or on their negative), and register the model with what it says of clicks."""
+    """Train on the true grades of the judged queries (or on their negative), and register the model with what it says
+    of clicks."""
     rows = pl.read_parquet(done / "people.parquet").sort("qid", "doc_id")
     features = [column for column in rows.columns if column.startswith("f")]
     grades = rows["grade"].to_numpy()

@@ -1,4 +1,5 @@
-"""A run after another configuration, or somebody's hands, were in the same work folder or registry: nothing of theirs passes for its own."""
+"""A run after another configuration, or somebody's hands, were in the same work folder or registry: nothing of theirs
+passes for its own."""
 
 from __future__ import annotations
 

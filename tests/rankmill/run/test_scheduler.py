@@ -1,4 +1,5 @@
-"""When a schedule begins runs, and what it does between: on clocks that jump, stand still and change over, without sleeping."""
+"""When a schedule begins runs, and what it does between: on clocks that jump, stand still and change over, without
+sleeping."""
 
 from __future__ import annotations
 

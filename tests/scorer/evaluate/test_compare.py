@@ -137,7 +137,8 @@ def test_queries_of_one_document_or_one_grade_are_left_out_and_counted(nothing_r
 
 
 def test_runs_of_different_documents_differ_in_what_is_judged(tmp_path):
-    """``only``: two judged documents, one relevant, of which each run has one; ``same``: nothing but one judged document."""
+    """``only``: two judged documents, one relevant, of which each run has one; ``same``: nothing but one judged
+    document."""
     qrels = tmp_path / "judged.qrels"
     qrels.write_text("only 0 a 1\nonly 0 b 0\nlost 0 a 1\nsame 0 a 1\nmore 0 a 1\nmore 0 b 0\n")
     runs = []
@@ -191,7 +192,8 @@ def test_err_is_on_one_scale_whatever_the_highest_grade_of_each_list():
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    """Candidates, and a registry with three seeds of one model, another model of other parameters, and one of other data."""
+    """Candidates, and a registry with three seeds of one model, another model of other parameters, and one of other
+    data."""
     folder = tmp_path_factory.mktemp("compare")
     rows = random_candidates(1)
     write_letor(folder / "c.txt", rows)

@@ -48,7 +48,8 @@ def values_by(table, name, key):
 
 
 def check_against_each_alone(table, slices, of_query):
-    """Every slice with the metrics, intervals and counts of an evaluation of its queries alone, and all of them a partition."""
+    """Every slice with the metrics, intervals and counts of an evaluation of its queries alone, and all of them a
+    partition."""
     seen = set()
     for each in slices.slices:
         mine = {qid for qid, value in of_query.items() if belongs(value, each)}

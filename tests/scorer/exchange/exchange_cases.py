@@ -1,4 +1,5 @@
-"""Forests and rows on which converted models must agree: cuts of every size, and values on them and one step beside them."""
+"""Forests and rows on which converted models must agree: cuts of every size, and values on them and one step beside
+them."""
 
 from __future__ import annotations
 
@@ -58,7 +59,8 @@ def rows_for(forest, seed, n_rows=200, *, infinite=True, missing=True, tiny=True
 
 
 def numbered(forest, rows, seed):
-    """Return rows with the categories as other tools number them; those that no split knows are whole numbers of any kind."""
+    """Return rows with the categories as other tools number them; those that no split knows are whole numbers of any
+    kind."""
     rng = np.random.default_rng(seed)
     rows = rows.copy()
     for f, known in category_numbers(forest).items():

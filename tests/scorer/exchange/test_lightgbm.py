@@ -1,4 +1,5 @@
-"""LightGBM's text: a Booster makes the same float64 bits of what is written, and what is read makes those of the Booster."""
+"""LightGBM's text: a Booster makes the same float64 bits of what is written, and what is read makes those of the
+Booster."""
 
 from __future__ import annotations
 

@@ -26,7 +26,8 @@ from tests.scorer.forests import TEXTS, random_forest
 SHAPES = (st.integers(0, 2**32), st.integers(0, 12), st.integers(1, 30))
 
 
-# ---- missing values ------------------------------------------------------------------------------------------------------
+# ---- missing values
+# ------------------------------------------------------------------------------------------------------
 
 
 @settings(deadline=None, max_examples=12)
@@ -38,7 +39,8 @@ def test_missing_as_zero_scores_missing_values_as_zeros(seed, n_trees, max_leave
     assert np.array_equal(predict(forest, rows), predict(forest, np.where(np.isnan(rows), np.float32(0.0), rows)))
 
 
-# ---- Solr ------------------------------------------------------------------------------------------------------------------
+# ---- Solr
+# ------------------------------------------------------------------------------------------------------------------
 
 
 @settings(deadline=None, max_examples=12)
@@ -110,7 +112,8 @@ def test_a_tree_too_deep_for_json_is_refused():
         solr.write(forest, "web")
 
 
-# ---- ONNX ------------------------------------------------------------------------------------------------------------------
+# ---- ONNX
+# ------------------------------------------------------------------------------------------------------------------
 
 LINKS = [("identity", 1), ("softmax_grade", 3), ("softmax_gain", 5), ("ordinal_grade", 1), ("ordinal_gain", 4)]
 

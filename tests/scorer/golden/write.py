@@ -1,7 +1,8 @@
-"""Writes the golden model files beside it, by the code of the day.  Run by hand when a kind of forest or a format number is new.
+"""Writes the golden model files beside it, by the code of the day.  Run by hand when a kind of forest or a format
+number is new.
 
-``python -m tests.scorer.golden.write`` writes what is not there yet and never touches a file that is: what an old version
-wrote must be read for ever.  Tests read these files and never run this.
+``python -m tests.scorer.golden.write`` writes what is not there yet and never touches a file that is: what an old
+version wrote must be read for ever.  Tests read these files and never run this.
 """
 
 from __future__ import annotations
@@ -67,7 +68,8 @@ def by_hand() -> Forest:
 
 
 def sets_by_hand() -> Forest:
-    """Splits by sets of categories, numbers and texts: one set twice, two of a feature in a tree, one beside a threshold."""
+    """Splits by sets of categories, numbers and texts: one set twice, two of a feature in a tree, one beside a
+    threshold."""
     feature = np.int32([2, 0, 2, -1, -1, -1, -1, 2, -1, -1, 1, -1, 1, -1, -1])
     sets = [["0", "3"], [], ["acme", "1"], [], [], [], [], ["0", "3"], [], [], ["-1", "été"], [], [], [], []]
     codes = [np.sort(category_codes(texts)) for texts in sets]

@@ -1,6 +1,8 @@
-"""No file makes a reader crash, walk outside its arrays or score wrongly: it is refused in one line, or it is a sound model.
+"""No file makes a reader crash, walk outside its arrays or score wrongly: it is refused in one line, or it is a sound
+model.
 
-A model of every kind is damaged at every byte and at every length, and forests by forgers who seal their work with a right digest.
+A model of every kind is damaged at every byte and at every length, and forests by forgers who seal their work with a
+right digest.
 """
 
 from __future__ import annotations
@@ -150,7 +152,8 @@ KERNELS = (
 
 
 def check_walk(forest):
-    """Score some rows by kernels that look at every index, walked and swept, and by the plain walk: the same finite numbers."""
+    """Score some rows by kernels that look at every index, walked and swept, and by the plain walk: the same finite
+    numbers."""
     more = np.tile(ROWS, (4, 1))
     with pytest.MonkeyPatch.context() as patch:
         for name, plain in {"bin_rows": guarded(_kernels.bin_rows), "_count_below": count_below}.items():

@@ -1,4 +1,5 @@
-"""Every model that can be made, read, registered or imported scores every document with a finite number, without a warning."""
+"""Every model that can be made, read, registered or imported scores every document with a finite number, without a
+warning."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Small files that ask for much: trees of great depth, many features, large sets, wide layers.  They are refused, or little is made of them."""
+"""Small files that ask for much: trees of great depth, many features, large sets, wide layers.  They are refused, or
+little is made of them."""
 
 from __future__ import annotations
 

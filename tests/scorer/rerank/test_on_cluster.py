@@ -1,4 +1,5 @@
-"""Re-ranking and evaluation on a cluster: the bytes and numbers of one process, for any workers, ranges, order of completion and loss."""
+"""Re-ranking and evaluation on a cluster: the bytes and numbers of one process, for any workers, ranges, order of
+completion and loss."""
 
 from __future__ import annotations
 

@@ -501,7 +501,8 @@ def peak_of_a_fresh_process(*arguments, n_threads=0):
     ["wide text", "long text", "parquet", "parquet in threads", "parquet in groups", "long ids", "long ids in groups"],
 )
 def test_the_memory_bound_holds(tmp_path, shape):
-    """About 250 MB of candidates under 512 MB: wide rows, very many narrow ones, giant row groups, and ids of 1,000 letters."""
+    """About 250 MB of candidates under 512 MB: wide rows, very many narrow ones, giant row groups, and ids of 1,000
+    letters."""
     rng = np.random.default_rng(0)
     n_features = 3 if shape.startswith("long") else 136
     forest = random_forest(3, n_features=n_features, n_trees=50, max_leaves=31, n_thresholds=100)

@@ -1,4 +1,5 @@
-"""The blend of auto-2 on a dataset: one version with its facts, the same bytes after a kill, and clear words where only trees will do."""
+"""The blend of auto-2 on a dataset: one version with its facts, the same bytes after a kill, and clear words where only
+trees will do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Laws of learning position bias beside the trees, of weighing clicks by inverse propensities, and of the naive model beside."""
+"""Laws of learning position bias beside the trees, of weighing clicks by inverse propensities, and of the naive model
+beside."""
 
 from __future__ import annotations
 
@@ -39,7 +40,8 @@ THETA = 1.0 / np.arange(1, RANKS + 1)
 
 
 def impressions(seed=1, n_lists=300, theta=THETA, positions=None, follows=0, noise=2.0) -> RankedRows:
-    """Lists of ten in an order that follows a feature, by default one that says a little, with clicks of a position-based model."""
+    """Lists of ten in an order that follows a feature, by default one that says a little, with clicks of a
+    position-based model."""
     x, grades, starts = planted(seed, n_queries=n_lists)
     rng = np.random.default_rng(seed)
     kept, rank = [], []

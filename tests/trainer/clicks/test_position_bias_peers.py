@@ -1,8 +1,9 @@
-"""Position bias beside LightGBM's ``position`` and XGBoost's ``lambdarank_unbiased``, on clicks simulated on LightGBM's example data.
+"""Position bias beside LightGBM's ``position`` and XGBoost's ``lambdarank_unbiased``, on clicks simulated on LightGBM's
+example data.
 
-Known differences: LightGBM's gradients are float32 and its bins others, so biases agree closely, not to the bit.  XGBoost takes the order of
-rows for the position, and counts log(1 + exp(s_i - s_j)) for a pair in its ratios, where we count log 2, that of equal scores; after the first
-round, where all scores are equal, the ratios are the same.
+Known differences: LightGBM's gradients are float32 and its bins others, so biases agree closely, not to the bit.
+XGBoost takes the order of rows for the position, and counts log(1 + exp(s_i - s_j)) for a pair in its ratios, where we
+count log 2, that of equal scores; after the first round, where all scores are equal, the ratios are the same.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ RANKS = 10
 
 @pytest.fixture
 def clicks(test_data):
-    """Ten shows of each query of ``rank.train`` in an order that says a little: features, clicks, lists and positions, by position."""
+    """Ten shows of each query of ``rank.train`` in an order that says a little: features, clicks, lists and positions,
+    by position."""
     folder = test_data / "lightgbm-rank"
     lines = (folder / "rank.train").read_text().splitlines()
     x, grades = np.zeros((len(lines), 301), dtype=np.float32), np.zeros(len(lines))

@@ -235,8 +235,8 @@ def test_a_process_is_killed_before_and_after_every_exchange(
     steps = iter(range(max(seen) + 1))
     while (at_step := next(steps, None)) is not None:
         with open_cluster("local:2") as cluster:
-            # Dask's nanny does not always start another process after some kills: then in a new cluster.  Both are asked, as the
-            # scheduler still lists a process for a moment after its end.
+            # Dask's nanny does not always start another process after some kills: then in a new cluster.  Both are
+            # asked, as the scheduler still lists a process for a moment after its end.
             while at_step is not None and until_true(lambda: len(set(pids_of(cluster, tmp_path))) == 2, 10.0):
                 once = tmp_path / str(at_step)
                 killing = partial(joined_and_killed, at_step, process, once)

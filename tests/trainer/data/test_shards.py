@@ -15,7 +15,8 @@ EVEN = {1: (0.0, 1.0), 2: (0.0, 0.5, 1.0), 3: (0.0, 1 / 3, 2 / 3, 1.0)}
 
 
 def trained(cuts, data=None, **way):
-    """Train in one process, and in as many as there are parts between ``cuts``; return the former and all of the latter."""
+    """Train in one process, and in as many as there are parts between ``cuts``; return the former and all of the
+    latter."""
     found = []
 
     def run(data, parameters, options):

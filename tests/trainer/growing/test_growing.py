@@ -1,4 +1,5 @@
-"""Laws of a tree: workers, pools, samples, directions, bounds, ties, controls; the best splits: test_growth_by_definition.py."""
+"""Laws of a tree: workers, pools, samples, directions, bounds, ties, controls; the best splits:
+test_growth_by_definition.py."""
 
 from __future__ import annotations
 

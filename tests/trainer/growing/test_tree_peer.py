@@ -1,4 +1,5 @@
-"""One tree on given gradients and hessians beside LightGBM's, same bins, no bound of rows; and dart, which drops everything."""
+"""One tree on given gradients and hessians beside LightGBM's, same bins, no bound of rows; and dart, which drops
+everything."""
 
 from __future__ import annotations
 
@@ -67,8 +68,8 @@ THEIRS = {
 def test_a_split_by_categories_is_lightgbm_s(seed, k, settings):
     """The same set of categories goes to one side, with the same gain.
 
-    LightGBM also bounds a set to half of the categories, which is said to us as ``categories_in_set``.  Which of two equal
-    sides is left may differ.  All categories have a bin, and no value is missing.
+    LightGBM also bounds a set to half of the categories, which is said to us as ``categories_in_set``.  Which of two
+    equal sides is left may differ.  All categories have a bin, and no value is missing.
     """
     lightgbm = peer("lightgbm")
     rng = np.random.default_rng(seed)

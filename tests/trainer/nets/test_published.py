@@ -87,7 +87,8 @@ def test_forces_of_lambdarank_are_the_papers(metric):
 
 
 def one_good_document_in_a_crowd(seed, n_queries=150, n=25):
-    """Two signals that contradict each other: most pairs are ordered by the first, the best document is found by the second."""
+    """Two signals that contradict each other: most pairs are ordered by the first, the best document is found by the
+    second."""
     rng = np.random.default_rng(seed)
     grades = np.zeros((n_queries, n), dtype=np.int32)
     grades[:, 0], grades[:, 1 : n // 2] = 4, 1

@@ -1,4 +1,5 @@
-"""``rankmill train --model net`` and ``[train] model = "net"``: registered, resumed, refused, and used like any other model."""
+"""``rankmill train --model net`` and ``[train] model = "net"``: registered, resumed, refused, and used like any other
+model."""
 
 from __future__ import annotations
 

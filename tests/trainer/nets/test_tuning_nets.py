@@ -84,8 +84,28 @@ def test_the_space_of_a_net(tmp_path):
 
 def test_the_command_and_its_winner(dataset, tmp_path, capsys):
     out, store = tmp_path / "t", tmp_path / "r"
-    command = ["tune", str(dataset.path), "-o", str(out), "--model", "net", "--trials", "2", "--repeat", "0", "--workers",
-               "1", "--folds", "2", "--epochs", "3", "--vary", "layers=(8),(4),()", "--batch-documents", "100"]  # fmt: skip
+    command = [
+        "tune",
+        str(dataset.path),
+        "-o",
+        str(out),
+        "--model",
+        "net",
+        "--trials",
+        "2",
+        "--repeat",
+        "0",
+        "--workers",
+        "1",
+        "--folds",
+        "2",
+        "--epochs",
+        "3",
+        "--vary",
+        "layers=(8),(4),()",
+        "--batch-documents",
+        "100",
+    ]
     assert execute(command) == 0
     printed = capsys.readouterr()
     assert not unnamed(printed.err, "2 random trials", "2 folds", "3 epochs at most")

@@ -38,7 +38,8 @@ def own_weights():
 
 
 def with_queries_of(source, n_more):
-    """The queries to learn from, followed by the first ``n_more`` of those (0) or of those to watch (1); and their sizes."""
+    """The queries to learn from, followed by the first ``n_more`` of those (0) or of those to watch (1); and their
+    sizes."""
     train, more = small_data()[0], small_data()[source]
     n = int(more[2][n_more])
     x, grades = np.concatenate([train[0], more[0][:n]]), np.concatenate([train[1], more[1][:n]])

@@ -1,4 +1,5 @@
-"""What is drawn for each tree, rows, features and weights, by queries or documents, and what leaf values are computed from."""
+"""What is drawn for each tree, rows, features and weights, by queries or documents, and what leaf values are computed
+from."""
 
 from __future__ import annotations
 

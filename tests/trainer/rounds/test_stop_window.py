@@ -19,7 +19,8 @@ SMOOTH = {"learning_rate": 0.5, "n_rounds": 60, "early_stopping_rounds": 6, "sto
 
 
 def best_by_definition(values, window, patience, sign=1.0, least=0.0):
-    """Return the best round and how many are trained: weights (1 - a)^age, the oldest known value counting for all before it."""
+    """Return the best round and how many are trained: weights (1 - a)^age, the oldest known value counting for all
+    before it."""
     share = 2.0 / (window + 1)
     best, best_value, known = 0, -inf, []
     for number, value in enumerate(values, start=1):

@@ -101,7 +101,8 @@ def test_cosine_is_that_of_scores_and_targets_times_the_length_of_the_targets():
     ("written", "criterion"), [("consistent_l2", "rwse"), ("consistent_kl", "se"), ("consistent_cosine", "rwse")]
 )
 def test_the_minimum_over_a_population_has_the_best_ndcg(written, criterion):
-    """Two kinds of judgments of the same three documents: no order has a higher mean NDCG than that of the mean targets."""
+    """Two kinds of judgments of the same three documents: no order has a higher mean NDCG than that of the mean
+    targets."""
     kinds, shares = np.array([[0, 0, 1], [3, 4, 2]]), np.array([0.4, 0.6])
     discount = 1 / np.log2([2, 3, 4])
     gains = 2.0**kinds - 1

@@ -1,4 +1,5 @@
-"""A hundred rounds beside the peers at equal settings: deviance by one formula, within a hundredth; and what no setting may change."""
+"""A hundred rounds beside the peers at equal settings: deviance by one formula, within a hundredth; and what no setting
+may change."""
 
 from __future__ import annotations
 
