@@ -185,7 +185,8 @@ class Run:
         ranker = Ranker(objective="ranknet", learn_from="pairs", **TREES)
         ranker.fit(
             self.train.features, np.zeros(len(self.query)), qid=self.query,
-            pairs=np.column_stack([pairs.better, pairs.worse]), pair_weight=pairs.weight, pair_probability=pairs.probability,
+            pairs=np.column_stack([pairs.better, pairs.worse]), pair_weight=pairs.weight,
+            pair_probability=pairs.probability,
         )  # fmt: skip
         return self._measured(ranker)
 

@@ -70,7 +70,8 @@ def systems(data: Impressions) -> Iterator[tuple[str, Scorer, Any]]:
         rows = lightgbm.Dataset(data.features, data.clicked, group=data.sizes, position=position)
         yield name, lightgbm.train(settings, rows, ROUNDS).predict, None
     settings = {
-        "objective": "rank:ndcg", "max_leaves": LEAVES, "grow_policy": "lossguide", "max_depth": 0, "eta": RATE, "nthread": 1
+        "objective": "rank:ndcg", "max_leaves": LEAVES, "grow_policy": "lossguide", "max_depth": 0, "eta": RATE,
+        "nthread": 1
     }  # fmt: skip
     matrix = xgboost.DMatrix(data.features, data.clicked, qid=data.list)
     for name, unbiased in (("XGBoost", False), ("XGBoost unbiased", True)):

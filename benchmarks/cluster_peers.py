@@ -68,7 +68,8 @@ def train(system: str, client: Any, folder: Path, rounds: int, leaves: int, n_pa
 
     qid = da.from_array(np.repeat(np.arange(len(sizes)), sizes), chunks=(chunks,)).persist()
     model = xgb.DaskXGBRanker(
-        n_estimators=rounds, max_leaves=leaves, max_depth=0, grow_policy="lossguide", learning_rate=0.1, max_bin=255, tree_method="hist",
+        n_estimators=rounds, max_leaves=leaves, max_depth=0, grow_policy="lossguide", learning_rate=0.1, max_bin=255,
+        tree_method="hist",
         objective="rank:ndcg", lambdarank_pair_method="topk", lambdarank_num_pair_per_sample=30, n_jobs=1,
         allow_group_split=True,  # chunks end with queries
     )  # fmt: skip

@@ -34,7 +34,8 @@ from benchmarks.cases import CASES, Data, prepare
 ROUNDS = (10, 30)
 LEAVES = 31
 TRAIN = [
-    "--preset", "defaults-1", "--objective", "lambdamart", "--max-leaves", str(LEAVES), "--early-stopping-rounds", "0", "--refit", "none",
+    "--preset", "defaults-1", "--objective", "lambdamart", "--max-leaves", str(LEAVES), "--early-stopping-rounds", "0",
+    "--refit", "none",
     "--log-every", "0", "--json",
 ]  # fmt: skip
 

@@ -134,7 +134,8 @@ def main() -> None:
         max_grade = max(fold.dataset.max_grade for fold in folds)
         policy = Policy(gain=given.gain, nothing_relevant=given.nothing_relevant, max_grade=max_grade)
         parameters = TrainParameters(
-            preset="defaults-1", max_leaves=given.max_leaves, learning_rate=given.learning_rate, n_rounds=given.n_rounds,
+            preset="defaults-1", max_leaves=given.max_leaves, learning_rate=given.learning_rate,
+            n_rounds=given.n_rounds,
             early_stopping_rounds=given.early_stopping_rounds, gain=given.gain,
         )  # fmt: skip
         systems: dict[str, tuple[dict[str, object], System]] = {

@@ -110,7 +110,8 @@ def measure(given: argparse.Namespace, data: str, folds: list[BinnedFold]) -> li
                 row: dict[str, Any] = {"data": data, "system": system, "leaves": leaves, "rate": rate, "rounds": rounds}
                 for criterion in ("se", "ole"):
                     parameters = TrainParameters(
-                        preset="defaults-1", objective=SYSTEMS[system], criterion=criterion, ole_features=given.ole_features, ole_pairs=given.ole_pairs, grow=given.grow,
+                        preset="defaults-1", objective=SYSTEMS[system], criterion=criterion,
+                        ole_features=given.ole_features, ole_pairs=given.ole_pairs, grow=given.grow,
                         leaf=given.leaf if criterion == "ole" and system == "LambdaMART" else "",
                         max_leaves=leaves, learning_rate=rate, n_rounds=rounds, early_stopping_rounds=0,
                     )  # fmt: skip

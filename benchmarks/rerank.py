@@ -65,7 +65,8 @@ def write_model(path: Path) -> None:
             used += 2
     Forest(
         feature_names=tuple(f"f{i + 1}" for i in range(FEATURES)),
-        tree_starts=np.arange(0, n + 1, size, dtype=np.int32), node_feature=feature, **compact_splits(feature, threshold, FEATURES),
+        tree_starts=np.arange(0, n + 1, size, dtype=np.int32), node_feature=feature,
+        **compact_splits(feature, threshold, FEATURES),
         node_missing_left=np.zeros(n, dtype=np.uint8), node_left=left, node_right=right,
         node_value=rng.normal(size=n), node_gain=np.zeros(n), node_rows=np.ones(n, dtype=np.int64),
         tree_weights=np.ones(TREES), base_score=0.0, objective="lambdarank", info={"max_grade": 4},

@@ -192,7 +192,8 @@ RANKING = {
     "xgboost": System(_xgboost, _run_xgboost, "xgboost"),
     "catboost": System(
         _catboost, _run_catboost, "catboost",
-        "samples by default (bootstrap_type MVS at 0.8, random_strength 1); trees at most 16 deep, its limit; " f"{_BORDERS}",
+        "samples by default (bootstrap_type MVS at 0.8, random_strength 1); "
+        f"trees at most 16 deep, its limit; {_BORDERS}",
     ),
 }  # fmt: skip
 OBLIVIOUS = {

@@ -68,8 +68,8 @@ def optuna_lightgbm(fold: Fold, seed: int, minutes: float) -> Found:
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    fixed = {"objective": "lambdarank", "metric": "ndcg", "eval_at": [10], "num_threads": 1, "verbosity": -1, "seed": seed,
-             "bagging_freq": 1, "feature_pre_filter": False}  # fmt: skip
+    fixed = {"objective": "lambdarank", "metric": "ndcg", "eval_at": [10], "num_threads": 1, "verbosity": -1,
+             "seed": seed, "bagging_freq": 1, "feature_pre_filter": False}  # fmt: skip
     rows = lgb.Dataset(fold.train.x, fold.train.grades, group=fold.train.sizes, free_raw_data=False)
     watched = lgb.Dataset(fold.valid.x, fold.valid.grades, group=fold.valid.sizes, reference=rows)
     best: tuple[float, Any, dict[str, Any]] = (-1.0, None, {})

@@ -2,8 +2,10 @@
 
 >>> from rankmill.foundation.options import spelled_for_a_command_line, spelled_for_a_file
 >>> with spelled_for_a_command_line():
-...     print(spelled_with("ignore", ["price, $"]), spelled_with("columns", {"qid": "# qid"}), spelled_with("ignore", ["--overwrite"]))
---ignore 'price, $' --columns 'qid=# qid' --ignore=--overwrite
+...     print(spelled_with("ignore", ["price, $"]), spelled_with("columns", {"qid": "# qid"}))
+...     print(spelled_with("ignore", ["--overwrite"]))
+--ignore 'price, $' --columns 'qid=# qid'
+--ignore=--overwrite
 >>> with spelled_for_a_file():
 ...     print(spelled_with("ignore", ["price, $"]), spelled_with("columns", {"qid": "# qid"}))
 ignore = ["price, $"] columns = {qid = "# qid"}

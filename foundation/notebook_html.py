@@ -21,9 +21,11 @@ div.rankmill p > b { font-size: 14px; }
 div.rankmill span { margin-right: 1.4em; white-space: nowrap; }
 div.rankmill i, div.rankmill caption, div.rankmill summary { font-style: normal; opacity: .65; }
 div.rankmill i { margin-right: .4em; }
-div.rankmill table { border-collapse: collapse; margin: 8px 0 12px; font-size: inherit; font-variant-numeric: tabular-nums; border: 0; }
+div.rankmill table { border-collapse: collapse; margin: 8px 0 12px; border: 0; }
+div.rankmill table { font-size: inherit; font-variant-numeric: tabular-nums; }
 div.rankmill caption { text-align: left; caption-side: top; padding: 0 0 3px; white-space: nowrap; }
-div.rankmill th, div.rankmill td { text-align: right; padding: 3px 0 3px 18px; border: 0; background: none; white-space: nowrap; }
+div.rankmill th,
+div.rankmill td { text-align: right; padding: 3px 0 3px 18px; border: 0; background: none; white-space: nowrap; }
 div.rankmill table tr:nth-child(n) { border: 0; border-bottom: 1px solid rgba(128, 128, 128, .3); background: none; }
 div.rankmill th { font-weight: 600; }
 div.rankmill tr > :first-child { text-align: left; padding-left: 0; }

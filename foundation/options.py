@@ -8,7 +8,7 @@ reference.
 >>> @options
 ... class Growth:
 ...     max_leaves: int = option(default=31, help="Leaves of a tree at most.", least=2)
-...     grow: str = option(default="best_first", help="Which leaf is split next.", choices=("best_first", "breadth_first"))
+...     grow: str = option(default="best_first", help="Next leaf to split.", choices=("best_first", "breadth_first"))
 >>> Growth(max_leaves=63.0).max_leaves
 63
 >>> Growth(grow="bestfirst")
@@ -462,8 +462,8 @@ def _within(value: float, spec: Option) -> bool:
 def _bounds(spec: Option, value: float) -> str:
     """Say what is allowed, as in "must be ..".
 
-    >>> [_bounds(Option(help="", **each), 1) for each in ({"least": 1, "most": 9}, {"least": 0}, {"above": 0, "below": 1})]
-    ['in 1 .. 9', '0 or more', 'above 0 and below 1']
+    >>> [_bounds(Option(help="", **each), 1) for each in ({"least": 1, "most": 9}, {"above": 0, "below": 1})]
+    ['in 1 .. 9', 'above 0 and below 1']
     >>> [_bounds(Option(help="", **each), 1.5) for each in ({"above": 0, "most": 1}, {"above": 0}, {"least": 0})]
     ['in (0, 1]', 'a number above 0', 'a number of 0 or more']
     """

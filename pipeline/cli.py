@@ -146,7 +146,7 @@ def query(
 
     rankmill data query DATASET "SELECT * FROM queries ORDER BY n_docs DESC LIMIT 10"
 
-    rankmill data query DATASET "SELECT b.f1 AS bin, avg(f.grade) FROM features f JOIN bins b USING (shard, row) GROUP BY 1"
+    rankmill data query DATASET "SELECT b.f1, avg(f.grade) FROM features f JOIN bins b USING (shard, row) GROUP BY 1"
     """
     from rankmill.foundation.errors import InputError
     from rankmill.foundation.terminal import text_table

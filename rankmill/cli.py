@@ -203,8 +203,8 @@ def _with_numbers(words: Sequence[str], options: Collection[str]) -> Iterator[st
 def _with_options(words: Sequence[str], options: Mapping[str, list[str]]) -> list[str]:
     """Return the command line ``words`` with more ``options``; a list that is given already becomes longer.
 
-    >>> _with_options(["a.csv", "--ignore", "b"], {"--ignore": ["c", "d"], "--max-rejects": ["1"], "--decimal-comma": [""]})
-    ['a.csv', '--ignore', 'b,c,d', '--max-rejects', '1', '--decimal-comma']
+    >>> _with_options(["a.csv", "--ignore", "b"], {"--ignore": ["c", "d"], "--decimal-comma": [""]})
+    ['a.csv', '--ignore', 'b,c,d', '--decimal-comma']
     >>> _with_options(["a.csv", "--ignore", "b"], {"--ignore": ["c, d"]})
     ['a.csv', '--ignore', 'b', '--ignore', 'c, d']
     >>> _with_options(["a.csv", "--max-rejects", "1"], {"--max-rejects": ["2"]})
@@ -391,7 +391,8 @@ def demo(
 
 
 for part in (
-    rankmill.run.cli, rankmill.trainer.cli, rankmill.trainer.cli_tune, rankmill.scorer.cli, rankmill.report.cli, rankmill.cli_tools,
+    rankmill.run.cli, rankmill.trainer.cli, rankmill.trainer.cli_tune, rankmill.scorer.cli, rankmill.report.cli,
+    rankmill.cli_tools,
 ):  # fmt: skip
     app.registered_commands += part.app.registered_commands
 rankmill.pipeline.cli.app.command()(synth)

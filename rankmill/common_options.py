@@ -22,6 +22,7 @@ TREES = (
     "query_fraction",
 )
 STOPPING = ("early_stopping_rounds", "rounds_by", "refit")
+MEASURED = ("metrics", "convention", "gain", "relevant_from")
 REST = ("registry", "as_json", "cache")
 
 OF_RANKER: Mapping[str, tuple[str, ...]] = {
@@ -37,7 +38,12 @@ OF_COMMANDS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "Stopping": STOPPING,
         "Machine and output": ("name", "params", "resume", "seed", "n_threads", "registry", "as_json"),
     },
-    "cv": {"Model": MODEL, "Trees": TREES, "Stopping": ("early_stopping_rounds", "folds"), "Machine and output": ("seed", "n_threads", "as_json")},
+    "cv": {
+        "Model": MODEL,
+        "Trees": TREES,
+        "Stopping": ("early_stopping_rounds", "folds"),
+        "Machine and output": ("seed", "n_threads", "as_json"),
+    },
     "tune": {
         "Search": ("out", "space", "vary", "trials", "minutes", "compare_by", "best", "repeat", "workers", "fresh"),
         "Model": MODEL,
@@ -51,17 +57,19 @@ OF_COMMANDS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "Machine and output": ("seed", "n_threads", "as_json"),
     },
     "evaluate": {
-        "What is measured": ("model", "metrics", "convention", "gain", "relevant_from", "split", "qrels", "complete", "by", "per_query"),
+        "What is measured": ("model", *MEASURED, "split", "qrels", "complete", "by", "per_query"),
         "Input": ("format", "columns", "delimiter"),
         "Machine and output": ("n_threads", "cluster", *REST),
     },
     "compare": {
-        "What is measured": ("on", "baseline", "metrics", "convention", "gain", "relevant_from", "split", "qrels", "complete", "worst", "seeds"),
+        "What is measured": ("on", "baseline", *MEASURED, "split", "qrels", "complete", "worst", "seeds"),
         "Input": ("format", "columns", "delimiter"),
         "Machine and output": ("n_threads", *REST),
     },
     "data ingest": {
-        "Input": ("format", "columns", "ignore", "categorical", "delimiter", "absent", "valid", "test", "qrels", "pairs"),
+        "Input": (
+            "format", "columns", "ignore", "categorical", "delimiter", "absent", "valid", "test", "qrels", "pairs",
+        ),
         "Grades": ("grades", "goals", "labels", "unjudged"),
         "Splits": ("split", "time_column", "split_time"),
         "Machine and output": ("out", "overwrite", "max_rejects", "memory", "threads", "as_json"),

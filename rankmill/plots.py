@@ -260,7 +260,8 @@ def plot_shap_summary(model: Model, X: Any, qid: npt.ArrayLike | None = None, to
         color=alt.condition(
             "!isValid(datum.rank)",
             alt.value(_NO_RANK),
-            alt.Color("rank:Q", title="value: low to high", scale=alt.Scale(scheme="viridis"), legend=alt.Legend(format="%")),
+            alt.Color("rank:Q", title="value: low to high", scale=alt.Scale(scheme="viridis"),
+                      legend=alt.Legend(format="%")),
         ),
         tooltip=[
             "feature:N", alt.Tooltip("value:Q", format=".4~g"), *(["category:N"] if forest.categories else []),

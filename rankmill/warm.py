@@ -28,10 +28,15 @@ if TYPE_CHECKING:
 
     from rankmill.foundation.storage.location import Location
 
+_SHORT = {  # words of COMMANDS
+    "TRAIN ": "train {folder}/dataset --name warm REGISTRY ",
+    "REGISTRY": "--registry {folder}/registry",
+    "SIZE": "--queries 60 --docs-per-query 12",
+}
 COMMANDS = """
-data synth -o {folder}/judgments.txt --queries 60 --docs-per-query 12 --features 22
-data synth -o {folder}/judgments.parquet --queries 60 --docs-per-query 12 --features 22
-data synth -o {folder}/clicked.parquet --queries 60 --docs-per-query 12 --features 10 --clicks {folder}/clicks.parquet --sessions 2000
+data synth -o {folder}/judgments.txt SIZE --features 22
+data synth -o {folder}/judgments.parquet SIZE --features 22
+data synth -o {folder}/clicked.parquet SIZE --features 10 --clicks {folder}/clicks.parquet --sessions 2000
 clicks describe {folder}/clicks.parquet
 data ingest {folder}/judgments.parquet -o {folder}/from-parquet
 data ingest {folder}/judgments.csv -o {folder}/from-csv
@@ -49,63 +54,63 @@ data bin {folder}/dataset --max-bin 15
 data bin {folder}/dataset
 data describe {folder}/dataset
 data describe {folder}/dataset --against {folder}/preferred
-train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 4 --preset defaults-1 --max-leaves 6 --n-threads 2
-train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 3 --preset defaults-1 --gain linear --no-lambda-normalisation
-train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 6 --preset defaults-1 --max-leaves 6 --resume warm@1 --eval-metric map
-train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 3 --preset defaults-1 --query-fraction 0.8 --feature-fraction 0.5
-train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 3 --preset defaults-1 --row-fraction 0.5 --monotone f1:1
-train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 3 --preset defaults-1 --grow oblivious --max-depth 3 --objective l2
-train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 3 --preset defaults-1 --rounds-by oob --query-fraction 0.5 --objective l2
-train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 3 --preset defaults-1 --rounds-by test --step-search line
-train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 2 --preset defaults-1 --base-model warm@1
+TRAIN --n-rounds 4 --preset defaults-1 --max-leaves 6 --n-threads 2
+TRAIN --n-rounds 3 --preset defaults-1 --gain linear --no-lambda-normalisation
+TRAIN --n-rounds 6 --preset defaults-1 --max-leaves 6 --resume warm@1 --eval-metric map
+TRAIN --n-rounds 3 --preset defaults-1 --query-fraction 0.8 --feature-fraction 0.5
+TRAIN --n-rounds 3 --preset defaults-1 --row-fraction 0.5 --monotone f1:1
+TRAIN --n-rounds 3 --preset defaults-1 --grow oblivious --max-depth 3 --objective l2
+TRAIN --n-rounds 3 --preset defaults-1 --rounds-by oob --query-fraction 0.5 --objective l2
+TRAIN --n-rounds 3 --preset defaults-1 --rounds-by test --step-search line
+TRAIN --n-rounds 2 --preset defaults-1 --base-model warm@1
 cv {folder}/dataset --folds 2 --n-rounds 2
-train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 3 --members 2
-train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 3 --bootstrap mvs --query-fraction 0.8 --random-strength 1
-train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 3 --boosting dart --skip-drop 0 --drop-rate 1
-train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 3 --boosting rf
-train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 3 --interaction-constraints f1,f2,f3 --feature-fraction-by-level 0.8 --extra-trees
-data synth -o {folder}/categories.parquet --queries 60 --docs-per-query 12 --features 10 --categorical 8,300
+TRAIN --n-rounds 3 --members 2
+TRAIN --n-rounds 3 --bootstrap mvs --query-fraction 0.8 --random-strength 1
+TRAIN --n-rounds 3 --boosting dart --skip-drop 0 --drop-rate 1
+TRAIN --n-rounds 3 --boosting rf
+TRAIN --n-rounds 3 --interaction-constraints f1,f2,f3 --feature-fraction-by-level 0.8 --extra-trees
+data synth -o {folder}/categories.parquet SIZE --features 10 --categorical 8,300
 data ingest {folder}/categories.parquet -o {folder}/categories --split train=0.6,test=0.4
 data bin {folder}/categories
 data describe {folder}/categories
-train {folder}/categories --name categories --registry {folder}/registry --n-rounds 3 --min-rows-in-group 5 --encode-above 100
-train {folder}/categories --name categories --registry {folder}/registry --n-rounds 3 --preset defaults-1 --min-rows-in-group 5
-rerank {folder}/categories.parquet --model categories@1 --registry {folder}/registry -o {folder}/of-categories --top-k 3
-inspect shap categories@1 --registry {folder}/registry --on {folder}/categories
+train {folder}/categories --name categories REGISTRY --n-rounds 3 --min-rows-in-group 5 --encode-above 100
+train {folder}/categories --name categories REGISTRY --n-rounds 3 --preset defaults-1 --min-rows-in-group 5
+rerank {folder}/categories.parquet --model categories@1 REGISTRY -o {folder}/of-categories --top-k 3
+inspect shap categories@1 REGISTRY --on {folder}/categories
 TRAININGS
 data synth -o {folder}/many.parquet --queries 900 --docs-per-query 80 --features 10
 data ingest {folder}/many.parquet -o {folder}/many
 data bin {folder}/many
-train {folder}/many --name many --registry {folder}/registry --n-rounds 2 --preset defaults-1 --n-threads 2
-train {folder}/many --name many --registry {folder}/registry --n-rounds 2 --n-threads 2
-models promote warm@1 --registry {folder}/registry --force
-models gate warm@2 --registry {folder}/registry --on {folder}/dataset --margin 1 --max-cost-ratio 99
-models verify --registry {folder}/registry
-rerank {folder}/judgments.txt --model warm --registry {folder}/registry -o {folder}/ranked --top-k 3
-rerank {folder}/bare.txt --model warm --registry {folder}/registry -o {folder}/bare.tsv
-rerank {folder}/judgments.parquet --model warm --registry {folder}/registry -o {folder}/ranked.run
-rerank {folder}/judgments.csv --model warm --registry {folder}/registry -o {folder}/ranked.parquet
+train {folder}/many --name many REGISTRY --n-rounds 2 --preset defaults-1 --n-threads 2
+train {folder}/many --name many REGISTRY --n-rounds 2 --n-threads 2
+models promote warm@1 REGISTRY --force
+models gate warm@2 REGISTRY --on {folder}/dataset --margin 1 --max-cost-ratio 99
+models verify REGISTRY
+rerank {folder}/judgments.txt --model warm REGISTRY -o {folder}/ranked --top-k 3
+rerank {folder}/bare.txt --model warm REGISTRY -o {folder}/bare.tsv
+rerank {folder}/judgments.parquet --model warm REGISTRY -o {folder}/ranked.run
+rerank {folder}/judgments.csv --model warm REGISTRY -o {folder}/ranked.parquet
 evaluate {folder}/ranked
 evaluate {folder}/ranked METRICS
 evaluate {folder}/ranked --metric map --metric precision@5 --map-normalisation min(R,k) --ties random --short-lists zero
 explain-metric {folder}/ranked --qid 1 --metric ndcg@10 --ties expected
-evaluate {folder}/dataset --split test --model mcrank@1 --registry {folder}/registry
-evaluate {folder}/dataset --split test --model ordinal@1 --registry {folder}/registry
+evaluate {folder}/dataset --split test --model mcrank@1 REGISTRY
+evaluate {folder}/dataset --split test --model ordinal@1 REGISTRY
 evaluate {folder}/bare.tsv --gain linear --nothing-relevant zero --ties pessimistic
 evaluate {folder}/ranked.parquet --metric dcg --ties doc_id
 evaluate {folder}/ranked.run --qrels {folder}/qrels --complete --ties doc_id_descending
-evaluate {folder}/dataset --split test --model warm --registry {folder}/registry --ties optimistic
-compare warm@1 warm@2 --registry {folder}/registry --on {folder}/dataset --split all
-compare warm@1 warm@2 --registry {folder}/registry --on {folder}/dataset --split test --no-seeds
-inspect influence warm --registry {folder}/registry
-inspect dependence warm f1 --registry {folder}/registry
-inspect dependence warm f1 f2 --registry {folder}/registry --on {folder}/dataset
-inspect interaction warm f1 f2 --registry {folder}/registry --on {folder}/dataset --over documents
-inspect shap warm --registry {folder}/registry --on {folder}/dataset
-inspect shap warm --registry {folder}/registry --on {folder}/dataset --interactions
-inspect why warm --registry {folder}/registry --on {folder}/dataset --qid 1
-inspect combine warm warm@2 --registry {folder}/registry --on {folder}/dataset
-inspect optimality warm --registry {folder}/registry --on {folder}/dataset --p0 0.5 --delta 0.5
+evaluate {folder}/dataset --split test --model warm REGISTRY --ties optimistic
+compare warm@1 warm@2 REGISTRY --on {folder}/dataset --split all
+compare warm@1 warm@2 REGISTRY --on {folder}/dataset --split test --no-seeds
+inspect influence warm REGISTRY
+inspect dependence warm f1 REGISTRY
+inspect dependence warm f1 f2 REGISTRY --on {folder}/dataset
+inspect interaction warm f1 f2 REGISTRY --on {folder}/dataset --over documents
+inspect shap warm REGISTRY --on {folder}/dataset
+inspect shap warm REGISTRY --on {folder}/dataset --interactions
+inspect why warm REGISTRY --on {folder}/dataset --qid 1
+inspect combine warm warm@2 REGISTRY --on {folder}/dataset
+inspect optimality warm REGISTRY --on {folder}/dataset --p0 0.5 --delta 0.5
 """
 
 
@@ -143,7 +148,9 @@ def command_lines() -> Iterator[str]:
         if line == "TRAININGS":
             yield from _trainings()
         else:
-            yield line.replace("METRICS", metrics)
+            for short, long in (*_SHORT.items(), ("METRICS", metrics)):
+                line = line.replace(short, long)  # noqa: PLW2901
+            yield line
     if find_spec("distributed"):  # kernels that a cluster alone needs
         yield (
             "train {folder}/dataset --name clustered --registry {folder}/registry --n-rounds 2 --preset defaults-1 "

@@ -108,7 +108,8 @@ def report_fault(state: State, gate: GateRecord, report_of: Callable[[GateRecord
         return f"the report of the gate cannot be read: {error}"
     row, before = state.versions[gate.version], None if gate.baseline is None else state.versions[gate.baseline]
     expected: dict[str, object] = {
-        "passed": gate.passed, "dataset": gate.dataset, "split": gate.split, "metric": gate.metric, "margin": gate.margin,
+        "passed": gate.passed, "dataset": gate.dataset, "split": gate.split, "metric": gate.metric,
+        "margin": gate.margin,
         "convention_sha256": gate.convention, "worse": gate.worse or None,
         "candidate": {"model": row.model, "manifest": row.manifest},
         "baseline": None if before is None else {"model": before.model, "manifest": before.manifest},

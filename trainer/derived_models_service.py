@@ -169,5 +169,6 @@ def blend_and_register(
     return BlendReport(
         model=str(version), new=is_new, sha256=version.sha256, parts=parts, metric=options.metric, split=options.split,
         together=found_weights.together,
-        remarks=scope_of(dataset, options.split, [trained for _, trained in known]).remarks, registry=str(registry.root),
+        remarks=scope_of(dataset, options.split, [trained for _, trained in known]).remarks,
+        registry=str(registry.root),
     )  # fmt: skip

@@ -65,16 +65,19 @@ _SCORES = "which needs one score per document and gradients of it"
 
 CLASHES = (
     # rounds
-    Clash("keep_rounds", _among("all"), "rounds_by", _not("valid"), "the first keeps every round, the second drops " "some"),
+    Clash("keep_rounds", _among("all"), "rounds_by", _not("valid"), "one keeps every round, the other drops some"),
     Clash("step_search", _not("none"), "boosting", _not("gbdt"), "that decides the weights of trees", "set it to none"),
-    Clash("rounds_by", _among("oob"), "boosting", _among("dart"), "a round changes earlier trees, which have seen " "everything"),
+    Clash("rounds_by", _among("oob"), "boosting", _among("dart"), "a round changes trees that have seen everything"),
     Clash("rounds_by", _among("oob"), "members", _above(1), "it measures one model"),
-    Clash("rounds_by", _among("oob"), "bootstrap", _among(*_BY_GRADIENT), "it needs a sample that does not depend on " "gradients"),
+    Clash("rounds_by", _among("oob"), "bootstrap", _among(*_BY_GRADIENT), "it needs a sample independent of gradients"),
     Clash("members", _above(1), "boosting", _among("rf"), "a forest is a mean already", "give more rounds instead"),
     # clicks
     Clash("position_bias", _not("none"), "propensities", _on, "they correct the same bias"),
     Clash("propensities", _on, "goals", _on, "goals are not corrected"),
-    Clash("position_bias", _not("none"), "boosting", _not("gbdt"), "each round must see the sum of all before", "set it to gbdt"),
+    Clash(
+        "position_bias", _not("none"), "boosting", _not("gbdt"), "each round must see the sum of all before",
+        "set it to gbdt",
+    ),
     Clash("position_bias", _not("none"), "members", _above(1), "each would have biases of its own", "set it to 1"),
     *(
         Clash(name, test, "refit", _not("none"), "the valid split may have judgments, not clicks", "set it to none")
@@ -85,8 +88,11 @@ CLASHES = (
         Clash("bootstrap", _among("goss"), name, _below(1.0), "it draws each query or document itself", "set it to 1")
         for name in ("query_fraction", "row_fraction")
     ),
-    Clash("bootstrap by query", _among("mvs"), "row_fraction", _below(1.0), "it draws each query itself", "set it to " "1"),
-    Clash("bootstrap by document", _among("mvs"), "query_fraction", _below(1.0), "it draws each document itself", "set it to 1"),
+    Clash("bootstrap by query", _among("mvs"), "row_fraction", _below(1.0), "it draws whole queries", "set it to 1"),
+    Clash(
+        "bootstrap by document", _among("mvs"), "query_fraction", _below(1.0), "it draws each document itself",
+        "set it to 1",
+    ),
     Clash(
         "feature_fraction_by_node", _below(1.0), "grow", _among("oblivious"), "all nodes of a depth share a condition",
         "use `feature_fraction_by_level`",
@@ -106,7 +112,7 @@ CLASHES = (
     Clash("goals", _on, "criterion", _OLE, "it needs the pairs of one loss", _OTHER_CRITERION),
     Clash("goals", _on, "leaf", _among("exact"), "it needs the pairs of one loss", "leave it out"),
     Clash("goals", _on, "leaves of the loss", _on, "leaf values of its own cannot be mixed", _OTHER_LOSS),
-    Clash("goals", _on, "averages", _on, "its rounds fit targets of their own", "use another objective, such as " "ranknet"),
+    Clash("goals", _on, "averages", _on, "its rounds fit targets of their own", "use another one, such as ranknet"),
     *(
         Clash(option, test, fact, _on, _SCORES, _OTHER_LOSS)
         for option, test in (("goals", _on), ("position_bias", _not("none")))
@@ -120,7 +126,7 @@ CLASHES = (
         for name in ("monotone", "offsets")
     ),
     # clusters
-    Clash("bootstrap", _among(*_BY_GRADIENT), "cluster", _on, "it draws by the gradients of all documents", _ONE_MACHINE),
+    Clash("bootstrap", _among(*_BY_GRADIENT), "cluster", _on, "it needs the gradients of all documents", _ONE_MACHINE),
     Clash("rounds_by", _not("valid"), "cluster", _on, "only the valid split can choose the rounds there", _ONE_MACHINE),
     Clash(
         "refit", _not("none"), "cluster", _on, "each worker has a part of each split",

@@ -120,7 +120,8 @@ class Spread:
 
     mean: float
     deviation: float
-    """Standard deviation with n - 1 degrees of freedom, as that of :class:`rankmill.scorer.evaluate.comparison.SeedNoise`."""
+    """Standard deviation with n - 1 degrees of freedom, as that of
+    :class:`rankmill.scorer.evaluate.comparison.SeedNoise`."""
     least: float
     greatest: float
 
@@ -188,9 +189,10 @@ class BlendFacts:
     def line(self) -> str:
         """Return what was tried and chosen, in one line.
 
-        >>> kinds = [KindFacts(kind="trees", share=0.75, rounds=1200, alone=0.5), KindFacts(kind="net", share=0.25, rounds=9, alone=0.4)]
-        >>> BlendFacts(kinds=tuple(kinds), measured="ndcg@10", together=0.625, judged="80 queries in 3 folds").line()
-        'blend of trees 75% (0.5000 alone, 1,200 rounds), net 25% (0.4000 alone, 9 epochs); ndcg@10 0.6250 of 80 queries in 3 folds'
+        >>> trees = KindFacts(kind="trees", share=0.75, rounds=1200, alone=0.5)
+        >>> net = KindFacts(kind="net", share=0.25, rounds=9, alone=0.4)
+        >>> BlendFacts(kinds=(trees, net), measured="map", together=0.6, judged="80 queries").line()
+        'blend of trees 75% (0.5000 alone, 1,200 rounds), net 25% (0.4000 alone, 9 epochs); map 0.6000 of 80 queries'
         """
         words = ", ".join(
             f"{each.kind} {each.share:.0%} ({_value(each.alone)} alone, {each.rounds:,} "
@@ -221,10 +223,10 @@ class ClickFacts:
 
         >>> naive = OneOfSeveral(sha256="", best_round=7, rounds_trained=9, metrics={"valid": {"ndcg@10": 0.25}})
         >>> bias = {"position": (1, 2), "additive": (0.0, -0.5)}
-        >>> facts = ClickFacts(correction="position_bias additive", position_bias=bias, valid_has="judgments", naive=naive)
+        >>> facts = ClickFacts(correction="additive", position_bias=bias, valid_has="judgments", naive=naive)
         >>> for line in facts.lines({"valid": {"ndcg@10": 0.5}}):
         ...     print(line)
-        clicks corrected by position_bias additive: 1 0.000, 2 -0.500
+        clicks corrected by additive: 1 0.000, 2 -0.500
         valid ndcg@10 (judgments): naive 0.2500, corrected 0.5000
         """
         learnt = self.position_bias or {}

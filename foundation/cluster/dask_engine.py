@@ -30,8 +30,9 @@ _PATIENCE_SECONDS = 30.0  # without any worker
 _START_SECONDS = 120.0  # of local workers: each imports its libraries
 _HOST = "127.0.0.1"
 _PROFILER = "distributed.worker.profile.enabled"
-"""Dask's profiler asks for the frames of all threads 100 times a second.  That can lock CPython up for ever while threads come and go:
-observed with 3.11, in a worker that waited in ``sys._current_frames`` with the interpreter's lock held."""
+"""Dask's profiler asks for the frames of all threads 100 times a second.  That can block CPython for ever while threads
+start and end: observed with 3.11, in a worker that waited in ``sys._current_frames`` and held the interpreter's lock.
+"""
 
 
 _SWITCH = "DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED=False"

@@ -60,7 +60,8 @@ def _receive(token: str, exchange: int, sender: int, lengths: Sequence[int], val
 
 
 Pass = Callable[[int, Sequence[npt.NDArray[Any]]], list[npt.NDArray[Any]]]
-"""Sends arrays to the process some numbers ahead, round the ring of all, and returns what the one as far behind has sent."""
+"""Sends arrays to the process that is some numbers ahead in the ring, and returns those of the process as far behind.
+"""
 
 
 def gathered(values: npt.NDArray[Any], size: int, exchange: Pass) -> list[npt.NDArray[Any]]:
@@ -90,9 +91,9 @@ def summed_slice(slices: list[npt.NDArray[Any]], exchange: Pass) -> npt.NDArray[
 
 
 class DaskPeers:
-    """The processes of one computation, as one of them, of this ``number`` (0 .. ``size`` - 1), sees them; made by :func:`joined`.
+    """The processes of one computation, as seen by process ``number`` (0 .. ``size`` - 1); :func:`joined` creates it.
 
-    All of them make the same calls in the same order.  A call returns when each has made it.
+    All processes make the same calls in the same order.  A call returns when each has made it.
     """
 
     def __init__(self, token: str, number: int, addresses: Sequence[str], worker: Any) -> None:

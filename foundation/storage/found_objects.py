@@ -119,7 +119,8 @@ def _pattern(url: ObjectUrl) -> tuple[ObjectUrl, re.Pattern[str]]:
     """Return the folder above the first part with a pattern, and the pattern of whole keys.
 
     >>> above, pattern = _pattern(ObjectUrl("s3", "b", "logs/**/[!x]?*.gz"))
-    >>> above.key, [bool(pattern.fullmatch(f"logs/{key}")) for key in ("ab.gz", "a/b/cd.gz", "xy.gz", "a.gz", "a/b.txt")]
+    >>> keys = ("ab.gz", "a/b/cd.gz", "xy.gz", "a.gz", "a/b.txt")
+    >>> above.key, [bool(pattern.fullmatch(f"logs/{key}")) for key in keys]
     ('logs', [True, True, False, False, False])
     """
     parts = url.key.split("/")

@@ -9,10 +9,10 @@ Kaplan, "Summarizing data using bottom-k sketches", PODC 2007).
 
 Columns are read twice (:func:`atoms_of`)::
 
-    first pass    minimum, maximum, number of missing values; candidates for heavy values (Misra and Gries, "Finding repeated
-                  elements", 1982)
-                  second pass   exact counts of the candidates, zero, minimum and maximum, and the nearest other values
-                                on both sides of each
+    first pass    minimum, maximum, number of missing values; candidates for heavy values (Misra and Gries, "Finding
+                  repeated elements", 1982)
+    second pass   exact counts of the candidates, zero, minimum and maximum, and the nearest other values on both
+                  sides of each
 
 A value is heavy if more than one row in 1,024 has it, which depends only on the multiset of values.  Heavy values, zero
 and the extremes are the *atoms*: they keep their exact counts.  Their neighbours are known, so that an atom with its
@@ -139,7 +139,8 @@ def atoms_of(
         note(batch)
         for k, values in enumerate(batch):
             _kernels.first_pass(
-                values, values.view(np.uint32), slots[k], counters[k], spare_values, spare_counters, state[k], extremes[k]
+                values, values.view(np.uint32), slots[k], counters[k], spare_values, spare_counters, state[k],
+                extremes[k]
             )  # fmt: skip
         rows += len(batch[0])
     known = []  # what the second pass counts: the candidates, zero and the extremes

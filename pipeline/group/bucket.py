@@ -92,7 +92,8 @@ class Bucket:
     number: int
     layout: Layout
     values: Floats | None = None
-    """(rows of the bucket, features) in the order of the spill; filled by :func:`read_graded`.  None: too large for memory."""
+    """(rows of the bucket, features) in the order of the spill; filled by :func:`read_graded`.  None: too large for
+    memory."""
 
     def batches(self) -> Iterator[Floats]:
         """Yield the values of some rows at a time, (m, features), in the order of the spill."""
@@ -247,8 +248,8 @@ def split_by_file(rows: pa.RecordBatch, starts: npt.NDArray[np.int64], layout: L
     """
     split = np.asarray(layout.source_split, dtype=np.int64)[rows.column(SOURCE).to_numpy()]
     return one_value(rows, starts, split, layout, lambda low, high, files: (
-        f"is in {SPLITS[low]} ({files[0]}) and in {SPLITS[high]} ({files[1]}): a query must be in one split; remove " "it from one"
-        f" of the files, or assign queries with {spelled('split')}"
+        f"is in {SPLITS[low]} ({files[0]}) and in {SPLITS[high]} ({files[1]}): a query must be in one split; "
+        f"remove it from one of the files, or assign queries with {spelled('split')}"
     ))  # fmt: skip
 
 

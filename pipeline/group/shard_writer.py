@@ -319,8 +319,8 @@ def _queries(
     )
     if _QUERY_WEIGHT in extras:
         weight = one_value(rows, starts, rows.column(_QUERY_WEIGHT).to_numpy(), layout, lambda low, high, files: (
-            f"has query_weight {low:g} ({files[0]}) and {high:g} ({files[1]}): it must be the same in all rows of a " "query; weights"
-            " of documents go into the column weight"
+            f"has query_weight {low:g} ({files[0]}) and {high:g} ({files[1]}): it must be the same in all rows of a "
+            "query; weights of documents go into the column weight"
         ))  # fmt: skip
         table = table.append_column(pa.field(_QUERY_WEIGHT, pa.float64(), nullable=False), as_array(weight))
     if latest is not None:

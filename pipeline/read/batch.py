@@ -38,12 +38,14 @@ class RowBatch:
     doc_id: pa.StringArray | None
     """(n,) null if a row has none; None if no row of the batch has one."""
     grade: npt.NDArray[np.int32] | None
-    """(n,) 0 or more; `rankmill.pipeline.read.grades.UNKNOWN_GRADE` for an empty cell if grades are optional; None if the source has no grades."""
+    """(n,) 0 or more; `rankmill.pipeline.read.grades.UNKNOWN_GRADE` for an empty cell if grades are optional; None if
+    the source has no grades."""
     values: npt.NDArray[np.float32]
-    """(n, width) row-major, NaN if missing.  In text the width may grow from batch to batch; further features are absent."""
+    """(n, width) row-major, NaN if missing.  In text the width may grow from batch to batch; further features are
+    absent."""
     extras: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
-    """Optional columns (see :mod:`rankmill.pipeline.read.column_roles`), (n,) each, in the stored type; ``time`` as int64 microseconds;
-    goals as int32, `rankmill.pipeline.read.grades.UNKNOWN_GRADE` only in rows without a grade."""
+    """Optional columns (see :mod:`rankmill.pipeline.read.column_roles`), (n,) each, in the stored type.  ``time`` is in
+    int64 microseconds; goals are int32, `rankmill.pipeline.read.grades.UNKNOWN_GRADE` only in rows without a grade."""
     categories: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """Codes of the categories of these rows that are not their own codes, by feature and text."""
 

@@ -138,7 +138,8 @@ HABITS = {
     "qid": ("qid", "queryid", "query", "groupid", "group", "topicid", "topic", "searchid"),
     "doc_id": ("docid", "doc", "docno", "documentid", "document", "url", "itemid", "item", "productid", "product"),
     "grade": (
-        "grade", "relevance", "rel", "relevancegrade", "relevancelabel", "rating", "judgment", "judgement", "target", "y",
+        "grade", "relevance", "rel", "relevancegrade", "relevancelabel", "rating", "judgment", "judgement", "target",
+        "y",
     ),
 }  # fmt: skip
 """Usual names of these columns, in lower case without blanks and underscores."""

@@ -161,7 +161,8 @@ SUFFIXES: dict[str, Format] = {
     ".run": "run",
     **dict.fromkeys(_TEXT, "letor"),
 }
-"""Format by suffix, without a compression suffix; an explicitly named file with another suffix is read as LETOR text."""
+"""Format by suffix, without a compression suffix; an explicitly named file with another suffix is read as LETOR
+text."""
 _OTHERS = {
     **dict.fromkeys((".xlsx", ".xls", ".xlsm", ".ods"), "a spreadsheet; save it as CSV"),
     **dict.fromkeys((".html", ".htm", ".xml", ".pdf", ".docx"), "a document; give a table or LETOR text"),

@@ -49,7 +49,8 @@ class Lines:
     stop: Positions
     """(n,) start and end without surrounding blanks."""
     wrong: npt.NDArray[np.bool_]
-    """(n,) whether the line cannot be an object: by its first or last character, or as its brackets are nested too deeply."""
+    """(n,) whether the line cannot be an object: by its first or last character, or as its brackets are nested too
+    deeply."""
 
     def __len__(self) -> int:
         return len(self.number)

@@ -286,8 +286,10 @@ class _Parser:
         room = self._quarantine.remaining
         while True:
             _kernels.parse_lines(
-                text, block.stop, self._options.index_base, self._top, self._options.highest_grade, self._rules.maps_numbers, real, self._grouped, POWERS,
-                self._last_line, grade, label_from, label_to, qid_from, qid_to, doc_from, doc_to, entry_from, feature, value,
+                text, block.stop, self._options.index_base, self._top, self._options.highest_grade,
+                self._rules.maps_numbers, real, self._grouped, POWERS,
+                self._last_line, grade, label_from, label_to, qid_from, qid_to, doc_from, doc_to, entry_from, feature,
+                value,
                 defer_entry, defer_from, defer_to, state,
             )  # fmt: skip
             if state[_kernels.CODE] == _kernels.END:

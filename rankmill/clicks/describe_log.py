@@ -63,7 +63,8 @@ class PolicyFigures:
     rate: float
     """Clicks an impression."""
     order: float | None = left_out()
-    """Ratio of variances of positions between and within documents; 1 if the order is random, None if documents hardly repeat."""
+    """Ratio of variances of positions between and within documents; 1 if the order is random, None if documents hardly
+    repeat."""
     random: bool | None = left_out()
 
 

@@ -10,8 +10,8 @@ where g_d is an estimate of d's relevance (`rankmill.clicks.judge`):
 
     ips      (1 / n) sum (c_i - beta_i) / alpha_i: unbiased if examination is right and all documents were shown
     clipped  the same with max(alpha_i, tau)
-    snips    the sum of ips, divided by the sum of g_d over all documents shown for the query: the mean rank weight of a relevant
-             document, which does not depend on the scale of alpha
+    snips    the sum of ips, divided by the sum of g_d over all documents shown for the query: the mean rank weight of
+             a relevant document, which does not depend on the scale of alpha
     dr       y_d + (1 / n) sum (c_i - beta_i - alpha_i y_d) / max(alpha_i, tau), with the regression estimate y_d; for a
              document that was never shown, y_d
 

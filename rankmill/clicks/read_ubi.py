@@ -68,7 +68,8 @@ WHERE qid <> '' AND doc_id <> ''
 _LEFT_OUT = """
 SELECT (SELECT count(*) FROM lists WHERE coalesce(qid, '') = ''),
        (SELECT count(*) FROM actions ANTI JOIN lists USING (query_id)),
-       (SELECT count(*) FROM actions JOIN lists USING (query_id) WHERE len(hits) > 0 AND clicked AND NOT list_contains(hits, doc_id))
+       (SELECT count(*) FROM actions JOIN lists USING (query_id)
+        WHERE len(hits) > 0 AND clicked AND NOT list_contains(hits, doc_id))
 """
 
 

@@ -112,7 +112,8 @@ class GateReport:
     guardrails: tuple[Guardrail, ...]
     code: str
     worse: bool | None = left_out()
-    """True if the candidate passed although it is significantly worse than a version that had the alias, which was allowed."""
+    """True if the candidate passed although it is significantly worse than a version that had the alias, which was
+    allowed."""
     measured: tuple[Guardrail, ...] | None = left_out()
     """Guardrails whose values depend on the machine."""
 

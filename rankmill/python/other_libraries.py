@@ -80,7 +80,8 @@ OURS = {
     }.items()
     for theirs in names.split()
 }
-"""Our name for each name in LightGBM, XGBoost, CatBoost or scikit-learn; see docs/coming-from.md for other differences."""
+"""Our name for each name in LightGBM, XGBoost, CatBoost or scikit-learn; see docs/coming-from.md for other
+differences."""
 
 _NOT_HERE = (
     "auc_mu_weights auto_class_weights bagging_freq cegb_penalty_feature_coupled cegb_penalty_split class_weights data "
@@ -93,7 +94,8 @@ _NOT_HERE = (
     "sparse_features_conflict_fraction text_features top_k two_round updater updater_seq weight_column"
 )
 NOT_HERE = frozenset(_NOT_HERE.split())
-"""Names of theirs that none of ours stands for, but that are spelled like one of ours or are passed so often that a guess would mislead."""
+"""Names of theirs that none of ours stands for, but that are spelled like one of ours or are passed so often that a
+guess would mislead."""
 
 
 def unknown_name(what: str, name: str, known: Iterable[str], where: str = "") -> str:

@@ -43,8 +43,9 @@ COMMANDS_HEAD = f"""\
 
 {HOW}
 
-Every command takes `--help`. If it has more than 25 options, this shows the common ones, and `--help-all` shows all. Most take `--json`: the result is one JSON object on stdout, and everything else goes to stderr.
-If a command fails, stdout stays empty. Only `models verify`, `models gate` and `run` print their report then, too.
+Every command takes `--help`. If it has more than 25 options, this shows the common ones, and `--help-all` shows all.
+Most take `--json`: the result is one JSON object on stdout, and everything else goes to stderr. If a command fails,
+stdout stays empty. Only `models verify`, `models gate` and `run` print their report then, too.
 The [exit codes](exit-codes.md) are the same for all commands.
 
 `rankmill --install-completion` installs tab completion for your shell; `rankmill --show-completion` prints it.
@@ -64,7 +65,8 @@ Relative paths start at the folder of the file. An unknown key is an error that 
 The registry is not a key: it comes from `--registry`, else from `RANKMILL_REGISTRY`, else it is `registry-data` in the
 current directory.
 
-In `sources`, `valid`, `test`, `pairs`, `qrels`, `candidates` and `run`, `{{date}}` is replaced by the logical date of the run (`--date`).
+In `sources`, `valid`, `test`, `pairs`, `qrels`, `candidates` and `run`, `{{date}}` is replaced by the logical date of
+the run (`--date`).
 """
 
 CODES_HEAD = f"""\
@@ -72,8 +74,8 @@ CODES_HEAD = f"""\
 
 {HOW}
 
-[Operations](../operations.md#exit-codes-and-what-to-do) says what to do about each of them. If a run meets several problems,
-13 wins over 10, 10 over 12, and 12 over 11.
+[Operations](../operations.md#exit-codes-and-what-to-do) says what to do about each of them. If a run meets several
+problems, 13 wins over 10, 10 over 12, and 12 over 11.
 
 | code | meaning | Python exceptions |
 |---|---|---|
@@ -91,7 +93,8 @@ CONVENTIONS_HEAD = f"""\
 
 {HOW}
 
-`--convention NAME` computes metrics as a tool does. [Metric conventions](../metrics.md) explains the columns. An empty cell is the same as `rankmill`.
+`--convention NAME` computes metrics as a tool does. [Metric conventions](../metrics.md) explains the columns. An empty
+cell is the same as `rankmill`.
 
 """
 

@@ -81,9 +81,11 @@ class TrainStage(Stage):
             "bins": dataset.bin_set().binspec,
             **{name: data.decode() for name, data in clicks.items()},
             **({} if self.base is None else {"base model": self.base.sha256}),
-            **({} if config_of_blend is None else {"blended with": json.dumps(self.others), **as_options(blend=config_of_blend)}),
+            **({} if config_of_blend is None else {"blended with": json.dumps(self.others)}),
+            **({} if config_of_blend is None else as_options(blend=config_of_blend)),
             **as_options(
-                name=config.name, eval_metrics=config.machine.eval_metrics, seeds=config.seeds.seeds, choose=config.seeds.choose,
+                name=config.name, eval_metrics=config.machine.eval_metrics, seeds=config.seeds.seeds,
+                choose=config.seeds.choose,
                 **self._learnt(),
             ),
         }  # fmt: skip

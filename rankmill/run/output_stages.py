@@ -82,8 +82,10 @@ class RerankStage(_StageWithUrl):
         inputs = {
             "model": f"{stands} {stands.sha256}" if stands is not None else "",
             **as_options(
-                out=section.out if self._url is None else str(self._url), format=section.options.format, columns=section.options.columns, top_k=section.options.top_k,
-                absent=self.work.config.ingest.options.read.absent, index_base=self.work.config.ingest.options.read.index_base,
+                out=section.out if self._url is None else str(self._url), format=section.options.format,
+                columns=section.options.columns, top_k=section.options.top_k,
+                absent=self.work.config.ingest.options.read.absent,
+                index_base=self.work.config.ingest.options.read.index_base,
             ),
         }  # fmt: skip
         if section.options.keep or section.options.grade_counts:

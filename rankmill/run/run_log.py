@@ -182,7 +182,8 @@ class RunLog:
         level: Level = "warning" if stopped or code in _FINDINGS else "error"
         known = {"kind": type(error).__name__, "message": what}
         self._append(
-            "stage_failed", text, level, stage=stage, seconds=round(seconds, 3), stopped=stopped, error=known, exit_code=code
+            "stage_failed", text, level, stage=stage, seconds=round(seconds, 3), stopped=stopped, error=known,
+            exit_code=code
         )  # fmt: skip
 
     def ended(self, outcome: Outcome, exit_code: int, facts: RunSummary | None = None) -> None:

@@ -58,7 +58,8 @@ class PlainTree:
         """Return the tree that adds ``value`` to every score."""
         none = np.full(1, -1, dtype=NODE)
         return cls(
-            feature=none, cut=np.full(1, np.nan, dtype=CUT), missing_left=np.zeros(1, dtype=np.bool_), left=none, right=none,
+            feature=none, cut=np.full(1, np.nan, dtype=CUT), missing_left=np.zeros(1, dtype=np.bool_), left=none,
+            right=none,
             value=np.array([value], dtype=VALUE), gain=np.zeros(1, dtype=VALUE), rows=np.zeros(1, dtype=COUNT),
         )  # fmt: skip
 

@@ -355,9 +355,11 @@ def _read_tree(block: _Block) -> PlainTree:
     return PlainTree(
         feature=np.concatenate([feature.astype(NODE), none]),
         cut=np.concatenate([cut, np.full(n_leaves, np.nan, dtype=CUT)]),
-        missing_left=np.concatenate([_missing_left(block, decision, cut) & ~by_set, np.zeros(n_leaves, dtype=np.bool_)]),
-        left=np.concatenate([np.where(children["left"] < 0, n_inner + ~children["left"], children["left"]), none]).astype(NODE),
-        right=np.concatenate([np.where(children["right"] < 0, n_inner + ~children["right"], children["right"]), none]).astype(NODE),
+        missing_left=np.concatenate([_missing_left(block, decision, cut) & ~by_set, np.zeros(n_leaves, np.bool_)]),
+        **{
+            side: np.concatenate([np.where(numbers < 0, n_inner + ~numbers, numbers), none]).astype(NODE)
+            for side, numbers in children.items()
+        },
         value=np.concatenate([block.array("internal_value", n_inner, np.float64, optional=True), leaf_value]),
         gain=np.concatenate([block.array("split_gain", n_inner, np.float64, optional=True), np.zeros(n_leaves)]),
         rows=np.concatenate(rows), sets=sets,

@@ -11,8 +11,8 @@ cut ``c`` a value goes left if ``x <= cuts[cut_starts[f] + c]``, and right if it
 The cuts of a categorical feature are its categories (``rankmill.pipeline.bins.categories``), and ``c`` is the number of
 a set::
 
-    set_members = [0 2 5 | 1 2 | 0 ..]       set 1 holds the categories cuts[cut_starts[f] + 1] and cuts[cut_starts[f] + 2]
-    set_starts  = [0       3     5 ..]
+    set_members = [0 2 5 | 1 2 | 0 ..]       set 1 holds the categories cuts[cut_starts[f] + 1] and
+    set_starts  = [0       3     5 ..]       cuts[cut_starts[f] + 2]
 
 A value goes left if it is in the set, and right if not; NaN goes left if ``missing_left`` is 1, which training never
 makes.
@@ -398,7 +398,8 @@ def compact_splits(
     >>> found["cuts"].tolist(), found["cut_starts"].tolist(), found["node_cut"].tolist()
     ([2.0, 5.0], [0, 0, 2, 2], [1, -1, 0, -1, -1])
     >>> sets = NodeSets(np.array([0, 2, 2, 2]), np.float32([7, 9]))
-    >>> {name: values.tolist() for name, values in compact_splits(np.int32([0, -1, -1]), np.zeros(3, np.float32), 1, sets).items()}
+    >>> found = compact_splits(np.int32([0, -1, -1]), np.zeros(3, np.float32), 1, sets)
+    >>> {name: values.tolist() for name, values in found.items()}
     {'cuts': [7.0, 9.0], 'cut_starts': [0, 2], 'node_cut': [0, -1, -1], 'set_starts': [0, 2], 'set_members': [0, 1]}
     """
     sets = NodeSets.none(len(node_feature)) if sets is None else sets

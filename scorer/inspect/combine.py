@@ -111,7 +111,8 @@ def combine(
     borders, means = _mean_curve(cuts, values, counted, low, high)
     value, weight, interval = _best(borders, means, mean_at, {low: at_ends[0], high: at_ends[1]})
     return Combination(
-        metric=metric, weight=weight, interval=interval, value=value, range=(low, high), at_ends=at_ends, borders=borders,
+        metric=metric, weight=weight, interval=interval, value=value, range=(low, high), at_ends=at_ends,
+        borders=borders,
         means=means, n_queries=int(counted.sum()),
     )  # fmt: skip
 

@@ -47,7 +47,8 @@ class FeatureDifference:
     contributions: tuple[float, float] | None = left_out()
     """Of trees: its contributions to the outputs of both documents, whose difference this is."""
     categories: tuple[str, str] | None = left_out()
-    """The texts of ``values`` if the feature is categorical: "missing", a category, or "other" for one that no split knows."""
+    """The texts of ``values`` if the feature is categorical: "missing", a category, or "other" for one that no split
+    knows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,7 +249,8 @@ def explain_documents(
         schema = _schema(names, out)
         _write(out, schema, (_record_batch(documents, *batch, schema) for batch in batches()))
     return Explained(
-        features=names, centred=centred, n_documents=n, n_queries=len(documents.qids), mean_size=sums / n, greatest=greatest
+        features=names, centred=centred, n_documents=n, n_queries=len(documents.qids), mean_size=sums / n,
+        greatest=greatest
     )  # fmt: skip
 
 

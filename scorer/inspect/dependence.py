@@ -16,7 +16,8 @@ dependences centred over the n documents (Friedman & Popescu 2008, equations 44 
 
 .. math::
 
-    H_{jk}^2 = \frac{\sum_i (PD_{jk}(x_{ij}, x_{ik}) - PD_j(x_{ij}) - PD_k(x_{ik}))^2}{\sum_i PD_{jk}(x_{ij}, x_{ik})^2},
+    H_{jk}^2 = \frac{\sum_i (PD_{jk}(x_{ij}, x_{ik}) - PD_j(x_{ij}) - PD_k(x_{ik}))^2}
+                    {\sum_i PD_{jk}(x_{ij}, x_{ik})^2},
     \quad
     H_j^2 = \frac{\sum_i (F(x_i) - PD_j(x_{ij}) - PD_{\setminus j}(x_{i \setminus j}))^2}{\sum_i F(x_i)^2}.
 
@@ -62,7 +63,8 @@ class Dependence:
     outputs: npt.NDArray[np.float64]
     """(n_outputs, m), or (n_outputs, m of the first, m of the second)."""
     categories: Mapping[str, tuple[str, ...]] | None = left_out()
-    """The text of each point of the categorical features among these: "missing", a category, or "other" for one that no split knows."""
+    """The text of each point of the categorical features among these: "missing", a category, or "other" for one that no
+    split knows."""
 
 
 def partial_dependence(

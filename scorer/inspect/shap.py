@@ -109,7 +109,8 @@ class Explainer:
 
         def work(_thread: int, first: int, last: int) -> None:
             kernel(
-                codes, first, last, paths.conditions, paths.share, paths.value, paths.output, self._points, self._weights, out
+                codes, first, last, paths.conditions, paths.share, paths.value, paths.output, self._points,
+                self._weights, out
             )  # fmt: skip
 
         if paths.features:
@@ -231,10 +232,11 @@ def _numbered(qid: npt.ArrayLike | None, n: int) -> npt.NDArray[np.int64] | None
 
 @lru_cache(maxsize=8)
 def rules_up_to(n: int) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Return the points and weights of the rules of 1, 2, .. ``n`` points, (n (n + 1) / 2,) each, one rule after the other.
+    """Return the points and weights of the rules of 1, 2, .. ``n`` points, one rule after the other.
 
-    The rule of m points is exact for polynomials of degree up to 2 m - 1.  Points are roots of Legendre's polynomial by
-    Newton's method in ``DIGITS`` decimal digits, so that each is the double nearest to the true one.
+    Both have shape (n (n + 1) / 2,).  The rule of m points is exact for polynomials of degree up to 2 m - 1.  Points
+    are roots of Legendre's polynomial by Newton's method in ``DIGITS`` decimal digits.  So each is the double nearest
+    to the true one.
 
     >>> points, weights = rules_up_to(2)
     >>> points.round(4).tolist(), weights.tolist()

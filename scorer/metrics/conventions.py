@@ -169,8 +169,8 @@ _ALL = (
         metrics=("ndcg", "dcg", "err", "map", "mrr", "precision", "recall"),
         remarks=(
             "type=Exp is gain exp",
-            "CatBoost's ERR takes each label for the probability that its document satisfies the reader; here err " "makes "
-            "that of grade and max grade",
+            "CatBoost's ERR takes each label for the probability that its document satisfies the reader; "
+            "here err computes it from grade and max grade",
         ),
     ),
     Convention(

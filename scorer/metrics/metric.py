@@ -64,7 +64,8 @@ MEASURES: Mapping[str, Measure] = {
     "concordance": Measure("PAIRS", "pairs", "pairs", cutoff="none"),
     "concordance_micro": Measure("PAIRS", "pairs", "mean pairs", cutoff="none", pooled=True),
     "balanced_error": Measure(
-        "ERRORS", "both", cutoff="none", parameter="threshold", default=0.0, pooled=True, of_top=True, higher_is_better=False
+        "ERRORS", "both", cutoff="none", parameter="threshold", default=0.0, pooled=True, of_top=True,
+        higher_is_better=False
     ),
 }  # fmt: skip
 METRIC_NAMES = tuple(MEASURES)

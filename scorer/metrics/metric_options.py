@@ -121,10 +121,15 @@ class Policy:
     ties_seed: int = option(default=0, help="Seed for random ties.", least=0, most=2**63 - 1)
 
     def describe(self) -> str:
-        """Return one line for reports; rare conventions are named only if they apply.
+        r"""Return one line for reports; rare conventions are named only if they apply.
 
-        >>> Policy(max_grade=4).describe()
-        'gain exp (2^grade - 1), discount 1/log2(rank + 1), ties expected, nothing relevant skipped, relevant from grade 1, max grade 4'
+        >>> print(*Policy(max_grade=4).describe().split(", "), sep="\n")
+        gain exp (2^grade - 1)
+        discount 1/log2(rank + 1)
+        ties expected
+        nothing relevant skipped
+        relevant from grade 1
+        max grade 4
         """
         parts = [
             f"gain {_GAIN_FORMULA.get(self.gain, self.gain)}",

@@ -26,12 +26,11 @@ MAX_WIDTH = 1 << 16
 class NetInputs:
     """How the values of a document become the inputs of a net.
 
-    A numeric value x is transformed and scaled: ``scale (t(x) - centre)``, t being the identity (``linear``), ``sign(x)
-    log(1 +
-    |x|)`` (``log1p``), or the line through the feature's knots and heights, flat outside (``quantile``).  A missing value is
-    0, the centre, and has an indicator that is 1 if the feature is one of ``indicators``.  A category has a row of the
-    embeddings: row 0 of its feature is that of all other categories, row 1 that of a missing one, and row 2 + k that of
-    ``codes[k]``.
+    A numeric value x becomes ``scale (t(x) - centre)``.  The transform t is the identity (``linear``),
+    ``sign(x) log(1 + |x|)`` (``log1p``), or the line through the feature's knots and heights, flat outside
+    (``quantile``).  A missing value is 0, the centre.  If the feature is one of ``indicators``, its indicator is then 1.  A category has a row of
+    the embeddings: row 0 of its feature is that of all other categories, row 1 that of a missing one, and row 2 + k
+    that of ``codes[k]``.
     """
 
     transform: str

@@ -19,13 +19,15 @@ READER = 200 * MIB
 """Bytes for reading a Parquet file of some hundred columns: pages of all columns, and the current batch."""
 BLOCKS_FOR_BEST = 4
 SHARE_OF_RUN = 8
-"""The documents of a first-stage run may take this fraction of the remaining memory; reading them takes four times as much."""
+"""The documents of a first-stage run may take this fraction of the remaining memory; reading them takes four times as
+much."""
 SHARE_OF_SORT = 3
 """The sort may hold this fraction of the remaining memory; its buffers and the libraries' caches take as much again."""
 COPIES_OF_A_MODEL = 4
 """A model is held as its file, as arrays, and laid out for prediction."""
 MOST_AT_ONCE = 4 * 10**9
-"""Bytes of a table that inspection or prediction makes of a model, at most: a small file may ask for very large ones."""
+"""Bytes of a table that inspection or prediction makes of a model, at most: a small file may ask for very large
+ones."""
 GROWTH = 12
 """Parsed text and dense rows take up to about this many times the bytes of a block."""
 
@@ -41,7 +43,8 @@ class MemoryPlan:
     sort_bytes: int
     """Bytes that the sort may hold before it spills; buffers that it does not count take about as much again."""
     held: int = 0
-    """Bytes that the models, and the documents of a first-stage run (`rankmill.scorer.rerank.first_stage`), take throughout."""
+    """Bytes that the models, and the documents of a first-stage run (`rankmill.scorer.rerank.first_stage`), take
+    throughout."""
 
     @classmethod
     def of(cls, total: int) -> MemoryPlan:

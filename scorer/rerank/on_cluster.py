@@ -121,8 +121,10 @@ def scored_ranges(
             write_atomically(path, predictor.model.to_bytes())
     of_json = {name for source in sources if isinstance(source, JsonSource) for name in source.columns or ()}
     job = Job(
-        staging=staging.absolute(), models=tuple(models), format=options.format, reading=reading, features=tuple(sorted(of_json)),
-        n_rounds=options.n_rounds, start_round=options.start_round, top_k=top_k, memory=memory, n_threads=options.n_threads,
+        staging=staging.absolute(), models=tuple(models), format=options.format, reading=reading,
+        features=tuple(sorted(of_json)),
+        n_rounds=options.n_rounds, start_round=options.start_round, top_k=top_k, memory=memory,
+        n_threads=options.n_threads,
     )  # fmt: skip
     tasks = [ScoreRange(job=job, number=number, rows=rows) for number, rows in enumerate(ranges)]
     (staging / "scored").mkdir(exist_ok=True)

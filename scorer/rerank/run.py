@@ -45,7 +45,8 @@ def score_here(plan: RerankPlan, _: Path, take: Take, begin: InputPosition) -> I
     """Score the input in this process."""
     return score_in_order(
         plan.sources, [model.predictor for model in plan.models.values()], plan.reading, take,
-        ScoringLimits.within(plan.memory, plan.options.threads), top_k=plan.options.top_k, begin=begin, stage=plan.stage,
+        ScoringLimits.within(plan.memory, plan.options.threads), top_k=plan.options.top_k, begin=begin,
+        stage=plan.stage,
     )  # fmt: skip
 
 

@@ -70,7 +70,8 @@ NARROW = 100
 COPIES_OF_IDS = 3
 """Copies of the ids in memory: as read, as one array, and those of kept rows."""
 WAITING = 2
-"""Number of parts per thread that may be read or scored ahead of an unfinished one, so that threads rarely wait for each other."""
+"""Number of parts per thread that may be read or scored ahead of an unfinished one, so that threads rarely wait for
+each other."""
 
 
 class ScoringLimits(NamedTuple):

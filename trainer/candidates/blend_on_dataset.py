@@ -49,7 +49,8 @@ class BlendCandidate:
             curves=Curves.of(self.found.history),
         )  # fmt: skip
         return CandidateRecord(
-            sha256=self.blend.sha256, choose="best", chosen=self.seed, stop_metric=self.found.facts.measured, seeds=(seed,),
+            sha256=self.blend.sha256, choose="best", chosen=self.seed, stop_metric=self.found.facts.measured,
+            seeds=(seed,),
             noise_floor={},
         )  # fmt: skip
 

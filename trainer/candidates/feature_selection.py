@@ -230,7 +230,10 @@ def least_useful(losses: Floats, importance: Floats, rules: SelectOptions) -> li
 
 
 def smallest_within(steps: Sequence[SelectionStep], tolerance: float, *, higher_is_better: bool) -> int:
-    """Return the last step whose metric is at most ``tolerance`` worse than the best; later steps have fewer features.  NaN is worst."""
+    """Return the last step whose metric is at most ``tolerance`` worse than the best.
+
+    Later steps have fewer features.  NaN is worst.
+    """
     sign = 1.0 if higher_is_better else -1.0
     values = [sign * step.metric for step in steps]
     best = max((value for value in values if value == value), default=float("nan"))  # noqa: PLR0124 - not NaN

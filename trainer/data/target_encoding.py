@@ -10,7 +10,7 @@ The column is binned and split like any number, but exists in training only.  In
 set of categories of the feature that it comes from::
 
     value over all training rows:   .1   .2   .4 |cut| .6   .9        prior (missing, unseen): .5
-    category:                        a    b    c       d    e         the prior is right of the cut: the set is {a, b, c}
+    category:                        a    b    c       d    e         right of the cut: the set is {a, b, c}
 
 A set never holds what is missing or unseen, so where the prior is left of the cut, the set is {d, e} and the children
 change places.  ``info[ENCODED]`` of the model has the nodes and bins of these splits, from which a training resumes.

@@ -43,7 +43,7 @@ class NetCheckpoint:
     curves: Curves
 
     def check_resumable(self, key: str, options: NetOptions) -> None:
-        """Raise InvalidParameter with the first difference, unless training with ``options`` on data ``key`` resumes it."""
+        """Raise InvalidParameter with the first difference, unless ``options`` and data ``key`` resume it."""
         if self.key != key:
             raise InvalidParameter("resume: the checkpoint is of a training on other data")
         for name, value in options.stored().items():

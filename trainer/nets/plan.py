@@ -121,7 +121,8 @@ def plan_net(dataset: Dataset, options: NetOptions, machine: MachineOptions, fol
         train_rows=train.n_rows, train_queries=len(train), valid_rows=0 if folds else valid.n_rows,
         n_features=len(dataset.feature_names), n_categorical=len(categorical),
         n_missing=len(missing - categorical),
-        longest_query=int(np.diff(train.starts).max(initial=0)), n_threads=workers_for(machine.n_threads), options=options,
+        longest_query=int(np.diff(train.starts).max(initial=0)), n_threads=workers_for(machine.n_threads),
+        options=options,
         folds=folds,
     )  # fmt: skip
 

@@ -86,7 +86,8 @@ def boost(
     prepared = prepare(data, parameters, options, checkpoint)
     asked, by_metric = prepared.asked, rounds is None and prepared.asked.rounds_by != "oob"
     metrics = RoundMetrics(
-        prepared.data, prepared.objective, prepared.parameters, options.eval_metrics, in_fold=fold > 0, shard=options.shard,
+        prepared.data, prepared.objective, prepared.parameters, options.eval_metrics, in_fold=fold > 0,
+        shard=options.shard,
         decides=by_metric and (asked.keeps_best or asked.early_stopping_rounds > 0),
     )  # fmt: skip
 
@@ -323,5 +324,6 @@ def _forest(prepared: Prepared, trees: Sequence[Tree], info: Mapping[str, Any]) 
     data, objective = prepared.data, prepared.objective
     n_rounds = len(trees) // trees_a_round(objective, prepared.parameters)
     return forest_of(
-        trees, data.edges, data.feature_names, data.categories, objective, n_rounds, prepared.asked, info, prepared.encoded
+        trees, data.edges, data.feature_names, data.categories, objective, n_rounds, prepared.asked, info,
+        prepared.encoded
     )  # fmt: skip

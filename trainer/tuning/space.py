@@ -36,7 +36,8 @@ SMALL_TREES: Mapping[str, str] = {
     "bagging_temperature": "0.5..2",
     "feature_fraction": "0.4..1",
 }
-"""The default search space around small oblivious trees of randomly weighted documents, which presets choose for few queries."""
+"""The default search space around small oblivious trees of randomly weighted documents, which presets choose for few
+queries."""
 
 ANY_TREES: Mapping[str, str] = {
     "objective": "lambdamart,rank_xendcg,query_rmse,l2",
@@ -51,8 +52,8 @@ ANY_TREES: Mapping[str, str] = {
 }
 """The default search space otherwise.
 
-Objectives of each kind, since which one is best differs between data (on some a loss of documents or of queries beats those
-of pairs), and the parameters that affect the quality of boosted trees most.
+It has objectives of each kind, since the best one differs between data: on some a loss of documents or of queries beats
+those of pairs.  It also has the parameters that affect the quality of boosted trees most.
 """
 
 NETS: Mapping[str, str] = {
@@ -62,7 +63,8 @@ NETS: Mapping[str, str] = {
     "learning_rate": "0.0005..0.01:log",
     "weight_decay": "0.001..0.1:log",
 }
-"""The default search space of nets: small ones, a linear score among them, which is best where there are few queries."""
+"""The default search space of nets: small ones, a linear score among them, which is best where there are few
+queries."""
 
 FIXED: Mapping[str, str] = {
     "model": "a search is for trees or for nets; give it as an option",

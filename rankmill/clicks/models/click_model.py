@@ -8,7 +8,8 @@ examination probability is for, a cell, and in whether the user may leave after 
     ubm         a cell for each rank and rank of the last click (Dupret and Piwowarski 2008)
     cascade     1 up to the first click, then nothing (Craswell et al. 2008)
     dcm         1 up to a click at k, after which the user continues with probability lambda_k (Guo et al. 2009)
-    allpairs    as pbm, from documents shown at both of two ranks, one relevance for each pair of ranks (Agarwal et al. 2019)
+    allpairs    as pbm, from documents shown at both of two ranks; a relevance for each pair of ranks (Agarwal et al.
+                2019)
     randomised  as pbm, from the click-through rate of each rank under a policy of random order
     trust       as pbm, and with ``trust_k`` users click at rank k whatever the document (affine; Vardasbi et al. 2020)
 
@@ -72,11 +73,13 @@ class ClickModel:
     continuation: Floats
     """(ranks,)"""
     relevance: Floats
-    """(documents,) the estimate that the log supports most (maximum likelihood), NaN for documents that were never shown."""
+    """(documents,) the estimate that the log supports most (maximum likelihood), NaN for documents that were never
+    shown."""
     prior: tuple[float, float]
     """Clicks and skips of examined documents that shrink the relevance of rarely examined documents to the mean."""
     log_likelihoods: tuple[float, ...]
-    """Before each step of the fit that was kept and after the last, ascending; none where no probability of examination is fitted."""
+    """Before each step of the fit that was kept and after the last, ascending; none where no probability of examination
+    is fitted."""
     converged: bool
     parameters: Floats
     """(2 cells,) as the fit left them, to start others from."""

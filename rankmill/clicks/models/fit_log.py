@@ -80,7 +80,8 @@ class ClickModelComparison:
     fitted: dict[ClickModelName, FittedClicks]
     refused: dict[ClickModelName, str]
     doubted: dict[ClickModelName, str]
-    """Fitted models by which documents at a rank are more relevant than those above: they find too little examination there."""
+    """Fitted models by which documents at a rank are more relevant than those above: they find too little examination
+    there."""
     counts: ClickCounts | None = None
     """Of all sessions, which the models are fitted to; None if the log was not counted."""
 

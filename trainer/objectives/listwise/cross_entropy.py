@@ -140,7 +140,8 @@ class RankXendcg(ListLoss):
         def share(first: int, last: int, worker: int) -> None:
             _kernels.draw_targets(self._gains, self._starts, first, last, key, self._targets)
             _kernels.preconditioned_gradients(
-                scores, self._starts, first, last, self._targets, self.weights, self._terms, self._work.of(worker)[0], g, h
+                scores, self._starts, first, last, self._targets, self.weights, self._terms, self._work.of(worker)[0],
+                g, h
             )  # fmt: skip
 
         self._shares.each(team, share)

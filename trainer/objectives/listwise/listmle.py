@@ -34,10 +34,11 @@ class ListMle(ListLoss):
     by (seed, step, query, place).  The shuffle depends on the order of rows, the loss of lists without ties does not.
     A list of one grade has no order and does not count.  g, h and the hessians of pairs are exact for the order drawn::
 
-        g_i = sum x_p - 1,  h_i = sum x_p (1 - x_p),  c_ij = sum x_p(i) x_p(j)    over the places p up to that of i (of both)
+        g_i = sum x_p - 1,  h_i = sum x_p (1 - x_p),  c_ij = sum x_p(i) x_p(j)
 
-    with x_p(i) the probability of i among the documents left at place p.  ``losses`` use the order of the last step,
-    the deviance an order that is the same for all steps.  Uses ``seed`` of the parameters.
+    The sums are over the places p up to that of i (of both); x_p(i) is the probability of i among the documents left at
+    place p.  ``losses`` use the order of the last step, the deviance an order that is the same for all steps.  Uses
+    ``seed`` of the parameters.
 
     Raises
     ------
