@@ -73,7 +73,7 @@ def test_a_ranker_that_is_given_their_names_answers_with_ours(section):
 
 @pytest.mark.parametrize("tool", ["LightGBM", "XGBoost", "CatBoost"])
 def test_no_guess_is_made_for_a_name_that_none_of_ours_stands_for(tool):
-    lost = re.search(r"No counterpart: (.*?)\. ", SECTIONS[tool], flags=re.DOTALL)[1]
+    lost = re.search(r"No counterpart: (.*?)\.\s", SECTIONS[tool], flags=re.DOTALL)[1]
     rows = cells(tool) + cells(f"{tool}'s other parameters")
     names = {name for theirs, ours, _ in rows if not ours for name in code(theirs)} | set(code(lost))
     for name in names - OURS.keys() - DEFAULTS.keys() - OF_FIT:
@@ -167,7 +167,7 @@ def test_lightgbm_has_these_names_and_defaults():
         elif name not in known:
             others.add(name)
     assert others == {"l1", "huber", "quantile", "poisson", "binary"}  # names of objectives
-    lost = re.search(r"No counterpart: (.*?)\. ", SECTIONS["LightGBM"], flags=re.DOTALL)[1]
+    lost = re.search(r"No counterpart: (.*?)\.\s", SECTIONS["LightGBM"], flags=re.DOTALL)[1]
     for name in code(lost):
         assert name in known or name == "position", name
 
