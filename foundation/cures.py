@@ -1,4 +1,4 @@
-"""Options and command lines as messages print them: they can be copied and run, whatever the names in them.
+"""Options and command lines as messages print them: they can be copied and run with any names in them.
 
 >>> from rankmill.foundation.options import spelled_for_a_command_line, spelled_for_a_file
 >>> with spelled_for_a_command_line():

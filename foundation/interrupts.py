@@ -1,9 +1,9 @@
 """End a command in two seconds when it is asked to, and delay that while workers wait for each other.
 
 Python runs the handlers of signals in the main thread, between any two of its steps.  So a handler alone does not end a
-command that waits in a library: a thread watches for signals, interrupts the databases that run, and ends the process
-if it has not ended by itself after a while.  And an exception between two steps could leave the other workers of a team
-waiting for ever in a kernel: there signals are delayed.
+command that waits in a library. A thread watches for signals and interrupts running databases. It ends the process if
+it still runs after a while.  And an exception between two steps could leave the other workers of a team waiting for
+ever in a kernel: there signals are delayed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from weakref import WeakSet
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 GRACE = 1.5
-"""Seconds from a signal until the process is ended, whatever it does."""
+"""Seconds from a signal until the process is ended in any case."""
 LAST = 1.7
 """The same where a library keeps the interpreter's lock meanwhile."""
 _AGAIN = 0.05  # seconds between two interrupts of databases: one that has just begun would miss the first

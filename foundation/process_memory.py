@@ -56,9 +56,9 @@ def beside_bytes() -> int:
 def return_large_arrays() -> None:
     """Let glibc's malloc return large arrays to the system when they are freed; elsewhere nothing is done.
 
-    By default it raises its threshold when the first large array is freed, and keeps up to 32 MiB for every thread that
-    allocates, more than all the rest of a small limit.  The setting is for the process; it costs fresh pages, about 5 %
-    of the time of an ingest.
+    By default it raises its threshold when the first large array is freed. Then it keeps up to 32 MiB for every thread
+    that allocates, more than a small limit allows.  The setting is for the process; it costs fresh pages, about 5 % of
+    the time of an ingest.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None and sys.platform == "linux":

@@ -33,8 +33,8 @@ def labelled(label: str, words: str) -> str:
 def text_table(header: list[str], rows: list[list[str]]) -> str:
     """Lay out a table as text, the first column and those without a name to the left, as wide as its cells.
 
-    On a terminal that is narrower, the columns that do not fit follow in a table below, which begins with the first
-    column again; a cell that is wider than the terminal is folded.
+    On a narrower terminal, the columns that do not fit follow in a table below, which repeats the first column. A cell
+    that is wider than the terminal is folded.
     """
     from rich.cells import cell_len
 

@@ -26,7 +26,7 @@ def in_order(items: Iterable[Item], work: Callable[[Item], None], threads: int) 
     """Call ``work`` with each of ``items``, in ``threads`` threads; return the failures in the order of items.
 
     A free thread takes the next item, in order.  After a failure no more items are taken, but running ones are
-    finished: the first failure is therefore the one that a single thread would have met.  The iterator ``items`` may
+    finished: the first failure is therefore the same as with a single thread.  The iterator ``items`` may
     fail, too.
     """
     waiting = iter(items)
@@ -87,7 +87,7 @@ def results_in_order(
 
     ``threads`` threads work; at most ``most`` items are in memory.
 
-    The first failure in the order of items is raised, be it of ``work`` or of the iterator.  If closed early, it waits
+    The first failure in the order of items is raised, of ``work`` or of the iterator.  If closed early, it waits
     for the calls that have begun.
     """
     if threads == 1:

@@ -1,8 +1,9 @@
 """Divide the memory limit of ingest and binning into numbers of threads and bytes per thread.
 
-Peak of the first pass of an ingest: the resident part and, for each thread, the text of a block, the parsed numbers and
-ids, and two copies of a batch of dense rows.  Peak of the second pass: the resident part and, for each thread, the
-values of a bucket (or as many as fit), an output row group, input batches, and ids, order and digests of the bucket.
+Peak of the first pass of an ingest: the resident part and parts of each thread. These are the text of a block, the
+parsed numbers and ids, and two copies of a batch of dense rows.  Peak of the second pass: the resident part and parts
+of each thread. These are the values of a bucket (or as many as fit), an output row group, input batches, and ids, order
+and digests of the bucket.
 """
 
 from __future__ import annotations

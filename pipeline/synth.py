@@ -30,9 +30,9 @@ of ``sqrt((i + 1) / k) - sqrt(i / k)`` of the documents, whatever else they are,
 h: uniform in -0.9 to 0.9, a standard deviation of 0.52.  The thresholds of the grades are chosen so that their shares
 stay.
 
-The same parameters give the same bytes: random numbers are from Philox keyed by (seed, query), values are on a decimal
-grid, and only operations that IEEE 754 defines exactly are used.  The rows of a query do not depend on the number of
-queries; its grades and first features do not depend on the number of features.
+The same parameters give the same bytes. Random numbers are from Philox keyed by (seed, query), values are on a decimal
+grid, and all operations are exact by IEEE 754.  The rows of a query do not depend on the number of queries; its grades
+and first features do not depend on the number of features.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """Copy a model, or one version of it, to another registry by a tar file: a bundle.
 
-A bundle is a plain, uncompressed tar: ``contents.json``, which says what it is and names the digest of the last entry,
-then the entries of the log, byte for byte, oldest first, then the blobs, sorted by digest.  That digest covers all
-entries, and these name all blobs. Members have no owners and times, so the same log and blobs always give the same
-bytes.
+A bundle is a plain, uncompressed tar: ``contents.json`` comes first, with the kind of bundle and the digest of the last
+entry. Then come the entries of the log, byte for byte, oldest first, then the blobs, sorted by digest.  That digest
+covers all entries, and these name all blobs. Members have no owners and times, so the same log and blobs always give
+the same bytes.
 
 The whole bundle is read and checked before any of it is used: it must have exactly the bytes that an export of what it
 holds has.  So links, devices and foreign paths are refused, and no path is ever taken from an archive.  All digests
-match, the entries form a chain, exactly the blobs that they refer to are there, gate reports agree with their entries,
+match, the entries form a chain, and exactly the blobs that they refer to exist. Gate reports agree with their entries,
 and all texts that are shown or parsed later are well-formed.
 
 Entries are added one by one, each a transaction.  So a killed import leaves an earlier state of the model, and a

@@ -2,13 +2,12 @@
 
 *Entries* are written by conditional puts (``If-None-Match: *``), of which one wins, as link(2) on a disk.  An entry
 holds the number of its transaction, drawn by its writer, so no two writers ever write the same bytes under the same
-name.  Hence an answer that was lost is found again by reading: if the object holds our bytes, we have written it; if it
-holds others, somebody else has; if it is missing, the same request is sent again, and whichever of the two arrives
-first counts.
+name.  Hence reading replaces a lost answer. If the object holds our bytes, we have written it; if it holds others,
+another writer has. If it is missing, the same request is sent again, and the first of the two to arrive counts.
 
 *Blobs* are ``blobs/<name>/<sha256>.<16 hex>``: each writer draws a name that no other object ever had or will have, and
-relies on no object of another writer.  So a collector deletes exactly the object that it examined, and there is no
-lock: it deletes no object that is younger than the grace period, by the store's clock, within which the writer of that
+relies on no object of another writer.  So a collector deletes exactly the object that it examined, and needs no lock.
+It deletes no object that is younger than the grace period, by the store's clock. Within that period the writer of the
 object has committed the entry that refers to it, or never will.
 
 *Durable* is what the store has acknowledged.  Stores that list and read objects as soon as they are written are needed:
@@ -88,7 +87,7 @@ class BucketStorage(Storage[ObjectUrl]):
                 fault = error
             try:
                 return self._bucket.get(target, len(data) + 1) == data
-            except FileNotFoundError:  # it was not carried out; or somebody has just deleted it
+            except FileNotFoundError:  # the request was not carried out, or the object was deleted meanwhile
                 continue
             except StoreError as error:
                 fault = error

@@ -46,7 +46,7 @@ def is_due(head: int, packed: int) -> bool:
 
 
 class CommitLog:
-    """Reads and extends the log of model ``name``, a valid name, beside whose blobs it lies."""
+    """Reads and extends the log of model ``name``, a valid name, beside whose blobs it is stored."""
 
     def __init__(self, store: Store, name: str) -> None:
         self.store, self.name = store, name

@@ -1,7 +1,7 @@
 """A registry in a folder on a disk.
 
-A file is written under ``tmp/``, flushed, and gets its real name by link(2), which fails if the name is taken: nobody
-ever sees half a file, and of two writers one wins.  Nothing is ever replaced.  Symbolic links below the root are not
+A file is written under ``tmp/``, flushed, and gets its real name by link(2), which fails if the name is taken. So no
+reader sees half a file, and one of two writers wins.  Nothing is ever replaced.  Symbolic links below the root are not
 followed, neither by readers nor by writers.
 
 The lock of a model is flock(2) on ``models/<name>/lock``; it ends with its process.
@@ -182,7 +182,10 @@ class DiskStorage(Storage[Path]):
                 self.disk.unlink(staged)
 
     def _link(self, staged: Path, target: Path, data: bytes) -> bool:
-        """Publish a staged file; whatever the answer, what is found there counts: over NFS an answer may be lost."""
+        """Publish a staged file.
+
+        The file that is found there counts, not the answer: over NFS an answer may be lost.
+        """
         for attempt in range(ATTEMPTS):
             try:
                 self.disk.link(staged, target)

@@ -49,9 +49,9 @@ def promote(
 ) -> Move | int:
     """Return the change that points ``alias`` at ``version``, or the number of the current entry if it does already.
 
-    ``policy`` is the policy of a protected alias (None: open), ``gate_at`` reads the gate result of an entry,
-    ``report_of`` the report of one, which must agree with it: logs may come from elsewhere.  ``force`` promotes without
-    a passed gate.  Errors are those of `rankmill.registry.model_registry.Registry.promote`.
+    ``policy`` is the policy of a protected alias (None: open). ``gate_at`` reads the gate result of an entry,
+    ``report_of`` its report, which must agree with it, as logs may be imported.  ``force`` promotes without a passed
+    gate.  Errors are those of `rankmill.registry.model_registry.Registry.promote`.
     """
     check_bytes(name, state, version)
     current = state.target(alias)

@@ -6,10 +6,10 @@ Promotions, rollbacks and tags are entries of the same log: of two writers of th
 state that the other made.  So no alias ever points to a swept version, and no version is swept that an alias points to
 or that a rollback would return to.
 
-*Which files go* is decided under the model's lock, which everybody holds who stores blobs, until the entry that refers
-to them is committed: blobs that are older than the grace period and that no entry refers to, except as the model of a
-swept version.  In a bucket, which has no locks, a writer relies on the objects alone that it has written itself, within
-the grace period.  Readers that looked a version up before it was swept have the grace period to read it.
+*Which files are deleted* is decided under the model's lock. Every writer of blobs holds it until the entry that refers
+to them is committed. Deleted are blobs that are older than the grace period and that no entry refers to, except as the
+model of a swept version.  In a bucket, which has no locks, a writer relies on the objects alone that it has written
+itself, within the grace period.  Readers that looked a version up before it was swept have the grace period to read it.
 
 *Clocks.*  The time of an entry is the later of its own timestamp and its file's; the current time is the earlier of our
 clock and the storage's.  So a clock that jumps only delays deletion.

@@ -208,7 +208,7 @@ class MoveOptions:
     )
     p0: float = option(
         default=0.01,
-        help="Draw so many random directions that, if none of them improves the metric, fewer than this share of all "
+        help="Draw enough random directions that, if none of them improves the metric, fewer than this share of all "
         "directions do,"
         " with confidence 1 - delta.",
     )

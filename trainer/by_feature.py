@@ -107,7 +107,7 @@ def as_amounts(option_name: str, amounts: Any) -> dict[str, float]:
 
 
 def parse_groups(texts: Iterable[str]) -> list[list[str]]:
-    """Read groups of names separated by commas; a name with a comma stands in double quotes, as in CSV.
+    """Read groups of names separated by commas; a name with a comma is in double quotes, as in CSV.
 
     >>> parse_groups(["bm25,title", '"a,b",age'])
     [['bm25', 'title'], ['a,b', 'age']]

@@ -1,4 +1,4 @@
-"""Models made of other models, merged or blended; each registered as a new version."""
+"""Models that combine other models, merged or blended; each is registered as a new version."""
 
 from __future__ import annotations
 

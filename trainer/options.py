@@ -219,7 +219,7 @@ class TuneOptions:
         default=0.0,
         help="Time limit of the whole command: start no trial that would, with the repeats after it, end later, and "
         "stop"
-        " what is not done then after its round. The same command continues the search for so many minutes more. 0: "
+        " what is not done then after its round. The same command continues the search for that many more minutes. 0: "
         "none.",
         least=0,
     )

@@ -166,7 +166,7 @@ class DaskEngine:
         future.add_done_callback(lambda _, call=call: self._ended.put(call))
 
     def ended(self, seconds: float) -> Sequence[Ended]:
-        """Return the calls that have ended; wait so many ``seconds`` for one at most.
+        """Return the calls that have ended; wait for one for at most ``seconds``.
 
         A call of a lost worker may never end.
         """
@@ -236,7 +236,7 @@ class DaskEngine:
 
         looked = time.monotonic()
         until = looked + _PATIENCE_SECONDS
-        # after a failure only for those before it: the first in order is raised, whatever ends first
+        # after a failure only for those before it: the first in order is raised, even if another one ends first
         while not all(future.done() for future in itertools.takewhile(lambda each: each.status != "error", futures)):
             time.sleep(_LOOK_SECONDS)
             if (now := time.monotonic()) - looked < 1.0:
@@ -284,7 +284,7 @@ class DaskEngine:
                 self._client.unsubscribe_topic(group)
 
     def close(self) -> None:
-        """Disconnect; end local workers.  A client of somebody else stays open."""
+        """Disconnect; end local workers.  A client of the caller stays open."""
         self._hear_no_more()
         self._stack.close()
 

@@ -137,7 +137,7 @@ class DaskPeers:
             await comm.close()  # after all is sent, which abort would drop
         except asyncio.CancelledError:
             raise
-        except Exception:  # whatever it is, the other one gets nothing more
+        except Exception:  # after any error the other process gets nothing more
             self._cut_off = address
         finally:
             comm.abort()

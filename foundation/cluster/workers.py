@@ -30,7 +30,7 @@ _FAREWELL_SECONDS = 2.0  # of the others, when the first has its result
 _JOIN_SECONDS = 20.0  # before a worker that joins makes all others begin anew
 
 TASKS_A_WORKER = 4
-"""Tasks of a stage for each worker: so many that the last one to finish is not waited for long."""
+"""Tasks of a stage for each worker: enough that waiting for the last one is short."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,7 +305,7 @@ class Cluster:
                     failures[number] = end.error
                 else:
                     results[number] = end.result
-            if 0 in results:  # whatever becomes of the others, which may still tidy up
+            if 0 in results:  # the others may still clean up
                 done = done or time.monotonic()
                 if not calls or time.monotonic() - done > _FAREWELL_SECONDS:
                     return None, False

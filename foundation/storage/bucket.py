@@ -1,8 +1,8 @@
 """Requests to object stores, one method each, so that tests can replace them by a failing store.
 
 They are sent by obstore, an optional library.  Credentials are read from the environment as the tools of the vendors
-read them.  They are never printed: of an error of the client only the status and the code of the store's answer are
-repeated, not its text, which may hold signed URLs or headers.
+read them.  They are never printed. A message repeats only the status and the code of the store's answer, as its text
+may contain signed URLs or headers.
 """
 
 from __future__ import annotations

@@ -124,7 +124,7 @@ class _Partial:
                 written += file.write(data[written:])
 
     def publish(self) -> None:
-        """Give the file its name; if it is there, somebody else has fetched the same bytes."""
+        """Give the file its name; if it exists, another process has fetched the same bytes."""
         if self.staged.stat().st_size != self.facts.size:
             raise OSError(errno.EIO, "the copy in the cache has another length than its object", str(self.facts.url))
         fsync_file(self.staged)

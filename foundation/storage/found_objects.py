@@ -26,8 +26,8 @@ _TOKENS = re.compile(r"\*+|\?|\[!?[^\]/]+\]|.", flags=re.DOTALL)
 def find(url: ObjectUrl, client: PatientClient) -> list[ObjectFacts]:
     """Return the objects that ``url`` names, and the companions of files.
 
-    It is the key of an object; or else a pattern with ``*``, ``?`` or ``[``, in which ``**`` matches any number of
-    folders; or else a folder: the objects directly in it, or all below it if it has a manifest.
+    It is the key of an object, else a pattern with ``*``, ``?`` or ``[``, else a folder. In a pattern ``**`` matches
+    any number of folders. A folder means the objects directly in it, or all below it if it has a manifest.
 
     Raises
     ------

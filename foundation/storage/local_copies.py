@@ -1,9 +1,9 @@
 """Objects of buckets under local names: fetched before they are read, and put when what was written is complete.
 
-Every reader and writer of rankmill has local files.  For a URL it gets a local name that ends in the key of the object,
-so that formats, patterns, folders and companions of files mean the same as on a disk.  For an input the name is a
-symbolic link to a file of the cache.  An output is written at its name; what is there after a command has succeeded is
-put, the file that makes a folder complete last.
+Every reader and writer of rankmill has local files.  For a URL it gets a local name that ends in the key of the object.
+So formats, patterns, folders and companion files work as on a disk.  For an input the name is a symbolic link to a file
+of the cache.  An output is written at its name; what is there after a command has succeeded is put, the file that makes
+a folder complete last.
 """
 
 from __future__ import annotations

@@ -100,7 +100,7 @@ def location(text: str | os.PathLike[str] | ObjectUrl) -> Location:
 
 
 def meant_as_url(path: Path) -> str:
-    """Return the URL that somebody has given for a local path; empty if it is a path.
+    """Return the URL that ``path`` spells; empty if it is a local path.
 
     >>> meant_as_url(Path("s3://bucket/file")), meant_as_url(Path("file"))
     ('s3://bucket/file', '')

@@ -29,15 +29,15 @@ _SCRATCH = "rankmill-"  # the names of scratch folders begin with it
 
 @contextmanager
 def staging_folder(destination: Path, resumable: Callable[[Path], bool] | None = None) -> Iterator[Path]:
-    """Yield a new folder next to ``destination``; whatever is left of it at the end is removed.
+    """Yield a new folder next to ``destination``; it is removed at the end.
 
-    If ``resumable`` is true for the folder of a killed run for ``destination``, that folder is yielded instead; if it
-    is true for this one, an interrupt, a request to end or the loss of a cluster leaves it for a later run.
+    If ``resumable`` is true for the folder of a killed run for ``destination``, that folder is yielded instead. If it
+    is true for this one, an interrupt, SIGTERM or the loss of a cluster leaves it for a later run.
 
     Missing parent folders are created, and removed again if they stay empty.
 
-    The owner holds a lock on a file in the folder, so that a later run for the same destination can tell the folders of
-    killed processes (removed here) from those of running ones (left alone).
+    The owner holds a lock on a file in the folder. So a later run for the same destination removes the folders of
+    killed processes, and keeps those of running ones.
 
     Raises
     ------

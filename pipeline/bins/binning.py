@@ -103,9 +103,9 @@ def bin_dataset(
     Counts are always exact.
 
     Files are written to ``bins/<digest>/`` and become valid when the manifest names them.  Existing bins with the same
-    ``max_bin`` (15..255) and the same ``max_bin_of``, maxima of single features (2..255), are reused and become the
-    newest, which readers get by default; bins from a smaller sample than this memory allows are computed again.  Reopen
-    the dataset to read the bins.  ``plan`` replaces the plan for ``memory``.
+    ``max_bin`` (15..255) and ``max_bin_of``, maxima of single features (2..255), are reused and become the newest,
+    which readers get by default. Bins from a smaller sample than this memory allows are computed again.  Reopen the
+    dataset to read the bins.  ``plan`` replaces the plan for ``memory``.
 
     ``cluster`` names workers that do it, each in ``memory`` bytes: ``local:N``, or the address of a Dask scheduler; or
     is an open cluster.  ``say`` is called with a line about each that is lost.

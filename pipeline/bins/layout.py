@@ -102,7 +102,7 @@ def joined(bins: Codes, lanes: npt.NDArray[np.int32]) -> Codes:
 
 
 def blocks_shape(lanes: int, n_rows: int, width: int = BLOCK_WIDTH) -> tuple[int, int, int]:
-    """Return the shape of the blocks of so many lanes in bytes, (n_blocks, n_rows, width).
+    """Return the shape in bytes of the blocks of this number of lanes, (n_blocks, n_rows, width).
 
     Raises
     ------

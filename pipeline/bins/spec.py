@@ -185,7 +185,7 @@ def feature_bins(
     ``values`` (n,) are its training values; see `most_frequent`.
 
     With at most ``max_bin`` distinct values, each has its own bin.  Otherwise the largest mass of a bin with several
-    values is minimised: very frequent values (such as the zero of a sparse feature) get their own bins, and the values
+    values is minimised. Very frequent values (such as the zero of a sparse feature) get their own bins. The values
     between them are divided into bins of equal mass, as far as repeated values allow.  So a bin with two or more values
     has at most ``2 n / (max_bin - 1) + 1`` rows.  NaN are ignored, -0.0 is 0.0, and infinite values are the outermost
     values.  The edges depend only on the multiset of values.

@@ -78,7 +78,7 @@ class Vocabulary:
     """
 
     def __init__(self, memory: int | None = None) -> None:
-        """Begin without categories; their texts may take so many bytes of ``memory``."""
+        """Begin without categories; their texts may take ``memory`` bytes."""
         self._memory = memory
         self.texts: dict[str, dict[str, float]] = {}
         self.tallies: dict[str, Tally] = {}

@@ -33,7 +33,7 @@ _BATCH_ROWS = 65536  # rows read at a time
 
 
 def bins_of_dataset(dataset: Dataset, plan: BinPlan, most: Mapping[str, int]) -> tuple[FeatureBins, ...]:
-    """Return the bins of all features, at most so many as ``most`` says; without counts if they are from a sample."""
+    """Return the bins of all features, ``most`` at a time; without counts if they are from a sample."""
     return tuple(bins_of_features(dataset, dataset.feature_names, most, plan, places_of(dataset, plan)))
 
 

@@ -290,7 +290,7 @@ class Manifest(_Strict):
     def data_digest(self) -> str:
         """Return the sha256 over the shard digests and the schema.
 
-        It identifies the data, whatever files they came from.
+        It identifies the data, not the files they came from.
         """
         digest = self.rows_digest()
         if self.pairs is None:

@@ -139,7 +139,7 @@ class Overlap:
 def overlap(sketch: QuerySketch, qids: pa.Array[Any] | Iterable[str]) -> Overlap:
     """Count the ``qids`` (ids of queries, repeated or not) that are among the queries of ``sketch``.
 
-    If the sketch has all its queries (at most 65,536), the count is exact except for collisions of 64-bit hashes, whose
+    If the sketch has all its queries (at most 65,536), the count is exact except for collisions of 64-bit hashes. Their
     expected number is the product of the numbers of queries / 2^64: below 1e-8 for a million and 65,536.  Otherwise
     only ids with a hash up to the last one kept are looked up.  These are a random sample of about ``queries * 65,536 /
     sketch.queries`` ids, of which a share p is found with the standard error ``sqrt(p (1 - p) / looked_at)``.  For a

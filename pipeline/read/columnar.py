@@ -155,7 +155,7 @@ class ColumnarSource(TableSource):
 
     @abstractmethod
     def stored_batches(self, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Yield some rows at a time of the columns ``names``, in order, without columns that are made of others."""
+        """Yield some rows at a time of the columns ``names``, in order, without derived columns."""
 
     @abstractmethod
     def record_batches(self, rows: int) -> Iterator[tuple[pa.RecordBatch, float]]:

@@ -14,7 +14,7 @@ from rankmill.pipeline.read.parquet import ParquetSource
 RANGE_BYTES = 256 << 20
 """Bytes of the input that a range has at most, if files and row groups allow it."""
 LEAST_BYTES = 8 << 20
-"""Bytes that a range has at least, if there are so many."""
+"""Minimum bytes of a range, if the file has that many."""
 USUAL_RANGES = 64
 """Number of ranges if they fit between the two."""
 

@@ -33,11 +33,11 @@ def find_files(given: Iterable[str | os.PathLike[str]], root: Path | None = None
     """Return the files, sorted by path.
 
     An existing path is taken literally, even with pattern characters.  A folder means all files directly in it with a
-    known suffix or none, except hidden ones (``.name``, ``_name``), documentation (``README``, ``LICENSE.txt``) and
-    ``manifest.json``; if it has none, all such files in its folders of Hive partitions (``key=value``).  Any other name
-    with ``*``, ``?`` or ``[`` is a pattern for files, in which ``**`` matches any number of folders.  Folders and
-    patterns skip companions (:data:`~rankmill.pipeline.read.files.COMPANIONS`).  A file that matches several times is
-    returned once.
+    known suffix or none. Hidden ones (``.name``, ``_name``), documentation (``README``, ``LICENSE.txt``) and
+    ``manifest.json`` are left out. If it has none, it means all such files in its folders of Hive partitions
+    (``key=value``).  Any other name with ``*``, ``?`` or ``[`` is a pattern for files, in which ``**`` matches any
+    number of folders.  Folders and patterns skip companions (:data:`~rankmill.pipeline.read.files.COMPANIONS`).  A file
+    that matches several times is returned once.
 
     Parameters
     ----------

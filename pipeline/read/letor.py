@@ -6,8 +6,8 @@ value is a number, or ``nan`` or ``null`` if it is missing.  A comment begins wi
 ends with the line; a ``#`` inside a word, as in ``qid:c#``, is part of it.  If the comment begins with ``docid =`` the
 next word is the document's id.  Blank lines and lines with only a comment are skipped.  Lines may end with CR LF.
 
-If the first row has no ``qid:`` and there is a companion file with query sizes (see
-:mod:`rankmill.pipeline.read.query_sizes`), no line has a qid, and ids are the file's name and the number of the query:
+If the first row has no ``qid:`` and there is a companion file with query sizes, no line has a qid (see
+:mod:`rankmill.pipeline.read.query_sizes`). Then ids are the file's name and the number of the query:
 ``rank.train:17``.  Quarantined lines count as rows of their query.
 """
 

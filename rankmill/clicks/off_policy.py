@@ -15,7 +15,7 @@ where g_d is an estimate of d's relevance (`rankmill.clicks.judge`):
     dr       y_d + (1 / n) sum (c_i - beta_i - alpha_i y_d) / max(alpha_i, tau), with the regression estimate y_d; for a
              document that was never shown, y_d
 
-For ips, clipped and snips a document that was never shown counts nothing.  Intervals come from the bootstrap over
+For ips, clipped and snips a document that was never shown counts 0.  Intervals come from the bootstrap over
 sessions or queries.  A list l counts
 
     v_l = V_q + sum over its documents of w (N / n) sqrt(n / (n - 1)) (z_i - mean of z of d)

@@ -809,7 +809,7 @@ class Ranker(Routed):
         return prepared
 
     def fitted_forest(self, what: str) -> Forest:
-        """Return ``forest_`` for ``what``, errors as :meth:`fitted`; InputError if the model is not made of trees."""
+        """Return ``forest_`` for ``what``, errors as :meth:`fitted`; InputError if the model is not a forest."""
         return forest_of(self.fitted(what), what)
 
     @property

@@ -1,4 +1,4 @@
-"""The report of a run or a version: facts as one JSON object, and a page and Markdown made of it."""
+"""The report of a run or a version: facts as one JSON object, and a page and Markdown rendered from it."""
 
 from __future__ import annotations
 

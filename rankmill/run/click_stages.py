@@ -2,8 +2,8 @@
 
 They turn the click log of ``[clicks]`` into judgments, and train the model without correction.
 
-Both are part of a run only if the configuration has ``[clicks]``.  What the log does not support is said in one line,
-and the labels are click-through rates then.
+Both are part of a run only if the configuration has ``[clicks]``.  If the log supports no correction, one line says so,
+and the labels are click-through rates.
 """
 
 from __future__ import annotations

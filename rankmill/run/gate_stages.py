@@ -156,7 +156,7 @@ def result_of(work: Work) -> GateResult | None:
 
 
 def taken_back(work: Work, alias: str) -> str | None:
-    """Return a message if the candidate had ``alias`` and somebody moved it away again; None otherwise."""
+    """Return a message if ``alias`` pointed to the candidate and was moved away again; None otherwise."""
     candidate = work.candidate
     moves = candidate.state.moves.get(alias, [])
     had = max((at for at, move in enumerate(moves) if move.version == candidate.number), default=None)
@@ -198,7 +198,7 @@ def refuse_protected(work: Work) -> None:
 class PromoteStage(Stage):
     """Adds an entry to the registry's log for each alias that moves to the candidate.
 
-    The registry decides, not a record: the alias is moved once, and not again after somebody moved it back.
+    The registry decides, not a record: the alias is moved once, and not again after it was moved back.
     """
 
     name, facts = "promote", PromoteFacts

@@ -371,7 +371,7 @@ class QrelsFile:
 
 
 def _has_no_header(path: Path) -> bool:
-    """Return whether text begins with judgments as trec_eval reads them, whatever its suffix."""
+    """Return whether text begins with judgments as trec_eval reads them, with any suffix."""
     words = [] if _first_bytes(path).startswith((b"PAR1", b"ARROW1")) else _first_bytes(path).split()
     return len(words) == len(QRELS.fields) and re.fullmatch(rb"-?[0-9]+", words[-1]) is not None
 

@@ -1,4 +1,4 @@
-"""Code that all formats share: single trees with weights folded into leaves, and forests made of them.
+"""Code that all formats share: single trees with weights folded into leaves, and forests of them.
 
 The product of a tree's weight and a leaf is rounded once, as in prediction, so folding changes no score.
 """

@@ -71,7 +71,7 @@ class ForestPredictor(Predictor):
 
     @property
     def comparisons(self) -> int:
-        """Number of comparisons per document, whatever its features.
+        """Number of comparisons per document; it does not depend on its features.
 
         The bin of a used feature with c cuts takes ceil(log2 c) + 1.  A tree takes one for each level, since documents
         descend together to the deepest leaf, one for adding the leaf, and one for each group of sets of categories.

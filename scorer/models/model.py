@@ -181,7 +181,7 @@ class Predictor(ABC):
     @property
     @abstractmethod
     def comparisons(self) -> int:
-        """Number of comparisons per document, or of steps that cost as much, whatever its features."""
+        """Number of comparisons per document, or of steps with the same cost; it does not depend on its features."""
 
     @abstractmethod
     def scores(

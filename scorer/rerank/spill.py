@@ -273,7 +273,7 @@ class SortedParts:
 def sorted_parts(
     folder: Path, written: Spilled, n_dealt: int, *, sort_bytes: int, n_threads: int, kept: pa.Schema = NOTHING_KEPT
 ) -> Iterator[SortedParts]:
-    """Open a spill that `partition` has dealt out to ``n_dealt`` parts, and remove the files that they were dealt from.
+    """Open a spill that `partition` has divided into ``n_dealt`` parts, and remove the files of the whole.
 
     DuckDB sorts them; it holds ``sort_bytes``, and spills to a folder in ``folder``.
     """

@@ -69,7 +69,7 @@ Values = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlendOfKinds:
-    """The blend, what it is made of, and the training of the first kind of trees before the last one on all rows."""
+    """The blend, its parts, and the training of the first kind of trees before the last one on all rows."""
 
     model: Blend
     facts: BlendFacts

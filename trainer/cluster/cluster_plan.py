@@ -41,7 +41,7 @@ class ClusterPlan:
     def of(
         cls, plan: TrainingPlan, dataset: Dataset, threads: Mapping[str, int], *, one_machine: bool = False
     ) -> ClusterPlan:
-        """Return the costs of ``plan`` on workers with so many ``threads`` each, which may share ``one_machine``."""
+        """Return the costs of ``plan`` on workers with ``threads`` each, which may share ``one_machine``."""
         p, n_workers = plan.parameters, max(1, len(threads))
         cells = int(dataset.binspec().n_bins.sum())
         trees = plan.n_outputs * p.members

@@ -190,7 +190,7 @@ class _Keeper(Checkpoint):
         return Forest.from_bytes(found, "the checkpoint of a worker") if found else None
 
     def write(self, rounds: int, data: Callable[[], bytes]) -> None:
-        """Keep a model of so many rounds."""
+        """Keep a model of this number of rounds."""
         if rounds > self._rounds:
             model = data()
             self._rounds = rounds

@@ -125,7 +125,7 @@ def train_net(
     Parameters
     ----------
     data
-        Or a function that returns it: then the values of features are let go of once the inputs are made of them.
+        Or a function that returns it: then the values of features are freed once the inputs are computed.
     eval_metrics
         More metrics to measure; ``deviance`` is the loss.
     on_epoch

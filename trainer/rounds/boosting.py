@@ -69,7 +69,7 @@ def boost(
         Write all trees there now and then, at the end, and when the training is interrupted; and resume what is there
         if it has more rounds than ``options.resume``.
     rounds
-        Do and keep so many of the ``n_rounds``, whatever eval sets say.
+        Number of rounds to train and keep, without regard to eval sets.
     fold
         Of a cross-validation: 1, 2, ..; ``on_round`` then ends nothing.
 
@@ -77,7 +77,7 @@ def boost(
     ------
     InvalidParameter
         ``n_threads`` is negative, the metric cannot be optimised or evaluated, a constraint names a feature that is not
-        there or the score is made of probabilities, sets share a name, or ``resume`` was trained in another way.
+        there or the score is computed from probabilities, sets share a name, or ``resume`` was trained in another way.
     TrainingDataRejected
         No rows, no query with two grades, bad weights, edges or names that are none, an eval set with the bins of other
         rows or features, or a first one of which all rankings are as good.

@@ -59,7 +59,7 @@ def folds_of(query_names: npt.NDArray[np.int64], folds: int, seed: int) -> list[
 
 @contextmanager
 def naming(fold: Fold, folds: int) -> Iterator[None]:
-    """Let TrainingDataRejected name the fold, one of so many."""
+    """Let TrainingDataRejected name the fold."""
     try:
         yield
     except TrainingDataRejected as error:
@@ -89,11 +89,11 @@ def cross_validated(
     stopping
         Finds the best of the means over folds.
     train
-        Trains without a fold: until it stops early (None, None), or from a result of that on for so many rounds in all.
+        Trains without a fold: until it stops early (None, None), or on from such a result to this number of rounds.
     values
-        Returns the measure of each query of a fold after so many rounds; None: ``by_query`` is not asked for.
+        Returns the measure of each query of a fold after a number of rounds; None without ``by_query``.
     note
-        What to say about a result; it is said if there is something about each.
+        A note about a result; it is printed if every result has one.
     unit
         Word for a round.
     only_last

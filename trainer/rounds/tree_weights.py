@@ -99,7 +99,7 @@ class Dropout:
 
 
 def weights_of_trees(objective: Objective, parameters: TrainParameters, n_rounds: int) -> npt.NDArray[np.float64]:
-    """Return the weight of every tree of a forest of so many rounds, (n_trees,): member after member in each round."""
+    """Return the weight of every tree of a forest, (n_trees,): member after member in each round."""
     a_round = objective.n_outputs * objective.steps_a_round * parameters.members
     found = weights_of_boosting(parameters, n_rounds, a_round)
     if found is not None:
