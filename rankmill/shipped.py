@@ -1,8 +1,8 @@
 """Compile the kernels that come with a package: ``python -m rankmill.shipped``, for ``make wheel`` and the image.
 
-It compiles every kernel for the CPU level that `rankmill.foundation.kernels.compiling` names, in a package that was
-unpacked or installed just now, and moves the machine code into a folder of the package.  Sources, Python, Numba,
-llvmlite and NumPy decide later whether it is used.
+It compiles every kernel for the CPU level that `rankmill.foundation.kernels.compiling` names. The package must be newly
+unpacked or installed; the machine code is moved into a folder of it.  Sources, Python, Numba, llvmlite and NumPy decide
+later whether it is used.
 """
 
 from __future__ import annotations

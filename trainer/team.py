@@ -32,10 +32,9 @@ class Team:
     """``size`` workers; the caller is worker 0 and decides, the others wait for the next task.
 
     The helpers are started by one ``joblib.Parallel`` call for the whole run, since such a call costs about 10 ms.
-    They synchronise by spinning on flags in a kernel without the GIL: measured on a virtual machine, a step of two
-    workers costs 50 to 100 us, where passing a ``threading.Barrier`` twice costs 150 and more, most of it for waking a
-    thread.  A worker that waits for long sleeps between spins.  A helper that fails raises its exception in
-    :meth:`each`.
+    They synchronise by spinning on flags in a kernel without the GIL. On a virtual machine a step of two workers costs
+    50 to 100 us. Passing a ``threading.Barrier`` twice costs 150 and more, most of it for waking a thread.  A worker
+    that waits for long sleeps between spins.  A helper that fails raises its exception in :meth:`each`.
     """
 
     def __init__(self, size: int) -> None:

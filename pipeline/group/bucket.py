@@ -2,8 +2,8 @@
 
 They are read from the spill, graded, merged if requested, and sorted canonically; unjudged ones are kept apart.
 
-They are a record batch of the narrow columns: qid, doc_id, grade, optional columns and goals, and some whose names
-begin with a space: the input file, two words of a digest, and the index among the spilled rows.
+They are a record batch of the narrow columns: qid, doc_id, grade, optional columns and goals. Columns whose names begin
+with a space are the input file, two words of a digest, and the index among the spilled rows.
 
 Canonical order: qid, doc_id (rows without one last), the 128-bit digest of grade and values, then the optional columns;
 ids are compared byte by byte.  Rows equal in all of these have the same bytes (except with probability 2^-128), so the
@@ -130,8 +130,8 @@ class Bucket:
 def read_graded(bucket: Bucket) -> tuple[pa.RecordBatch, pa.RecordBatch, Tally, Tally]:
     """Read the rows of ``bucket`` and determine their grades; fill ``bucket.values`` if they fit into memory.
 
-    Returns the rows with a grade and those without one, which have no goals either, in canonical order; counts of
-    documents with several rows and of merged rows, and counts of separate judgments.
+    Returns the rows with a grade and those without one, which have no goals either, in canonical order. Also returns
+    counts of documents with several rows, of merged rows and of separate judgments.
 
     Raises
     ------

@@ -238,9 +238,9 @@ def merge_rows(
     """Merge the rows of each document into one; rows without a doc_id stay as they are.
 
     The rows of a document must agree in features and optional columns.  With ``latest`` they may differ, and the latest
-    row is kept: of rows with the same time the one with the highest grade, then the first by digest and optional
-    columns.  Unjudged rows are ignored unless all rows of the document are unjudged.  The grades of each goal are
-    combined like the main ones.
+    row is kept. Among rows with the same time, the one with the highest grade is kept, then the first by digest and
+    optional columns.  Unjudged rows are ignored unless all rows of the document are unjudged.  The grades of each goal
+    are combined like the main ones.
 
     Parameters
     ----------

@@ -88,9 +88,9 @@ def describe(
 ) -> None:
     """Describe a click log, say what can be estimated from it, and recommend a click model, or not to correct.
 
-    Prints sessions, clicks by position, how many documents were shown at several positions, the ranking policies and
-    whether their order looks random, sessions with suspiciously many lists or clicks, and how well each click model
-    predicts sessions that were held out.
+    Prints sessions, clicks by position, the number of documents that were shown at several positions, and the ranking
+    policies. Also prints whether their order looks random, sessions with suspiciously many lists or clicks, and how
+    well each click model predicts held-out sessions.
 
     Examples
     --------

@@ -1,9 +1,9 @@
 """Team-draft interleaving: mix two rankings into one list, and see whose documents users click.
 
-Two rankings pick in turns, as captains pick teams: the one that has fewer documents picks next, a coin decides if they
-have equally many, and each picks its best document that is not in the list yet.  A session is won by the ranking whose
-team got more clicks.  If the rankings are equally good, each wins half of the sessions that are decided: the sign test
-says how surprising the wins are.
+Two rankings pick in turns, as captains pick teams. The one that has fewer documents picks next; a coin decides between
+equal numbers. Each picks its best document that is not in the list yet.  A session is won by the ranking whose team got
+more clicks.  If the rankings are equally good, each wins half of the sessions that are decided: the sign test says how
+surprising the wins are.
 
 Sources: Radlinski, Kurup and Joachims 2008 (team draft); Chapelle et al. 2012; Clopper and Pearson 1934 (the interval).
 """

@@ -1,13 +1,13 @@
 """Read click logs: tables with a row for each document shown, of any format of the pipeline.
 
 A row has ``qid``, ``doc_id``, ``position`` and ``clicked``, and may have ``session``, ``list``, ``time``, ``policy``,
-``propensity``, ``dwell`` and ``converted``.  A result list is what has the same list's id or, without one, the same
-session, query and time (if there are times, they must be those at which lists were shown); without a session each list
-counts as one.
+``propensity``, ``dwell`` and ``converted``.  Rows with the same list's id are one result list. Without an id, the same
+session, query and time make a list; times must be those at which lists were shown. Without a session each list counts
+as one.
 
-Rows of one list that agree in position and document are one impression, clicked if one of them was: so a log may have a
+Rows of one list that agree in position and document are one impression, clicked if one of them was. So a log may have a
 row for the impression and one for each click.  A list contradicts itself if it has two documents at a position, a
-document at two positions, or two policies; such lists are left out and count as malformed rows do.
+document at two positions, or two policies. Such lists are left out, and count as malformed rows.
 """
 
 from __future__ import annotations

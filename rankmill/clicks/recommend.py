@@ -39,8 +39,9 @@ class ClickRecommendation:
 def recommend(log: ClickLog, compared: ClickModelComparison, clicks_a_document: float) -> ClickRecommendation:
     """Return the click model to use, by held-out sessions.
 
-    None if the log does not tell position from relevance or shows no bias, if it has fewer than ``ENOUGH_CLICKS`` for
-    each document that was shown, or if its lists were ranked well already: what a correction adds is then mostly noise.
+    None if the log does not separate position from relevance, or shows no bias. None also if it has fewer than
+    ``ENOUGH_CLICKS`` for each document that was shown, or if its lists were ranked well already: then a correction adds
+    mostly noise.
     """
     if not compared.fitted:
         return ClickRecommendation(None, next(iter(compared.refused.values())))

@@ -97,9 +97,9 @@ class BinnedDataset:
     ) -> BinnedDataset:
         """Bin rows that do not fit into memory; the same for pieces of any size, and as from all rows at once.
 
-        The pieces are read once.  Their features wait in a temporary file of 4 bytes a value; memory holds a piece, the
-        bins (a byte a value), codes of categories (4 bytes each) and their texts, about 60 bytes a row besides, and two
-        columns for each thread.
+        The pieces are read once.  Their features are kept in a temporary file of 4 bytes a value. Memory holds a piece,
+        the bins (a byte a value), codes of categories (4 bytes each) and their texts. It also holds about 60 bytes a
+        row, and two columns for each thread.
 
         Parameters
         ----------

@@ -44,8 +44,9 @@ def report(
 ) -> None:
     """Write a report on a run or a version: a self-contained HTML page, JSON and Markdown.
 
-    The page shows whether the version was promoted and why, how it compares with the version that it would replace,
-    query by query, the learning curve, feature importance, the data, where everything comes from, and how to roll back.
+    The page shows whether the version was promoted and why, and how it compares with the version that it would replace,
+    query by query. It also has the learning curve, feature importance, the data, the origin of everything, and how to
+    roll back.
 
     The report on a version in the registry is shorter: the metrics of training and gate, feature importance, and where
     the version comes from.

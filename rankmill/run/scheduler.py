@@ -50,8 +50,8 @@ except (ConfigError, InputError) as error:
 class Ticks:
     """The times of a cron expression with five fields in a time zone; InputError if one of the two is invalid.
 
-    The library defines the meaning, as in Debian's cron, also when clocks change: an expression with a fixed hour runs
-    once a day, even if the clocks skip or repeat that hour; one whose minutes or hours begin with ``*`` follows elapsed
+    The library defines the meaning, as in Debian's cron, also when clocks change. An expression with a fixed hour runs
+    once a day, even if the clocks skip or repeat that hour. One whose minutes or hours begin with ``*`` follows elapsed
     time.
     """
 

@@ -188,9 +188,9 @@ def evaluate_as(
 class _Opened:
     """A subject with its scores.
 
-    ``counts`` is the file of grade counts of the whole lists, ``known_grade`` the highest grade of the scale, each None
-    if not recorded, ``goal_scales`` that of goals; ``column`` reads a column of the subject by its name; ``where``
-    names a table in messages.
+    ``counts`` is the file of grade counts of the whole lists, ``known_grade`` the highest grade of the scale; each is
+    None if not recorded. ``goal_scales`` has the highest grades of goals. ``column`` reads a column of the subject by
+    its name, and ``where`` names a table in messages.
     """
 
     scored: Path | pa.Table

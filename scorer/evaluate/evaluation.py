@@ -123,11 +123,11 @@ class Slices:
 class Evaluation:
     """Metrics of scored lists.
 
-    ``values`` holds one float64 per query in the order of ``qids``, NaN if the policy skips the query; ``weights`` the
-    query weights, or None if they are equal; ``can_differ`` whether another ranking could have another value in the
-    query; ``intervals`` the 95 % bootstrap interval of each mean, or None; ``slices`` the same for groups of queries,
-    if requested; ``scope`` says which queries of a dataset these are and what the model has seen of them, None if
-    unknown; ``goal_scales`` has the highest grades by which ERR of goals is computed.
+    ``values`` has one float64 per query in the order of ``qids``, NaN if the policy skips the query. ``weights`` are
+    the query weights, or None if they are equal. ``can_differ``: another ranking could have another value in the query.
+    ``intervals`` has the 95 % bootstrap interval of each mean, or None. ``slices`` has the same for groups of queries,
+    if requested. ``scope`` says which queries of a dataset these are and which of them the model has seen, None if
+    unknown. ``goal_scales`` has the highest grades by which ERR of goals is computed.
     """
 
     metrics: tuple[Metric, ...]

@@ -1,8 +1,8 @@
 """The bytes of ONNX models: graphs of operators, and the messages that hold them.
 
 The numbers of fields and types are those of onnx.proto (github.com/onnx/onnx), version 8 of the representation.  A
-protobuf message is the bytes of its fields, one after the other: a key (number and kind of the field) and a varint, or
-a length and so many bytes (protobuf.dev, Encoding).  Repeated numbers are packed into one field.
+protobuf message is the bytes of its fields, one after the other. A field is a key (number and kind) and a varint, or a
+key, a length and that many bytes (protobuf.dev, Encoding).  Repeated numbers are packed into one field.
 """
 
 from __future__ import annotations

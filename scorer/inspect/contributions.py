@@ -202,9 +202,9 @@ def explain_documents(
 
     The contributions are written to ``out`` if it is given.
 
-    The file has a row for each document and output: qid, doc_id, ``shap_output`` (from 0), ``shap_total`` (the output
-    itself), ``shap_base`` (the output minus the contributions), and a float64 column for each feature that the model
-    uses.
+    The file has a row for each document and output. Its columns are qid, doc_id, ``shap_output`` (from 0),
+    ``shap_total`` (the output itself), ``shap_base`` (the output minus the contributions), and a float64 column for
+    each used feature.
 
     Parameters
     ----------

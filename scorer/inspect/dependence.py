@@ -8,7 +8,7 @@ Source: Friedman 2001, section 8.2.  The expectation is one of two:
   to one child, any other split divides it in proportion to the training rows of its children;
 - over *documents* that are given: the mean of F over them, each with its features in S replaced (`brute force`).
 
-Both are sums over paths of the leaf's value times the share of rows that follow the path in the other features, so one
+Both are sums over paths of the leaf's value times the share of rows that follow the path in the other features. So one
 pass over the documents is enough for any number of points.
 
 Friedman's H measures how much of the joint effect of features is no sum of their single effects.  With partial

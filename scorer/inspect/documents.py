@@ -1,6 +1,6 @@
 """Read the documents for model inspection: some queries of candidates or of a dataset, held in memory.
 
-Queries are chosen by id, or sampled by a keyed hash of their ids: the sample does not depend on the order of the rows,
+Queries are chosen by id, or sampled by a keyed hash of their ids. The sample does not depend on the order of the rows,
 and a smaller sample is part of a larger one.  Documents are sorted by qid, then doc_id, byte by byte, then input order.
 """
 

@@ -2,10 +2,10 @@ r"""Test whether the weights of a net or the leaf values of a forest are a local
 
 It is a one-sided Monte Carlo test.
 
-Burges 2010, section 4.2 (and Donmez, Svore & Burges 2009).  The parameters, which are the weights, biases and
-embeddings of a net, or the contributions of all leaves of a forest (the tree's weight times the leaf's value), are one
-vector, which is moved a little along directions drawn from a spherical Gaussian.  Let p be the share of directions
-along which the mean metric M rises.  If it falls along all of n directions, then
+Burges 2010, section 4.2 (and Donmez, Svore & Burges 2009).  The parameters are the weights, biases and embeddings of a
+net, or the contributions of all leaves of a forest (the tree's weight times the leaf's value). They are one vector,
+which is moved a little along directions drawn from a spherical Gaussian.  Let p be the share of directions along which
+the mean metric M rises.  If it falls along all of n directions, then
 
 .. math:: P(\text{no ascent in n directions}) = (1 - p)^n \le \delta \quad\text{for every}\quad p \ge 1 - \delta^{1/n},
 

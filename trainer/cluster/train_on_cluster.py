@@ -1,8 +1,8 @@
 """Train on the workers of a cluster: each holds a part of the queries, and all grow the same trees.
 
 Every worker runs :func:`rankmill.trainer.rounds.boosting.boost` on its shard (:mod:`rankmill.trainer.data.shard`).  If
-one is lost, the others stop, keep the trees of whole rounds in memory, agree on the longest, replay it and go on, with
-the rows of the lost one shared anew.  The model has the bytes of a training on one machine.
+one is lost, the others stop and keep the trees of whole rounds in memory. They agree on the longest, replay it and
+resume, and divide the rows of the lost one among them.  The model has the bytes of a training on one machine.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The rows that one process of a training holds.
 
 The rows of a set are cut into shards of whole queries, one for each process.  Every process knows grades, weights and
-the other columns of *all* rows, so that row and query numbers, random draws, weights relative to a mean and starting
-scores are those of a training in one process.  Bins, scores and gradients are for all rows too, but only the pages of
-the shard are ever touched, and only those take memory::
+the other columns of *all* rows. So row and query numbers, random draws, weights relative to a mean and starting scores
+are the same as in one process.  Bins, scores and gradients are for all rows too, but only the pages of the shard are
+ever touched, and only those take memory::
 
     rows        0 ..              first ..              last ..               n_rows
     bins        (never touched)   |#####################|   (never touched)

@@ -64,8 +64,8 @@ def totals_of(arrays: Sequence[npt.NDArray[np.float64]], team: Team, span: Span 
 
     Sums over fixed blocks of rows are added in order: the same bits for any team.
 
-    With a ``span`` only its part of the arrays (n_rows,) is read, and the others come from other processes: the sums of
-    whole blocks, and the rows of blocks that lie in several of them.
+    With a ``span`` only its part of the arrays (n_rows,) is read. Other processes send the rest: the sums of whole
+    blocks, and the rows of blocks that belong to several processes.
     """
     n_rows = len(arrays[0])
     n_blocks = -(-n_rows // _BLOCK)
@@ -98,8 +98,8 @@ def totals_of(arrays: Sequence[npt.NDArray[np.float64]], team: Team, span: Span 
 def _join_sums(parts: Sequence[npt.NDArray[np.float64]], sums: npt.NDArray[np.float64]) -> None:
     """Write the sums of all blocks, (n_arrays, n_blocks), from what every process has of each array.
 
-    A part begins with the first and the last whole block, the first row, and how many rows come before these blocks;
-    then follow, for each array, the sums of the whole blocks and the values of the rows before and behind them.
+    A part begins with the first and the last whole block, the first row, and the number of rows before these blocks.
+    Then follow, for each array, the sums of the whole blocks and the values of the rows before and after them.
     """
     sums[:] = 0.0
     for part in parts:  # in the order of their rows

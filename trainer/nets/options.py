@@ -276,8 +276,8 @@ class ModelOptions(StartOptions):
 def as_published(**changes: Any) -> NetOptions:
     """Return the options of RankNet and LambdaRank as published (Burges 2010, sections 2 to 4), with ``changes``.
 
-    One hidden layer of tanh (``layers=()``: a linear score), weights that change after each query by its factored
-    gradient with plain gradient descent, and a learning rate that follows the training loss.
+    It has one hidden layer of tanh (``layers=()``: a linear score). Weights change after each query by its factored
+    gradient with plain gradient descent, and the learning rate follows the training loss.
 
     >>> as_published(objective="lambdamart", layers=()).activation
     'tanh'

@@ -115,8 +115,8 @@ ALL_CRITERIA, OF_GRADIENTS = Splits(("rwse", "se", "ole")), Splits(("rwse", "se"
 class Objective(ABC):
     """A loss L over the scores of one set of rows, to be minimised.
 
-    Trees fit ``-g`` and leaves take Newton steps, so ``h`` must be 0 or more; if the true second derivative is
-    not, the objective writes a surrogate and its docstring says which.  Arrays have shape (n_rows,), or (n_outputs,
+    Trees fit ``-g`` and leaves take Newton steps, so ``h`` must be 0 or more. If the true second derivative is
+    negative, the objective writes a surrogate, which its docstring names.  Arrays have shape (n_rows,), or (n_outputs,
     n_rows) if there are several outputs.  Scores include offsets.
 
     Parameters

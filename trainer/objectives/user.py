@@ -45,10 +45,10 @@ class UserOptions:
 class UserObjective(Objective):
     """Follow the gradients of a function ``(scores, targets, starts, g, h)``, plain Python or compiled by Numba.
 
-    It is called once a round with all rows and has to write ``g`` and ``h``, both (n_rows,) float64: the derivatives of
-    the loss by each score, or lambdas that have no loss, and hessians of 0 or more.  ``targets`` (n_rows,) float64 are
-    the labels, or the grades if there are none; query q has the rows ``starts[q]`` to ``starts[q + 1]``.  Scores start
-    from 0.  Weights are not supported.  There is no deviance.
+    It is called once a round with all rows and writes ``g`` and ``h``, both (n_rows,) float64. These are the
+    derivatives of the loss by each score, or lambdas that have no loss, and hessians of 0 or more.  ``targets``
+    (n_rows,) float64 are the labels, or the grades if there are none; query q has the rows ``starts[q]`` to ``starts[q
+    + 1]``.  Scores start from 0.  Weights are not supported.  There is no deviance.
 
     Examples
     --------

@@ -68,8 +68,8 @@ class Members:
 
     These are their scores of the train rows, and the trees of a round, member by member.
 
-    Members share the rows and their bins.  Each has its own scores, and its own turn of all random draws: member 1 of 3
-    takes turns 1, 4, 7, .., so that a model of one member draws as it always did.
+    Members share the rows and their bins.  Each has its own scores, and its own turns of all random draws: member 1 of
+    3 takes turns 1, 4, 7, ..
     """
 
     def __init__(self, training: Prepared, grower: Grower, team: Team) -> None:

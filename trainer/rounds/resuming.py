@@ -1,9 +1,9 @@
 """Resume a training: convert the trees of its forest back to bins, so that later rounds are identical.
 
-A round depends only on the scores of the trees before it, and on its own number.  A forest that was trained on the same
-rows with the same parameters therefore holds all that the next round needs: its thresholds are bin edges, and replaying
-its trees in order gives exactly the same scores, and with them the metrics and the state of early stopping.  A forest
-that was cut at its best round resumes from there; later trees are grown again.
+A round depends only on the scores of the trees before it, and on its own number.  Therefore a forest that was trained
+on the same rows with the same parameters has all that the next round needs. Its thresholds are bin edges. Replaying its
+trees in order gives exactly the same scores, and so the same metrics and state of early stopping.  A forest that was
+cut at its best round resumes from there; later trees are grown again.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ def check_resumable(
 ) -> None:
     """Raise InvalidParameter, naming the first difference, unless training can resume from ``forest``.
 
-    ``info`` holds the facts that must equal those of the forest (digests of data and bins ..), but not the highest
-    grade: no tree depends on it, and replayed rounds measure ERR again.  ``objective``, if already known, must be the
-    forest's.
+    ``info`` has the facts that must equal those of the forest, such as digests of data and bins. The highest grade is
+    excluded: no tree depends on it, and replayed rounds measure ERR again.  ``objective``, if already known, must be
+    the forest's.
     """
     if CONVERTED_FROM in forest.info:
         raise InvalidParameter(

@@ -112,13 +112,13 @@ def cross_validate_rows(
     """Train ``parameters.folds`` times, each time without the queries of one fold, and measure on that fold.
 
     ``parameters`` are complete.  Whole queries are assigned to folds by a hash of the seed and the query's name.  All
-    folds have the same bins.  They are trained one after another with all threads, so the result does not depend on the
+    folds have the same bins.  They are trained one after another with all threads. So the result does not depend on the
     number of workers, and memory holds at most one more copy of the bins.
 
-    With ``early_stopping_rounds`` each fold stops early by its own held-out queries;
-    then all folds are trained for as many rounds as the longest, so that every mean is over all folds.  The best round
-    is the one with the best mean of the stop metric, smoothed over ``stop_window`` rounds, better than the best before
-    it by more than ``min_improvement``.
+    With ``early_stopping_rounds`` each fold stops early by its own held-out queries. Then all folds are trained for as
+    many rounds as the longest, so that every mean is over all folds.  The best round is the one with the best mean of
+    the stop metric, smoothed over ``stop_window`` rounds, better than the best before it by more than
+    ``min_improvement``.
 
     ``rounds_by``, ``refit``, ``options.resume`` and eval sets are ignored.  A fold is reported twice if it is
     trained for more rounds.  ``by_query``: also return the stop metric of each query, of :attr:`RankedRows.n_queries`.

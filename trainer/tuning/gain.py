@@ -1,8 +1,8 @@
 """How much of the gain of a search is noise.
 
 The best of many trials on some queries is partly the luckiest on these queries, so its gain over the options as given
-looks larger than it is.  The correction of Tsamardinos, Greasidou & Borboudakis (2018, Machine Learning 107, BBC-CV)
-repeats the choice on queries drawn with replacement, and measures what was chosen on the queries that were not drawn.
+looks larger than it is.  The correction is BBC-CV (Tsamardinos, Greasidou & Borboudakis 2018, Machine Learning 107). It
+repeats the choice on queries drawn with replacement, and measures the chosen trial on the queries that were not drawn.
 Nothing is trained again.
 """
 
@@ -24,9 +24,9 @@ LEAST_QUERIES = 5  # with fewer, most draws leave none or one out
 class Gain:
     """What the best trial gains over trial 0, the options as given; positive is better, whatever the measure.
 
-    ``observed`` is the gain on the queries that chose the trial; ``corrected`` is the mean gain of a choice on queries
-    that had no part in it, from ``low`` to ``high`` its 95 % percentile interval; ``noise`` is the share of the
-    observed gain that is lost.
+    ``observed`` is the gain on the queries that chose the trial. ``corrected`` is the mean gain of a choice on queries
+    that had no part in it; ``low`` to ``high`` is its 95 % percentile interval. ``noise`` is the share of the observed
+    gain that is lost.
     """
 
     queries: int

@@ -2,8 +2,8 @@
 
 Trial 0 has the parameters as they were given; those from 1 on are drawn.  All are trained once, and the best of them,
 with trial 0, again with other seeds: by folds that is a cross-validation over other folds.  The outcome of a training
-depends only on the data, its parameters and the code, so the table is a function of the number of trials: the same
-bytes for any number of workers and after any kill.
+depends only on the data, its parameters and the code. So the table depends only on the number of trials: it has the
+same bytes for any number of workers and after any kill.
 """
 
 from __future__ import annotations
