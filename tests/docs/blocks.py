@@ -6,11 +6,8 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
-from typing import Any
 
 from typer.main import get_command
 
@@ -30,17 +27,17 @@ class Block:
     text: str
 
 
-def blocks(text: str) -> list[Block]:
+def blocks(text):
     return [Block(each["kind"], each["mark"] or "", each["text"]) for each in BLOCK.finditer(text)]
 
 
-def written_pages() -> list[Path]:
+def written_pages():
     """README.md and the pages of docs/ that are written by hand."""
     made = set((DOCS / "reference").rglob("*.md"))
     return [ROOT / "README.md", *(path for path in sorted(DOCS.rglob("*.md")) if path not in made)]
 
 
-def lines(block: Block) -> list[str]:
+def lines(block):
     """The commands of a block of shell, without comments, or those that a session shows."""
     found = block.text.splitlines()
     if block.kind == "console":
@@ -49,10 +46,10 @@ def lines(block: Block) -> list[str]:
 
 
 @cache
-def commands() -> dict[tuple[str, ...], set[str]]:
+def commands():
     """The options of every command, by its words."""
 
-    def walk(command: Any, name: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], set[str]]]:
+    def walk(command, name):
         below = getattr(command, "commands", None)
         if below is None:
             params = [param for param in command.params if param.param_type_name == "option"]
@@ -67,7 +64,7 @@ def commands() -> dict[tuple[str, ...], set[str]]:
 ON_ITS_OWN = {"--help", "--version", "--install-completion", "--show-completion"}
 
 
-def complaint(line: str) -> str | None:
+def complaint(line):
     """What is wrong with a command line that begins with ``rankmill``: an unknown command or option."""
     try:
         words = shlex.split(line, comments=True)[1:]
@@ -89,18 +86,18 @@ def complaint(line: str) -> str | None:
     return f"{' '.join(name)} has no option {', '.join(unknown)}" if unknown else None
 
 
-def run_line(line: str) -> int:
+def run_line(line):
     """Run one line of shell: our own commands in this process, others by a shell."""
     words = shlex.split(line, comments=True)
     return execute(words[1:]) if words[0] == "rankmill" else subprocess.run(line, shell=True, check=False).returncode
 
 
-def run_page(page: Path, *, expected: dict[str, int] | None = None) -> int:
+def run_page(page, *, expected=None):
     """Run the shell and Python of a page in its order, in the current folder; return how many blocks ran.
 
     Blocks with a mark are not run.
     """
-    names: dict[str, Any] = {"__name__": "__main__"}
+    names = {"__name__": "__main__"}
     ran = 0
     for block in blocks(page.read_text(encoding="utf-8")):
         if block.mark or block.kind not in {"sh", "python"}:

@@ -1,8 +1,6 @@
 """docs/coming-from.md and docs/converting.md against the programs: our names, defaults and options, and theirs where
 they can be asked."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import re

@@ -1,7 +1,5 @@
 """The commands and the Python of README.md and the guides run, in their order, in a folder with what they speak of."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 
@@ -15,7 +13,7 @@ CONFIG = next(block.text for block in blocks((DOCS / "running.md").read_text(enc
 
 
 @pytest.fixture(scope="module")
-def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def start(tmp_path_factory):
     """What the quick start leaves, and the other files that the guides name."""
     folder = tmp_path_factory.mktemp("start")
     with pytest.MonkeyPatch.context() as patch:
@@ -46,7 +44,7 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def place(start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def place(start, tmp_path, monkeypatch):
     monkeypatch.delenv("RANKMILL_REGISTRY", raising=False)
     folder = tmp_path / "here"
     shutil.copytree(start, folder, symlinks=True)
@@ -55,7 +53,7 @@ def place(start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.slow
-def test_the_readme_runs(place: Path) -> None:
+def test_the_readme_runs(place):
     for path in ("web.dataset", "registry-data", "web@1.report"):
         shutil.rmtree(path)
     Path("ranked.csv").unlink()
@@ -69,7 +67,7 @@ GUIDES = ("click-evaluation", "click-judgments", "clicks", "clicks-nightly", "co
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", GUIDES)
-def test_a_guide_runs(page: str, place: Path) -> None:
+def test_a_guide_runs(page, place):
     if page == "drift":
         assert (
             run_line("rankmill data ingest judgments.csv -o by_hash.dataset --split train=0.6,valid=0.2,test=0.2") == 0
@@ -80,7 +78,7 @@ def test_a_guide_runs(page: str, place: Path) -> None:
     assert run_page(DOCS / f"{page}.md", expected=expected) > 0
 
 
-def test_every_guide_with_commands_is_run_or_says_why_not() -> None:
+def test_every_guide_with_commands_is_run_or_says_why_not():
     run_elsewhere = {"quickstart", "python", "operations", "coming-from", "objectives/your-own"}
     left_out = {"index", "benchmarks", "synth"}  # all of their blocks have a mark
     found = set()

@@ -1,11 +1,8 @@
 """docs/formats/ and docs/metrics.md against the code: they speak of every field, column and suffix."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import fields
-from pathlib import Path
 
 import pyarrow.parquet as pq
 
@@ -19,18 +16,18 @@ from tests.trainer.small_dataset import small_dataset
 DOCS = ROOT / "docs"
 
 
-def named_in(page: str) -> set[str]:
+def named_in(page):
     """What stands in backticks on a page, and the words of it."""
     spans = re.findall(r"`([^`\n]+)`", (DOCS / page).read_text(encoding="utf-8"))
     return {*spans, *(word for span in spans for word in re.findall(r"[\w.]+", span))}
 
 
-def test_every_fact_of_a_version() -> None:
+def test_every_fact_of_a_version():
     facts = {each.name for kind in (TrainingFacts, Circumstances) for each in fields(kind)}
     assert facts - named_in("formats/version-facts.md") == set()
 
 
-def test_every_file_column_and_key_of_a_dataset(tmp_path: Path) -> None:
+def test_every_file_column_and_key_of_a_dataset(tmp_path):
     dataset = small_dataset(tmp_path, queries=20)
     named = named_in("formats/dataset.md")
     for kind in ("features", "_queries", "_statistics"):
@@ -43,11 +40,11 @@ def test_every_file_column_and_key_of_a_dataset(tmp_path: Path) -> None:
         assert place.name in reported
 
 
-def test_every_suffix_of_input() -> None:
+def test_every_suffix_of_input():
     assert set(files.SUFFIXES) - {""} - named_in("formats/input.md") == set()
 
 
-def test_every_metric_and_convention() -> None:
+def test_every_metric_and_convention():
     named = named_in("metrics.md")
     assert set(METRIC_NAMES) - named == set()
     assert set(CONVENTIONS) - named == set()

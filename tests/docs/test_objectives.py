@@ -1,7 +1,5 @@
 """docs/objectives.md and docs/objectives/ against the code: names, defaults, criteria, and whether the examples run."""
 
-from __future__ import annotations
-
 import doctest
 import re
 from dataclasses import fields
@@ -20,9 +18,9 @@ TEXT = (DOCS / "objectives.md").read_text(encoding="utf-8")
 SECTIONS = [(DOCS / "objectives" / name).read_text(encoding="utf-8") for name in ("documents.md", "pairs-and-lists.md")]
 
 
-def sections() -> dict[str, str]:
+def sections():
     """The text below every heading that names objectives, by each of the names."""
-    found: dict[str, str] = {}
+    found = {}
     for page in SECTIONS:
         for part in re.split(r"^(?=#{2,3} )", page, flags=re.MULTILINE):
             heading, _, text = part.partition("\n")
@@ -30,13 +28,13 @@ def sections() -> dict[str, str]:
     return found
 
 
-def line(name: str, begin: str) -> str:
+def line(name, begin):
     lines = [part for part in re.split(r"^- ", sections()[name], flags=re.MULTILINE) if part.startswith(begin)]
     assert len(lines) == 1, f"{name}: expected one line '- {begin} ..', found {len(lines)}"
     return lines[0]
 
 
-def named(written: str) -> list[str]:
+def named(written):
     """The names in backticks that a list begins with."""
     first = re.match(r"[A-Za-z]+: ((?:`[\w*]+`(?:, )?)+)", written)
     assert first, written
@@ -72,8 +70,8 @@ def test_the_examples_run():
     assert result.failed == 0
 
 
-def test_the_methods_pages_have_every_method() -> None:
-    def named(*pages: str) -> set[str]:
+def test_the_methods_pages_have_every_method():
+    def named(*pages):
         text = "".join((DOCS / page).read_text(encoding="utf-8") for page in pages)
         return set(re.findall(r"`([a-z_0-9]+)(?:\(\w\))?(?:@k)?`", text))
 

@@ -1,13 +1,10 @@
 """docs/operations.md: the four nights are as the page shows them, and backup and restore do what they say."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,13 +17,13 @@ TEXT = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
 BLOCKS = [(block.mark.removeprefix("test: "), block.text) for block in blocks(TEXT) if block.kind == "sh"]
 
 
-def lines(kind: str) -> list[str]:
+def lines(kind):
     found = [text for name, text in BLOCKS if name == kind]
     assert len(found) == 1
     return found[0].strip().splitlines()
 
 
-def run(line: str) -> int:
+def run(line):
     """Run one line: our own commands in this process, others as a shell would."""
     words = shlex.split(line)
     return execute(words[1:]) if words[0] == "rankmill" else subprocess.run(words, check=False).returncode
@@ -37,9 +34,7 @@ TAKEN_BACK = 11  # what the two runs after the rollback leave with
 
 
 @pytest.mark.slow
-def test_the_nights_are_as_the_page_shows_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_nights_are_as_the_page_shows_them(tmp_path, monkeypatch, capsys):
     """All but the clocks, the numbers of processes, and the run that is killed."""
     assert NIGHTS is not None
     monkeypatch.chdir(tmp_path)
@@ -63,13 +58,13 @@ def test_the_nights_are_as_the_page_shows_them(
     assert [code for code in codes if code] == [TAKEN_BACK, TAKEN_BACK]
 
 
-def facts(number: int) -> dict[str, Any]:
+def facts(number):
     digests = dict.fromkeys(("dataset_digest", "binspec_digest", "code_digest"), "0" * 63 + str(number))
     return {"features": ["f1"], **digests, "parameters": {}, "metrics": {}}
 
 
 @pytest.fixture
-def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Registry:
+def registry(tmp_path, monkeypatch):
     """The registry of ``registry-data`` with two versions, the first in production."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("RANKMILL_REGISTRY", raising=False)
@@ -80,13 +75,13 @@ def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Registry:
     return found
 
 
-def state(folder: str) -> tuple[Any, ...]:
+def state(folder):
     found = Registry(folder)
     versions = [found.resolve(f"web@{number}", bare="latest") for number in (1, 2)]
     return [entry.digest for entry in found.log("web")], [version.read() for version in versions], versions[0].aliases
 
 
-def test_a_backup_taken_in_use_is_whole_and_restores_what_was(registry: Registry) -> None:
+def test_a_backup_taken_in_use_is_whole_and_restores_what_was(registry):
     make, logs, blobs, check = lines("backup")
     before = state("registry-data")
     assert run(make) == run(logs) == 0
@@ -102,7 +97,7 @@ def test_a_backup_taken_in_use_is_whole_and_restores_what_was(registry: Registry
     assert found.register("web", b"model 3", manifest=facts(3)).number == 3  # and life goes on
 
 
-def test_the_other_way_round_a_backup_may_lack_what_its_log_refers_to(registry: Registry) -> None:
+def test_the_other_way_round_a_backup_may_lack_what_its_log_refers_to(registry):
     make, logs, blobs, check = lines("backup")
     assert run(make) == run(blobs) == 0
     registry.register("web", b"model 3", manifest=facts(3))
@@ -110,6 +105,6 @@ def test_the_other_way_round_a_backup_may_lack_what_its_log_refers_to(registry: 
     assert run(check) == 13
 
 
-def test_a_model_travels_as_one_file(registry: Registry) -> None:
+def test_a_model_travels_as_one_file(registry):
     assert [run(line) for line in lines("bundle")] == [0, 0, 0]
     assert state("other") == state("registry-data")

@@ -1,16 +1,12 @@
 """README.md and docs/: their size, links, commands and figures, and that generated pages are those of today."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from functools import cache
 from importlib import import_module
-from pathlib import Path
 
 import pytest
 import yaml
@@ -26,16 +22,16 @@ LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 LONGEST, README_LINES, TERMS = 380, 120, 60
 
 
-def text_of(page: str) -> str:
+def text_of(page):
     return (ROOT / page).read_text(encoding="utf-8")
 
 
-def without_code(text: str) -> str:
+def without_code(text):
     return re.sub(r"`[^`\n]*`", "", re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S))
 
 
 @cache
-def anchors(path: Path) -> set[str]:
+def anchors(path):
     """The anchors of a page, as the table of contents makes them."""
     text = path.read_text(encoding="utf-8")
     heads = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S), flags=re.M)
@@ -44,7 +40,7 @@ def anchors(path: Path) -> set[str]:
     return {*slugs, *re.findall(r'<span id="([^"]*)">', text)}
 
 
-def test_every_link_leads_somewhere() -> None:
+def test_every_link_leads_somewhere():
     broken = []
     for page in (*PAGES, *generated(), "CONTRIBUTING.md", "CHANGELOG.md"):
         path = ROOT / page if (ROOT / page).is_file() else DOCS / page
@@ -58,7 +54,7 @@ def test_every_link_leads_somewhere() -> None:
     assert not broken
 
 
-def test_every_command_and_option_is_one_that_there_is() -> None:
+def test_every_command_and_option_is_one_that_there_is():
     wrong = []
     for page in PAGES:
         found = []
@@ -70,7 +66,7 @@ def test_every_command_and_option_is_one_that_there_is() -> None:
     assert not wrong
 
 
-def test_every_configuration_is_valid(tmp_path: Path) -> None:
+def test_every_configuration_is_valid(tmp_path):
     least = {"ingest": 'sources = ["a.csv"]', "train": 'name = "web"'}
     for block in (block for page in PAGES for block in blocks(text_of(page)) if block.kind == "toml"):
         missing = [f"[{name}]\n{line}\n" for name, line in least.items() if f"[{name}]" not in block.text]
@@ -78,7 +74,7 @@ def test_every_configuration_is_valid(tmp_path: Path) -> None:
         read_config(tmp_path / "rankmill.toml")
 
 
-def test_files_and_names_of_the_code_that_pages_speak_of_are_there() -> None:
+def test_files_and_names_of_the_code_that_pages_speak_of_are_there():
     rooms = "pipeline|scorer|registry|trainer|foundation|rankmill|tests|docker|benchmarks"
     for page in (page for page in PAGES if "benchmarks/" not in page):
         for path in re.findall(rf"`((?:{rooms})/[\w./-]+)`", text_of(page)):
@@ -89,7 +85,7 @@ def test_files_and_names_of_the_code_that_pages_speak_of_are_there() -> None:
             assert hasattr(home, last) or import_module(f"rankmill.{name}"), f"{page}: {name}"
 
 
-def test_pages_are_short() -> None:
+def test_pages_are_short():
     sizes = {page: len(text_of(page).splitlines()) for page in PAGES}
     sizes |= {page: len(text.splitlines()) for page, text in generated().items()}
     assert {page: size for page, size in sizes.items() if size > LONGEST} == {}
@@ -97,11 +93,11 @@ def test_pages_are_short() -> None:
     assert len(re.findall(r"^\| ", text_of("docs/glossary.md"), flags=re.M)) - 1 <= TERMS
 
 
-def test_generated_pages_are_those_of_today(capsys: pytest.CaptureFixture[str]) -> None:
+def test_generated_pages_are_those_of_today(capsys):
     assert reference_pages.main(["--check", str(DOCS)]) == 0, capsys.readouterr().err
 
 
-def test_a_generated_page_that_is_out_of_date_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_generated_page_that_is_out_of_date_is_named(tmp_path, capsys):
     docs, arguments = tmp_path / "docs", tmp_path / "scorer" / "arguments.py"
     assert reference_pages.main([str(docs)]) == 0
     assert arguments.read_bytes() == (ROOT / "scorer" / "arguments.py").read_bytes()
@@ -120,8 +116,8 @@ def test_a_generated_page_that_is_out_of_date_is_named(tmp_path: Path, capsys: p
     assert not (page.parent / "gone.md").exists()
 
 
-def test_every_command_has_a_page_and_every_page_a_place_in_the_contents() -> None:
-    def leaves(part: object) -> list[str]:
+def test_every_command_has_a_page_and_every_page_a_place_in_the_contents():
+    def leaves(part):
         if isinstance(part, str):
             return [part]
         return [leaf for each in (part.values() if isinstance(part, dict) else part) for leaf in leaves(each)]
@@ -132,7 +128,7 @@ def test_every_command_has_a_page_and_every_page_a_place_in_the_contents() -> No
     assert {f"reference/commands/{'-'.join(name)}.md" for name in commands()} <= set(pages)
 
 
-def test_the_figures_of_the_readme_are_those_that_were_measured() -> None:
+def test_the_figures_of_the_readme_are_those_that_were_measured():
     measured = text_of("docs/benchmarks/training.md") + text_of("docs/benchmarks/other-speed.md")
     table = re.search(r"^\| \| training.*?\n\n", text_of("README.md"), flags=re.M | re.S)
     assert table is not None
@@ -161,18 +157,18 @@ def test_the_figures_of_the_readme_are_those_that_were_measured() -> None:
         assert f"{int(milliseconds):,}" in table[0]
 
 
-def test_a_command_that_there_is_not_would_be_noticed() -> None:
+def test_a_command_that_there_is_not_would_be_noticed():
     assert complaint("rankmill train ds --name web --max-leafs 3") == "train has no option --max-leafs"
     assert complaint("rankmill models demote web") == "no command 'models demote'"
     assert complaint("rankmill models promote web@1 --reason 'why'  # --not-one") is None
 
 
 @pytest.fixture(scope="module")
-def build(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., subprocess.CompletedProcess[str]]:
+def build(tmp_path_factory):
     """Builds the site as ``make docs`` does, after a change of a page."""
     pytest.importorskip("mkdocs", reason="the extra docs is not installed: make docs installs it")
 
-    def run(page: str = "", old: str = "", new: str = "") -> subprocess.CompletedProcess[str]:
+    def run(page="", old="", new=""):
         place = tmp_path_factory.mktemp("site")
         shutil.copytree(DOCS, place / "docs")
         for name in ("mkdocs.yml", "rankmill", "pipeline", "scorer", "registry", "trainer", "foundation"):
@@ -189,14 +185,14 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., subprocess.
 
 
 @pytest.mark.slow
-def test_the_site_is_built_without_a_warning(build: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+def test_the_site_is_built_without_a_warning(build):
     built = build()
     assert built.returncode == 0, built.stderr
     assert "WARNING" not in built.stderr
 
 
 @pytest.mark.slow
-def test_a_broken_link_ends_the_build(build: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+def test_a_broken_link_ends_the_build(build):
     built = build("quickstart.md", "(data.md)", "(data.md#nowhere)")
     assert built.returncode == 1
     assert "does not contain an anchor '#nowhere'" in built.stderr

@@ -1,7 +1,5 @@
 """docs/python.md: its examples run, in their order, in an empty folder, and it speaks of every name."""
 
-from __future__ import annotations
-
 import os
 import re
 import sys
@@ -21,7 +19,7 @@ def test_the_examples_run(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("RANKMILL_REGISTRY", raising=False)
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
-    names: dict[str, object] = {}
+    names = {}
     for number, block in enumerate(BLOCKS):
         exec(compile(block, f"block {number} of docs/python.md", "exec"), names)
     assert "web@1\n" in capfd.readouterr().out

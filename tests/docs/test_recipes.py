@@ -1,8 +1,6 @@
 """The recipes of docs/objectives/sources.md and docs/coming-from.md: they run, and do what the source that they name
 does."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

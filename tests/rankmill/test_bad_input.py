@@ -1,12 +1,9 @@
 """What a person gets wrong, through the command line: one line that says where and what, the code, nothing
 half-written."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import shutil
-from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -20,7 +17,7 @@ GOOD = "".join(
 
 
 @pytest.fixture(scope="module")
-def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def original(tmp_path_factory):
     folder = tmp_path_factory.mktemp("original")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
@@ -36,18 +33,18 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def place(original: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def place(original, tmp_path, monkeypatch):
     """A folder with judgments, a dataset, and a registered model of three features; the test is in it."""
     shutil.copytree(original, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
-def files(folder: Path) -> set[str]:
+def files(folder):
     return {str(path.relative_to(folder)) for path in folder.rglob("*")}
 
 
-def refuse(place: Path, capsys, command: Sequence[str]) -> tuple[int, str]:
+def refuse(place, capsys, command):
     """Run ``command``, see that it writes nothing, and return its code and the one line it left on stderr."""
     before = files(place)
     code = execute(command)
@@ -71,7 +68,7 @@ BREAKING = [
 ]
 
 
-def test_judgments_that_break_the_format(place: Path, capsys) -> None:
+def test_judgments_that_break_the_format(place, capsys):
     """A sample of ``tests/pipeline/malformed``, through the command."""
     for content, line in BREAKING:
         Path("bad.txt").write_bytes(content if isinstance(content, bytes) else content.encode())
@@ -121,7 +118,7 @@ evaluate good.txt --model web --ties docid | unknown value of --ties 'docid'; di
 """
 
 
-def test_names_and_values_that_are_not_there(place: Path, capsys) -> None:
+def test_names_and_values_that_are_not_there(place, capsys):
     for row in MISTAKES.strip().splitlines():
         command, line = row.split(" | ")
         code, message = refuse(place, capsys, shlex.split(command))
@@ -129,7 +126,7 @@ def test_names_and_values_that_are_not_there(place: Path, capsys) -> None:
         assert message.startswith(line), command
 
 
-def test_arguments_that_are_swapped_or_of_another_kind_are_named_with_the_cure(place: Path, capsys) -> None:
+def test_arguments_that_are_swapped_or_of_another_kind_are_named_with_the_cure(place, capsys):
     Path("shop.xlsx").write_bytes(b"PK\x03\x04")
     Path("p.html").write_text("<html></html>")
     for command, facts in (
@@ -148,7 +145,7 @@ def test_arguments_that_are_swapped_or_of_another_kind_are_named_with_the_cure(p
     )  # which rules over the suffix
 
 
-def test_no_gate_is_advised_to_use_the_train_split(place: Path, capsys) -> None:
+def test_no_gate_is_advised_to_use_the_train_split(place, capsys):
     assert execute(["data", "ingest", "good.txt", "-o", "d"]) == 0
     capsys.readouterr()
     code, message = refuse(place, capsys, ["models", "gate", "web", "--on", "d", "--split", "test"])
@@ -161,13 +158,13 @@ def test_no_gate_is_advised_to_use_the_train_split(place: Path, capsys) -> None:
     assert execute([*evaluation, "train"]) == 0
 
 
-def test_an_option_value_that_typer_knows_is_refused_in_its_box(place: Path, capsys) -> None:
+def test_an_option_value_that_typer_knows_is_refused_in_its_box(place, capsys):
     assert execute(["data", "ingest", "good.txt", "-o", "new", "--format", "letr"]) == 2
     assert "letor" in capsys.readouterr().err
     assert not Path("new").exists()
 
 
-def test_training_without_bins_names_the_command_that_makes_them(place: Path, capsys) -> None:
+def test_training_without_bins_names_the_command_that_makes_them(place, capsys):
     assert execute(["data", "ingest", "good.txt", "-o", "new"]) == 0
     capsys.readouterr()
     code, message = refuse(place, capsys, ["train", "new", "--name", "web"])
@@ -175,7 +172,7 @@ def test_training_without_bins_names_the_command_that_makes_them(place: Path, ca
     assert message.endswith("run: rankmill data bin new")
 
 
-def test_grades_that_teach_nothing_are_rejected(place: Path, capsys) -> None:
+def test_grades_that_teach_nothing_are_rejected(place, capsys):
     Path("flat.txt").write_text("1 qid:1 1:0.5\n1 qid:1 1:0.7\n")
     assert execute(["data", "ingest", "flat.txt", "-o", "flat"]) == 0
     assert execute(["data", "bin", "flat"]) == 0
@@ -185,7 +182,7 @@ def test_grades_that_teach_nothing_are_rejected(place: Path, capsys) -> None:
     assert "nothing to learn" in message
 
 
-def test_candidates_without_what_the_model_needs(place: Path, capsys) -> None:
+def test_candidates_without_what_the_model_needs(place, capsys):
     Path("narrow.txt").write_text("0 qid:1 1:0.5\n")
     code, message = refuse(place, capsys, ["rerank", "narrow.txt", "--model", "web", "-o", "out"])
     assert code == 10
@@ -197,22 +194,22 @@ def test_candidates_without_what_the_model_needs(place: Path, capsys) -> None:
     assert "the columns are: f1" in message
 
 
-def change_format(path: Path) -> None:
+def change_format(path):
     manifest = json.loads(path.read_text())
     path.write_text(json.dumps(manifest | {"format": 99}))
 
 
-def cut_short(path: Path) -> None:
+def cut_short(path):
     path.write_bytes(path.read_bytes()[:-7])
 
 
-def flip_a_bit(path: Path) -> None:
+def flip_a_bit(path):
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
 
 
-def replace_by_another(path: Path) -> None:
+def replace_by_another(path):
     path.write_bytes(sorted(path.parent.glob(f"*{path.suffix}"))[1].read_bytes())
 
 
@@ -231,9 +228,7 @@ TRAIN = ["train", "dataset", "--name", "new", "--n-rounds", "2"]
         ("dataset/features/*.parquet", cut_short, ["data", "describe", "dataset"]),
     ],
 )
-def test_a_dataset_that_is_not_what_it_was(
-    place: Path, capsys, damaged: str, damage: Callable[[Path], None], command: list[str]
-) -> None:
+def test_a_dataset_that_is_not_what_it_was(place, capsys, damaged, damage, command):
     victim = next(iter(sorted(place.glob(damaged))))
     damage(victim)
     code, message = refuse(place, capsys, command)
@@ -241,7 +236,7 @@ def test_a_dataset_that_is_not_what_it_was(
     assert str(victim.relative_to(place)) in message
 
 
-def test_a_model_that_is_not_what_it_was(place: Path, capsys) -> None:
+def test_a_model_that_is_not_what_it_was(place, capsys):
     assert execute(["models", "show", "web", "--json"]) == 0
     blob = Path(json.loads(capsys.readouterr().out)["model_path"])
     Path("copy.rankmill").write_bytes(blob.read_bytes()[:-1])
@@ -253,6 +248,6 @@ def test_a_model_that_is_not_what_it_was(place: Path, capsys) -> None:
     assert execute(["models", "verify"]) == 13
 
 
-def test_a_promotion_that_came_too_late_says_try_again(place: Path, capsys) -> None:
+def test_a_promotion_that_came_too_late_says_try_again(place, capsys):
     command = ["models", "promote", "web@1", "--alias", "candidate", "--expect", "3"]
     assert refuse(place, capsys, command)[0] == 75

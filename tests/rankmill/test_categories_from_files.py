@@ -1,12 +1,8 @@
 """Categories of text from raw files through a dataset and a model to rankings of other raw files: no option needs to be
 given again."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.csv as arrow_csv
@@ -31,20 +27,20 @@ from tests.scorer.forests import random_forest
 from tests.trainer.fixed import fixed
 
 
-def facts(capsys, *command: object) -> dict:
+def facts(capsys, *command):
     assert execute([*map(str, command), "--json"]) == 0, capsys.readouterr().err
     return json.loads(capsys.readouterr().out)
 
 
 @pytest.fixture(scope="module")
-def table(tmp_path_factory) -> pa.Table:
+def table(tmp_path_factory):
     file = tmp_path_factory.mktemp("synth") / "all.parquet"
     write_synthetic(file, SynthParameters(queries=120, documents_per_query=15, features=10, categorical=(10, 60)))
     return pq.read_table(file)
 
 
 @pytest.fixture(scope="module")
-def candidates(table: pa.Table, tmp_path_factory) -> list[Path]:
+def candidates(table, tmp_path_factory):
     """The same candidates in files of every kind, some of them with a category that no model knows."""
     folder = tmp_path_factory.mktemp("candidates")
     new = [None if row == 3 else "new" if row % 7 == 0 else text for row, text in enumerate(table["c1"].to_pylist())]
@@ -65,7 +61,7 @@ COMMON = "--n-rounds 6 --preset defaults-1 --max-leaves 4"
 
 
 @pytest.fixture(scope="module")
-def project(table: pa.Table, tmp_path_factory) -> Path:
+def project(table, tmp_path_factory):
     """A folder with a dataset of the table and a model of it, base@1."""
     folder = tmp_path_factory.mktemp("project")
     with pytest.MonkeyPatch.context() as patch:
@@ -80,7 +76,7 @@ def project(table: pa.Table, tmp_path_factory) -> Path:
     return folder
 
 
-def test_rankings_are_the_same_from_every_file(project: Path, candidates, tmp_path: Path, capsys, monkeypatch) -> None:
+def test_rankings_are_the_same_from_every_file(project, candidates, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(project)
     forest = Forest.load(facts(capsys, "models", "show", "base@1")["model_path"])
     assert forest.categories.keys() == {"c1", "c2"}
@@ -92,7 +88,7 @@ def test_rankings_are_the_same_from_every_file(project: Path, candidates, tmp_pa
     assert len(ranked) == 1
 
 
-def test_slices_by_a_category_are_named_by_its_text(table: pa.Table, tmp_path: Path, capsys, monkeypatch) -> None:
+def test_slices_by_a_category_are_named_by_its_text(table, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     of_query = pa.array([f"c{int(qid) % 3}" for qid in table["qid"].to_pylist()])
     pq.write_table(table.append_column("country", of_query), "judgments.parquet")
@@ -114,7 +110,7 @@ def test_slices_by_a_category_are_named_by_its_text(table: pa.Table, tmp_path: P
 
 
 @pytest.mark.parametrize("text", [False, True])
-def test_a_feature_that_is_categorical_in_one_of_model_and_data_is_refused(text: bool, tmp_path: Path) -> None:
+def test_a_feature_that_is_categorical_in_one_of_model_and_data_is_refused(text, tmp_path):
     rows = [{"qid": f"{i // 5}", "doc_id": str(i), "grade": i % 3, "c1": i % 7, "x": i / 9} for i in range(200)]
     pq.write_table(
         pa.Table.from_pylist([row | {"c1": f"c{row['c1']}"} if text else row for row in rows]), tmp_path / "d.parquet"
@@ -125,11 +121,11 @@ def test_a_feature_that_is_categorical_in_one_of_model_and_data_is_refused(text:
     dataset = Dataset.open(tmp_path / "d")
     kinds = ("categorical in the data", "a number in") if text else ("a number in the data", "categorical in")
 
-    def model(categorical: int) -> Forest:
+    def model(categorical):
         forest = random_forest(3, n_features=2, n_trees=9, categorical=categorical, names=["c1", "x"])
         return replace(forest, parameters=fixed().as_dict())
 
-    def uses(forest: Forest) -> list[tuple[type[Exception], Callable[[], object]]]:
+    def uses(forest):
         return [
             (CandidatesRejected, lambda: evaluate(dataset.path, model=forest, split="all", metrics=["ndcg@10"])),
             (CandidatesRejected, lambda: read_documents([dataset.path], predictor_of(forest), Selection(split="all"))),
@@ -145,7 +141,7 @@ def test_a_feature_that_is_categorical_in_one_of_model_and_data_is_refused(text:
     evaluate(dataset.path, model=unused, split="all", metrics=["ndcg@10"])  # nothing compares it
 
 
-def test_seeds_on_top_of_a_base_with_categories_are_averaged(project: Path, capsys, monkeypatch) -> None:
+def test_seeds_on_top_of_a_base_with_categories_are_averaged(project, capsys, monkeypatch):
     monkeypatch.chdir(project)
     seeds = "--base-model base@1 --seeds 1,2 --choose average"
     facts(capsys, "train", "dataset", "--name", "web", *f"{COMMON} {seeds}".split())

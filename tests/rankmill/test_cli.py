@@ -25,10 +25,10 @@ from tests.waiting import LIMIT, until
 
 
 @pytest.fixture
-def leave_with(monkeypatch: pytest.MonkeyPatch):
+def leave_with(monkeypatch):
     """Run one command that raises ``error`` and return the exit code."""
 
-    def run(error: BaseException) -> int:
+    def run(error):
         app = typer.Typer(pretty_exceptions_enable=False)
 
         @app.command()
@@ -41,7 +41,7 @@ def leave_with(monkeypatch: pytest.MonkeyPatch):
     return run
 
 
-def declared_errors() -> list[type[Exception]]:
+def declared_errors():
     """Every error class of every room, the bases left out: those are never raised themselves."""
     return [
         kind
@@ -50,12 +50,12 @@ def declared_errors() -> list[type[Exception]]:
     ]
 
 
-def test_every_declared_error_has_an_exit_code() -> None:
+def test_every_declared_error_has_an_exit_code():
     for kind in declared_errors():
         assert kind.exit_code in {2, 10, 11, 12, 13, 75} & exit_codes.MEANINGS.keys(), kind
 
 
-def test_where_several_codes_apply_one_rules() -> None:
+def test_where_several_codes_apply_one_rules():
     ruling = exit_codes.ruling
     for first, *below in ([13, 10, 12, 11, 0], [143, 12, 11], [1, 12], [74, 12], [75, 11], [2, 12], [130, 13]):
         for other in below:
@@ -66,14 +66,14 @@ def test_where_several_codes_apply_one_rules() -> None:
         assert ruling([code, 12, 11, 0]) in {code, 12}  # a finding never hides what ended the run
 
 
-def test_operations_say_what_to_do_for_every_code() -> None:
+def test_operations_say_what_to_do_for_every_code():
     text = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| ([0-9]+(?:, [0-9]+)*) \|", text, flags=re.MULTILINE)
     reported = {int(code) for row in rows for code in row.split(", ")}
     assert reported - {137} == {*exit_codes.MEANINGS} - {141}  # killed from outside; nobody pipes a schedule into head
 
 
-def test_the_code_of_an_error_is_that_of_the_command_that_it_ends() -> None:
+def test_the_code_of_an_error_is_that_of_the_command_that_it_ends():
     code_of = errors.code_of
     assert [code_of(SystemExit(143)), code_of(SystemExit()), code_of(SystemExit("why"))] == [143, 0, 1]
     assert [code_of(KeyboardInterrupt()), code_of(BrokenPipeError()), code_of(ZeroDivisionError())] == [130, 141, 1]
@@ -81,7 +81,7 @@ def test_the_code_of_an_error_is_that_of_the_command_that_it_ends() -> None:
     assert code_of(errors.DriftAlarm("f moved")) == 12
 
 
-def test_a_mistake_is_one_line_and_its_code(leave_with, capsys) -> None:
+def test_a_mistake_is_one_line_and_its_code(leave_with, capsys):
     malformed = errors.MalformedLine(Path("train.txt"), 1042, 17, "7:", "feature:value")
     unknown = errors.InputError.unknown("format", "letr", ["letor", "csv"])
     for error, code, line in (
@@ -97,7 +97,7 @@ def test_a_mistake_is_one_line_and_its_code(leave_with, capsys) -> None:
         assert capsys.readouterr() == ("", f"rankmill: {line}\n")
 
 
-def test_a_bug_shows_its_traceback_and_asks_for_a_report(leave_with, capsys) -> None:
+def test_a_bug_shows_its_traceback_and_asks_for_a_report(leave_with, capsys):
     assert leave_with(ZeroDivisionError("oh")) == 1
     err = capsys.readouterr().err
     assert "Traceback (most recent call last)" in err
@@ -105,18 +105,18 @@ def test_a_bug_shows_its_traceback_and_asks_for_a_report(leave_with, capsys) -> 
     assert err.splitlines()[-1].startswith(f"rankmill: this is a bug in rankmill {__version__}; please report it")
 
 
-def test_other_ways_to_leave_are_silent(leave_with, capsys) -> None:
+def test_other_ways_to_leave_are_silent(leave_with, capsys):
     for leave, code in ((SystemExit(143), 143), (KeyboardInterrupt(), 130), (typer.Exit(11), 11)):
         assert leave_with(leave) == code
         assert capsys.readouterr() == ("", "")
 
 
-def test_version(capsys) -> None:
+def test_version(capsys):
     assert cli.execute(["--version"]) == 0
     assert capsys.readouterr().out == f"rankmill {__version__}\n"
 
 
-def test_an_unknown_command_is_usage_with_the_nearest_name(capsys) -> None:
+def test_an_unknown_command_is_usage_with_the_nearest_name(capsys):
     assert cli.execute(["trian"]) == 2
     assert not unnamed(only_line(capsys.readouterr().err), "'trian'", "'train'")
     assert cli.execute(["data", "ingst"]) == 2
@@ -125,7 +125,7 @@ def test_an_unknown_command_is_usage_with_the_nearest_name(capsys) -> None:
     assert not unnamed(only_line(capsys.readouterr().err), "'ingest'", "'rankmill data ingest'")
 
 
-def test_an_unknown_option_is_usage(capsys) -> None:
+def test_an_unknown_option_is_usage(capsys):
     assert cli.execute(["train", "--leaves", "3"]) == 2
     assert not unnamed(only_line(capsys.readouterr().err), "train", "'--leaves'", "'--max-leaves'")
 
@@ -133,7 +133,7 @@ def test_an_unknown_option_is_usage(capsys) -> None:
 AN_ARGUMENT = "it is an argument, not an option: rankmill"
 
 
-def test_a_usage_error_is_one_line(capsys) -> None:
+def test_a_usage_error_is_one_line(capsys):
     for command, rest, line in (
         ("models show", "", "missing argument 'model'; see rankmill models show --help"),
         ("train", "d", "missing option '--name'; see rankmill train --help"),
@@ -149,7 +149,7 @@ def test_a_usage_error_is_one_line(capsys) -> None:
         assert capsys.readouterr() == ("", f"rankmill: {command}: {line}\n")
 
 
-def test_without_a_command_it_says_where_to_start(capsys) -> None:
+def test_without_a_command_it_says_where_to_start(capsys):
     assert cli.execute([]) == 2
     out, err = capsys.readouterr()
     assert err == ""
@@ -162,7 +162,7 @@ def test_without_a_command_it_says_where_to_start(capsys) -> None:
             assert cli.execute([*names, "--help"]) == 0
 
 
-def commands(group=None, words: tuple[str, ...] = ()):
+def commands(group=None, words=()):
     group = get_command(cli.app) if group is None else group
     for name, command in group.commands.items():
         if hasattr(command, "commands"):
@@ -171,7 +171,7 @@ def commands(group=None, words: tuple[str, ...] = ()):
             yield (*words, name), command
 
 
-def test_help_fits_the_terminal_and_shows_each_text_whole(monkeypatch, capsys) -> None:
+def test_help_fits_the_terminal_and_shows_each_text_whole(monkeypatch, capsys):
     for number, (words, command) in enumerate(commands()):
         columns = (60, 80, 200)[number % 3]
         monkeypatch.setenv("COLUMNS", str(columns))
@@ -187,7 +187,7 @@ def test_help_fits_the_terminal_and_shows_each_text_whole(monkeypatch, capsys) -
             assert param.param_type_name == "argument" or max(param.opts, key=len) in flat
 
 
-def test_help_shows_at_most_25_options_and_says_where_the_others_are(capsys) -> None:
+def test_help_shows_at_most_25_options_and_says_where_the_others_are(capsys):
     for words, command in commands():
         assert cli.execute([*words, "--help"]) == 0
         out = capsys.readouterr().out
@@ -203,13 +203,13 @@ def test_help_shows_at_most_25_options_and_says_where_the_others_are(capsys) -> 
             assert {max(param.opts, key=len) for param in required} <= set(shown)
 
 
-def test_every_common_option_exists() -> None:
+def test_every_common_option_exists():
     by_name = {" ".join(words): {param.name for param in command.params} for words, command in commands()}
     for command, groups in OF_COMMANDS.items():
         assert {name for names in groups.values() for name in names} <= by_name[command], command
 
 
-def test_prose_that_names_a_command_is_not_laid_out_as_an_example(monkeypatch, capsys) -> None:
+def test_prose_that_names_a_command_is_not_laid_out_as_an_example(monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "80")
     for words, texts in (
         (["schedule"], ("\nof rankmill run except --date.  The date is the day of", "\nonce.\n", "\n  Europe/Berlin")),
@@ -220,7 +220,7 @@ def test_prose_that_names_a_command_is_not_laid_out_as_an_example(monkeypatch, c
         assert all(text in out for text in texts), out
 
 
-def test_an_option_given_twice_keeps_both_values_or_is_refused() -> None:
+def test_an_option_given_twice_keeps_both_values_or_is_refused():
     for words, command in commands():
         for param in (p for p in command.params if p.param_type_name == "option" and not p.is_flag):
             given = [word for value in ("1", "2") for word in (param.opts[0], value)]
@@ -233,7 +233,7 @@ def test_an_option_given_twice_keeps_both_values_or_is_refused() -> None:
                     command.parse_args(context, given)
 
 
-def test_another_platform_gets_one_clear_line(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+def test_another_platform_gets_one_clear_line(monkeypatch, capsys):
     monkeypatch.setattr(sys, "platform", "win32")
     assert cli.execute(["--version"]) == 2
     assert capsys.readouterr().err == "rankmill: runs on Linux and macOS only; this is win32\n"
@@ -261,7 +261,7 @@ cli.main()
 """
 
 
-def test_a_signal_unwinds_so_that_staged_files_go(tmp_path: Path) -> None:
+def test_a_signal_unwinds_so_that_staged_files_go(tmp_path):
     staged = tmp_path / "staged"
     environment = {**os.environ, "STAGED": str(staged)}
     process = subprocess.Popen([sys.executable, "-c", SLOW_COMMAND], cwd=ROOT, env=environment, stderr=subprocess.PIPE)
@@ -277,7 +277,7 @@ def test_a_signal_unwinds_so_that_staged_files_go(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("when", ["while it writes", "at the last flush"])
-def test_a_reader_that_goes_away_is_no_error(when: str) -> None:
+def test_a_reader_that_goes_away_is_no_error(when):
     """``rankmill ... | head -1``: quiet, and not our code for a bug."""
     read, write = os.pipe()
     text = "x" * 80 + "\n"
@@ -298,7 +298,7 @@ def test_a_reader_that_goes_away_is_no_error(when: str) -> None:
     assert process.returncode == 141
 
 
-def test_python_dash_m_is_the_command() -> None:
+def test_python_dash_m_is_the_command():
     done = subprocess.run(
         [sys.executable, "-m", "rankmill", "--version"], cwd=ROOT, capture_output=True, text=True, check=False
     )
@@ -306,7 +306,7 @@ def test_python_dash_m_is_the_command() -> None:
 
 
 @pytest.mark.parametrize(("given", "expected"), [(None, "3"), ("8", "8")])
-def test_libraries_take_no_more_threads_than_the_container_may(given, expected, monkeypatch) -> None:
+def test_libraries_take_no_more_threads_than_the_container_may(given, expected, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", given or "")
     if given is None:
         monkeypatch.delenv("OMP_NUM_THREADS")
@@ -320,7 +320,7 @@ def test_libraries_take_no_more_threads_than_the_container_may(given, expected, 
     assert os.environ["OMP_NUM_THREADS"] == expected
 
 
-def test_the_options_of_a_command_are_made_when_it_is_asked_for() -> None:
+def test_the_options_of_a_command_are_made_when_it_is_asked_for():
     """All commands together have some 400 options: making them would take a third of the time of a start."""
     commands = get_command(cli.app).commands
     assert "params" not in vars(commands["train"])
@@ -329,7 +329,7 @@ def test_the_options_of_a_command_are_made_when_it_is_asked_for() -> None:
     assert "params" not in vars(commands["evaluate"])
 
 
-def test_the_help_of_a_group_lists_its_commands_in_the_layout_of_a_command(monkeypatch, capsys) -> None:
+def test_the_help_of_a_group_lists_its_commands_in_the_layout_of_a_command(monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "60")
     app = get_command(cli.app)
     for words, group in (([], app), *(([name], app.commands[name]) for name in ("data", "models", "inspect"))):

@@ -1,7 +1,5 @@
 """Shell completion, as bash and zsh ask for it."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -13,7 +11,7 @@ import pytest
     ("shell", "line", "found"),
     [("bash", "rankmill models prom", "promote"), ("zsh", "rankmill train --max-l", "--max-leaves")],
 )
-def test_commands_and_options_are_completed(shell: str, line: str, found: str) -> None:
+def test_commands_and_options_are_completed(shell, line, found):
     asked = {"COMP_WORDS": line, "COMP_CWORD": str(line.count(" ")), "_TYPER_COMPLETE_ARGS": line}
     command = [sys.executable, "-c", "import sys; sys.argv = ['rankmill']; from rankmill.cli import main; main()"]
     environment = os.environ | asked | {"_RANKMILL_COMPLETE": f"complete_{shell}"}

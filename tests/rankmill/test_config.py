@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from pathlib import Path
 
 import pytest
 
@@ -29,13 +28,13 @@ name = "web"
 """
 
 
-def read(folder: Path, ingest: str = "", train: str = "", rest: str = "", text: str = SMALLEST) -> Config:
+def read(folder, ingest="", train="", rest="", text=SMALLEST):
     path = folder / "rankmill.toml"
     path.write_text(text.format(ingest=ingest, train=train, rest=rest) if text is SMALLEST else text, encoding="utf-8")
     return read_config(path)
 
 
-def test_the_smallest_file_means_the_defaults_of_the_commands(tmp_path: Path) -> None:
+def test_the_smallest_file_means_the_defaults_of_the_commands(tmp_path):
     config = read(tmp_path)
     assert config.ingest.sources == ("judgments.txt",)
     assert config.train.parameters == TrainParameters()
@@ -49,13 +48,13 @@ def test_the_smallest_file_means_the_defaults_of_the_commands(tmp_path: Path) ->
     assert config.tell == Tell(log=None)
 
 
-def test_the_log_is_in_the_work_folder_unless_somebody_says_where(tmp_path: Path) -> None:
+def test_the_log_is_in_the_work_folder_unless_somebody_says_where(tmp_path):
     assert log_of(read(tmp_path), tmp_path) == tmp_path / "work" / "log.jsonl"
     assert log_of(read(tmp_path, rest='[tell]\nlog = "../l.jsonl"'), tmp_path) == tmp_path / "../l.jsonl"
     assert log_of(read(tmp_path, rest='[tell]\nlog = ""'), tmp_path) is None
 
 
-def test_judgments_may_come_in_files_of_their_own(tmp_path: Path) -> None:
+def test_judgments_may_come_in_files_of_their_own(tmp_path):
     config = read(tmp_path, ingest='qrels = ["qrels/*"]\naggregate = "majority"')
     assert config.ingest.qrels == ("qrels/*",)
     assert config.ingest.options == IngestOptions(aggregate="majority")
@@ -63,7 +62,7 @@ def test_judgments_may_come_in_files_of_their_own(tmp_path: Path) -> None:
         read(tmp_path, ingest='aggregate = "medain"')
 
 
-def test_every_convention_is_a_key(tmp_path: Path) -> None:
+def test_every_convention_is_a_key(tmp_path):
     policy = Policy(
         gain="table(0,1,5)", discount="letor", ties="random", ties_seed=3, nothing_relevant="one", relevant_from=2,
         max_grade=2, short_lists="zero", map_normalisation="min(R,k)", precision_normalisation="min(k,n)",
@@ -75,7 +74,7 @@ def test_every_convention_is_a_key(tmp_path: Path) -> None:
     assert config.evaluate.conventions == {"convention": "trec"} | values_of(policy)
 
 
-def test_every_training_parameter_is_a_key(tmp_path: Path) -> None:
+def test_every_training_parameter_is_a_key(tmp_path):
     text = """
         metric = "ndcg@5"
         n_rounds = 3
@@ -152,15 +151,15 @@ OF_OTHERS = [
 ]
 
 
-def test_a_mistake_is_one_line_with_file_and_key(tmp_path: Path) -> None:
+def test_a_mistake_is_one_line_with_file_and_key(tmp_path):
     for where, rows in (("ingest", OF_INGEST), ("train", OF_TRAIN), ("rest", OF_OTHERS)):
         for text, facts in rows:
             with refused(ConfigError, tmp_path / "rankmill.toml", facts):
                 read(tmp_path, **{where: text})
 
 
-def test_a_cluster_is_that_of_all_stages_that_have_no_other(tmp_path: Path) -> None:
-    def clusters(config: Config) -> list[str | None]:
+def test_a_cluster_is_that_of_all_stages_that_have_no_other(tmp_path):
+    def clusters(config):
         assert config.rerank is not None
         return [config.ingest.options.cluster, config.bin.options.cluster, config.rerank.options.cluster]
 
@@ -183,7 +182,7 @@ def test_a_cluster_is_that_of_all_stages_that_have_no_other(tmp_path: Path) -> N
             read(tmp_path, rest=f"[cluster]\n{wrong}")
 
 
-def test_lists_are_not_put_where_something_else_of_the_run_is(tmp_path: Path) -> None:
+def test_lists_are_not_put_where_something_else_of_the_run_is(tmp_path):
     rerank = '[rerank]\ncandidates = ["c.txt"]\nout = "OUT"'
     for out in ("", ".", "dataset", "stages/x", "./report", ".ranked", "a/../model"):
         with refused(ConfigError, "rankmill.toml", "[rerank] out", "work folder"):
@@ -194,7 +193,7 @@ def test_lists_are_not_put_where_something_else_of_the_run_is(tmp_path: Path) ->
         assert section.in_work is inside
 
 
-def test_a_broken_file_is_one_line(tmp_path: Path) -> None:
+def test_a_broken_file_is_one_line(tmp_path):
     for text, message in (
         ("", ("[ingest]", "missing")),
         ("ingest = 3", ("ingest", "3", "{name = value}")),
@@ -208,13 +207,13 @@ def test_a_broken_file_is_one_line(tmp_path: Path) -> None:
             read(tmp_path, text=text)
 
 
-def test_dates_of_the_file_are_those_of_the_command(tmp_path: Path) -> None:
+def test_dates_of_the_file_are_those_of_the_command(tmp_path):
     for written in ("2026-01-01", "'2026-01-01'", "2026-01-01T02:00:00+02:00", "2026-01-01T00:00:00"):
         config = read(tmp_path, ingest=f"time_column = 'seen'\nsplit_time = {{valid = {written}, test = 2026-02-01}}")
         assert config.ingest.options.split_time == parse_split_time("valid=2026-01-01,test=2026-02-01")
 
 
-def test_a_file_that_is_not_there_or_not_text(tmp_path: Path) -> None:
+def test_a_file_that_is_not_there_or_not_text(tmp_path):
     with refused(InputError, "no.toml", "no such file"):
         read_config(tmp_path / "no.toml")
     with pytest.raises(InputError, match="no such file"):
@@ -224,7 +223,7 @@ def test_a_file_that_is_not_there_or_not_text(tmp_path: Path) -> None:
         read_config(tmp_path / "bytes.toml")
 
 
-def test_metrics_name_goals_of_the_ingest(tmp_path: Path) -> None:
+def test_metrics_name_goals_of_the_ingest(tmp_path):
     ingest, gate = 'goals = ["bought"]', '[gate]\nmargin = 0.01\nalso = {"ndcg@10:bought" = 0.005}'
     config = read(tmp_path, ingest, 'stop_metric = "map:bought"', gate)
     assert config.ingest.options.read.goals == ("bought",)
@@ -257,7 +256,7 @@ NEEDED: dict[str, str] = {
 
 
 @pytest.mark.parametrize("value", ["{x = [{y = 1}]}", "-1e9"])
-def test_a_wrong_value_of_any_key_is_refused_by_section_and_key(tmp_path: Path, value: str) -> None:
+def test_a_wrong_value_of_any_key_is_refused_by_section_and_key(tmp_path, value):
     path = tmp_path / "rankmill.toml"
     sections = [each.name for each in fields(Config) if section_class(each.name) is not None]
     for section, key in ((name, key) for name in sections for key in (*_keys_of([name]), "unknown")):

@@ -1,9 +1,6 @@
 """``rankmill convert``: models to other tools' files and from them, and every way to be refused."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -27,18 +24,18 @@ SUFFIX = {"lightgbm": "txt", "xgboost": "json", "solr": "json", "onnx": "onnx"}
 
 
 @pytest.fixture
-def forest() -> Forest:
+def forest():
     found = random_forest(1, names=["bm25", "title", "age", "clicks", "length"])
     return missing_as_zero(found)
 
 
 @pytest.fixture
-def model(tmp_path: Path, forest: Forest) -> Path:
+def model(tmp_path, forest):
     forest.save(tmp_path / "web.rankmill")
     return tmp_path / "web.rankmill"
 
 
-def line(capsys: pytest.CaptureFixture[str]) -> str:
+def line(capsys):
     out, err = capsys.readouterr()
     assert out == ""
     assert err.startswith("rankmill: ")
@@ -46,12 +43,12 @@ def line(capsys: pytest.CaptureFixture[str]) -> str:
     return err
 
 
-def out(path: Path) -> list[str]:
+def out(path):
     return ["-o", str(path), "--overwrite"]
 
 
 @pytest.mark.parametrize("target", WRITERS)
-def test_every_format_is_written_and_reported(target, model, forest, tmp_path, capsys) -> None:
+def test_every_format_is_written_and_reported(target, model, forest, tmp_path, capsys):
     out = tmp_path / f"out.{SUFFIX[target]}"
     assert execute(["convert", str(model), "--to", target, "-o", str(out), "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
@@ -66,7 +63,7 @@ def test_every_format_is_written_and_reported(target, model, forest, tmp_path, c
 
 
 @pytest.mark.parametrize("name", ["m.onnx", "m.txt"])
-def test_the_suffix_says_the_format(name, model, tmp_path, capsys) -> None:
+def test_the_suffix_says_the_format(name, model, tmp_path, capsys):
     assert execute(["convert", str(model), "-o", str(tmp_path / name), "--json"]) == 0
     target = json.loads(capsys.readouterr().out)["format"]
     assert execute(["convert", str(model), "--to", target, "-o", str(tmp_path / f"again-{name}")]) == 0
@@ -74,7 +71,7 @@ def test_the_suffix_says_the_format(name, model, tmp_path, capsys) -> None:
 
 
 @pytest.mark.parametrize(("name", "hint"), [("m.json", "it may be xgboost or solr"), ("m.bin", ".onnx")])
-def test_a_suffix_that_says_too_little_is_refused(name, hint, model, tmp_path, capsys) -> None:
+def test_a_suffix_that_says_too_little_is_refused(name, hint, model, tmp_path, capsys):
     assert execute(["convert", str(model), "-o", str(tmp_path / name)]) == 2
     said = line(capsys)
     assert hint in said
@@ -82,7 +79,7 @@ def test_a_suffix_that_says_too_little_is_refused(name, hint, model, tmp_path, c
     assert not (tmp_path / name).exists()
 
 
-def test_a_version_of_the_registry_keeps_its_name(tmp_path, forest, capsys) -> None:
+def test_a_version_of_the_registry_keeps_its_name(tmp_path, forest, capsys):
     store = Registry(tmp_path / "registry")
     facts = {"features": list(forest.feature_names), "dataset_digest": None, "parameters": {}, "metrics": {}}
     store.register("shop", forest.to_bytes(), manifest=facts)
@@ -96,7 +93,7 @@ def test_a_version_of_the_registry_keeps_its_name(tmp_path, forest, capsys) -> N
     assert "production" in line(capsys)
 
 
-def test_features_get_other_names_from_a_list_or_a_file(model, tmp_path, capsys) -> None:
+def test_features_get_other_names_from_a_list_or_a_file(model, tmp_path, capsys):
     names = ["a", "b", "c", "d", "e"]
     (tmp_path / "names.txt").write_text("\n".join(names) + "\n")
     for number, given in enumerate((",".join(names), str(tmp_path / "names.txt"))):
@@ -116,7 +113,7 @@ def test_features_get_other_names_from_a_list_or_a_file(model, tmp_path, capsys)
     assert not (tmp_path / "m.onnx").exists()
 
 
-def test_numbered_features_are_named_by_their_first_and_last() -> None:
+def test_numbered_features_are_named_by_their_first_and_last():
     assert names_in("f1..f3") == ["f1", "f2", "f3"]
     assert names_in("bm25, f9..f11,age") == ["bm25", "f9", "f10", "f11", "age"]
     assert names_in("7..8") == ["7", "8"]
@@ -124,7 +121,7 @@ def test_numbered_features_are_named_by_their_first_and_last() -> None:
         assert names_in(no_range) == [no_range]
 
 
-def test_what_text_leaves_out_is_as_it_was_to_the_other_tool(tmp_path, capsys) -> None:
+def test_what_text_leaves_out_is_as_it_was_to_the_other_tool(tmp_path, capsys):
     forest = random_forest(3, n_trees=20)
     (tmp_path / "m.json").write_bytes(WRITERS["xgboost"](forest, "m").data)
     (tmp_path / "c.txt").write_text("1 qid:1 1:0.5 5:0.25\n0 qid:1 2:1\n0 qid:1 3:-1 4:2\n")
@@ -147,7 +144,7 @@ def test_what_text_leaves_out_is_as_it_was_to_the_other_tool(tmp_path, capsys) -
     assert not unnamed(capsys.readouterr().err, "'nothing'")
 
 
-def test_a_model_that_lightgbm_has_learnt_from_text_scores_that_text(tmp_path, capsys) -> None:
+def test_a_model_that_lightgbm_has_learnt_from_text_scores_that_text(tmp_path, capsys):
     """It counts columns from 0 and the text from 1: its Column_1 is the text's feature 1."""
     lightgbm_itself = peer("lightgbm")
     rng = np.random.default_rng(4)
@@ -173,7 +170,7 @@ def test_a_model_that_lightgbm_has_learnt_from_text_scores_that_text(tmp_path, c
     assert written == sorted(booster.predict(str(tmp_path / "l.txt")).tolist(), reverse=True)
 
 
-def test_a_model_is_cut_to_its_first_rounds_both_ways(model, forest, tmp_path, capsys) -> None:
+def test_a_model_is_cut_to_its_first_rounds_both_ways(model, forest, tmp_path, capsys):
     there, back = tmp_path / "m.json", tmp_path / "again.rankmill"
     assert execute(["convert", str(model), "--to", "xgboost", "-o", str(there), "--n-rounds", "3"]) == 0
     assert execute(["convert", str(there), "--from", "xgboost", "-o", str(back), "--n-rounds", "2"]) == 0
@@ -185,7 +182,7 @@ def test_a_model_is_cut_to_its_first_rounds_both_ways(model, forest, tmp_path, c
     assert "--n-rounds must be in 0..3" in line(capsys)
 
 
-def test_missing_values_keep_their_way_or_go_where_zero_goes(tmp_path, capsys) -> None:
+def test_missing_values_keep_their_way_or_go_where_zero_goes(tmp_path, capsys):
     forest = random_forest(2)
     forest.save(tmp_path / "m.rankmill")
     out = tmp_path / "m.onnx"
@@ -199,9 +196,7 @@ def test_missing_values_keep_their_way_or_go_where_zero_goes(tmp_path, capsys) -
 
 
 @pytest.mark.parametrize("source", ["lightgbm", "xgboost"])
-def test_a_model_of_another_tool_is_registered_or_written_with_its_scores(
-    source, model, forest, tmp_path, capsys
-) -> None:
+def test_a_model_of_another_tool_is_registered_or_written_with_its_scores(source, model, forest, tmp_path, capsys):
     file, out, store = tmp_path / f"m.{SUFFIX[source]}", tmp_path / "again.rankmill", tmp_path / "registry"
     assert execute(["convert", str(model), "--to", source, "-o", str(file)]) == 0
     capsys.readouterr()
@@ -245,7 +240,7 @@ MODEL --from xgboost -o NEW | expected an XGBoost model in JSON
 """
 
 
-def test_what_cannot_be_done_is_one_line_and_nothing_is_written(model, tmp_path, capsys) -> None:
+def test_what_cannot_be_done_is_one_line_and_nothing_is_written(model, tmp_path, capsys):
     before = model.read_bytes()
     for row in MISTAKES.strip().splitlines():
         arguments, message = row.split(" | ")
@@ -258,14 +253,14 @@ def test_what_cannot_be_done_is_one_line_and_nothing_is_written(model, tmp_path,
 
 
 @pytest.mark.parametrize("target", WRITERS)
-def test_nets_and_blends_are_refused_where_there_are_only_trees(target, forest) -> None:
+def test_nets_and_blends_are_refused_where_there_are_only_trees(target, forest):
     blend = Blend(parts=(forest, random_forest(2)), weights=np.array([0.5, 0.5]), base_score=0.0)
     for model, words in ((drawn_net(), "a net of"), (blend, "merge")):
         with refused(ConversionRefused, target, words):
             write_as(target, model)
 
 
-def test_what_a_tool_has_that_we_have_not_is_refused_with_10(tmp_path, forest, capsys) -> None:
+def test_what_a_tool_has_that_we_have_not_is_refused_with_10(tmp_path, forest, capsys):
     text = lightgbm.write(forest, "m").data.replace(b"is_linear=0", b"is_linear=1")
     (tmp_path / "m.txt").write_bytes(text)
     assert execute(["convert", str(tmp_path / "m.txt"), "--from", "lightgbm", "-o", str(tmp_path / "m.rankmill")]) == 10

@@ -1,10 +1,7 @@
 """The demo from end to end, small: the commands it shows are the ones it runs, and its table is about their output."""
 
-from __future__ import annotations
-
 import json
 import shlex
-from pathlib import Path
 
 import pytest
 
@@ -17,7 +14,7 @@ SMALL = ["--queries", "120", "--seed", "3"]
 
 
 @pytest.mark.slow
-def test_the_demo_tells_the_whole_story(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+def test_the_demo_tells_the_whole_story(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert execute(["demo", *SMALL]) == 0
     out, _ = capsys.readouterr()
@@ -40,7 +37,7 @@ def test_the_demo_tells_the_whole_story(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.slow
-def test_json_is_one_object_and_the_orders_stand_as_they_must(tmp_path: Path, capsys) -> None:
+def test_json_is_one_object_and_the_orders_stand_as_they_must(tmp_path, capsys):
     out = tmp_path / "demo"
     assert execute(["demo", "--out", str(out), *SMALL, "--json"]) == 0
     first = capsys.readouterr().out
@@ -55,7 +52,7 @@ def test_json_is_one_object_and_the_orders_stand_as_they_must(tmp_path: Path, ca
     assert capsys.readouterr().out == first
 
 
-def test_the_demo_touches_nothing_that_is_not_its_own(tmp_path: Path, capsys) -> None:
+def test_the_demo_touches_nothing_that_is_not_its_own(tmp_path, capsys):
     (tmp_path / "precious.txt").write_text("mine")
     assert execute(["demo", "--out", str(tmp_path)]) == 2
     assert not unnamed(only_line(capsys.readouterr().err), tmp_path, "exists", "demo", "--out")
@@ -65,8 +62,8 @@ def test_the_demo_touches_nothing_that_is_not_its_own(tmp_path: Path, capsys) ->
 @pytest.mark.parametrize(
     "step", ["rankmill.pipeline.synth.write_synthetic", "rankmill.trainer.candidates.train_on_dataset.train"]
 )
-def test_an_interrupt_ends_the_story(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys, step: str) -> None:
-    def interrupted(*_: object, **__: object) -> None:
+def test_an_interrupt_ends_the_story(tmp_path, monkeypatch, capsys, step):
+    def interrupted(*_, **__):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(step, interrupted)
@@ -77,7 +74,7 @@ def test_an_interrupt_ends_the_story(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.slow
-def test_the_demo_of_clicks_compares_what_was_learnt_from_each(tmp_path: Path, monkeypatch, capsys) -> None:
+def test_the_demo_of_clicks_compares_what_was_learnt_from_each(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(demo_clicks, "SESSIONS", 80)
     monkeypatch.setattr(demo_clicks, "NEW_QUERIES", 40)
     monkeypatch.setattr(demo_clicks, "TRAINING", ("--objective", "lambdamart", "--n-rounds", "5"))

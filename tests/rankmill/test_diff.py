@@ -1,10 +1,7 @@
 """Two models side by side: what differs is shown, in both directions, and nothing else."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,12 +12,12 @@ from rankmill.pipeline.options import SynthParameters
 from rankmill.pipeline.synth import write_synthetic
 
 
-def side(name: str, **facts: Any) -> Side:
+def side(name, **facts):
     reported = {"features": ["f1", "f2"], "parameters": {}, "metrics": {}, "dataset_digest": None} | facts
     return Side(name=name, sha256=name * 64, facts=reported)
 
 
-def test_the_difference_of_one_is_none_and_of_two_turns_round() -> None:
+def test_the_difference_of_one_is_none_and_of_two_turns_round():
     metrics = {"valid": {"ndcg@10": 0.5, "map": 0.25}}
     a = side("a", parameters={"x": 1, "y": 2}, dataset_digest="d" * 64, metrics=metrics, dataset={"rows": 7})
     b = side(
@@ -36,16 +33,13 @@ def test_the_difference_of_one_is_none_and_of_two_turns_round() -> None:
     assert there["features"] == {"added": ["f3"], "removed": ["f1"]}
     assert back["features"] == {"added": ["f1"], "removed": ["f3"]}
     assert there["metrics"] == {"valid": {"map": {"old": 0.25, "new": 0.5}}}
-    assert there["data"] == {
-        "dataset_digest": {"old": "d" * 64, "new": "e" * 64},
-        "rows": {"old": 7, "new": 9},
-    }
+    assert there["data"] == {"dataset_digest": {"old": "d" * 64, "new": "e" * 64}, "rows": {"old": 7, "new": 9}}
     assert there["same_data"] is False
     assert ["valid map", "0.2500", "0.5000", "OTHER DATA: not comparable"] in diff(a, b).rows()
     assert diff(a, side("c")).same_data is None
 
 
-def test_facts_of_any_shape_are_compared() -> None:
+def test_facts_of_any_shape_are_compared():
     plain = side("b", metrics={"valid": {"map": 0.25}}, dataset={"rows": 7, "sources": {"files": 2}})
     for facts in (
         {"dataset": "monday", "metrics": {"valid": {"map": "good"}}},
@@ -59,13 +53,13 @@ def test_facts_of_any_shape_are_compared() -> None:
             assert all("\n" not in cell for row in found.rows() for cell in row)
 
 
-def test_what_both_have_and_what_one_has() -> None:
+def test_what_both_have_and_what_one_has():
     assert changes({}, {}) == {}
     assert changes({"a": None}, {}) == {"a": {"old": None}}
 
 
 @pytest.fixture(scope="module")
-def two(tmp_path_factory) -> Path:
+def two(tmp_path_factory):
     """A folder with a registry of two versions that differ in their learning rate."""
     folder = tmp_path_factory.mktemp("two")
     with pytest.MonkeyPatch.context() as patch:
@@ -82,10 +76,10 @@ def two(tmp_path_factory) -> Path:
     return folder
 
 
-def test_the_command_compares_versions_and_files(two: Path, monkeypatch, capsys) -> None:
+def test_the_command_compares_versions_and_files(two, monkeypatch, capsys):
     monkeypatch.chdir(two)
 
-    def run(*words: str) -> str:
+    def run(*words):
         assert execute(["models", *words]) == 0
         return capsys.readouterr().out
 

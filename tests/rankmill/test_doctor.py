@@ -1,12 +1,8 @@
 """``rankmill doctor``: what it says of this machine, and that it leaves nothing behind."""
 
-from __future__ import annotations
-
 import errno
 import json
 import socket
-from pathlib import Path
-from typing import NoReturn
 
 import numpy as np
 
@@ -15,11 +11,11 @@ from rankmill.cli import execute
 from rankmill.foundation.storage.disk import Disk
 
 
-def tree(folder: Path) -> set[tuple[str, int]]:
+def tree(folder):
     return {(str(path), path.lstat().st_mtime_ns if path.is_file() else 0) for path in folder.rglob("*")}
 
 
-def test_it_says_everything_in_text_and_in_json(tmp_path: Path, monkeypatch, capsys) -> None:
+def test_it_says_everything_in_text_and_in_json(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
     monkeypatch.setenv("NUMBA_CPU_NAME", "generic")
@@ -40,13 +36,13 @@ def test_it_says_everything_in_text_and_in_json(tmp_path: Path, monkeypatch, cap
         assert private not in text + json.dumps(found)
 
 
-def test_a_registry_that_is_not_made_yet_is_not_made(tmp_path: Path) -> None:
+def test_a_registry_that_is_not_made_yet_is_not_made(tmp_path):
     assert doctor.facts_of(tmp_path / "a" / "b")["problem"] == ""
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_disk_that_cannot_keep_a_registry_is_an_error_after_the_report(tmp_path: Path, monkeypatch, capsys) -> None:
-    def refuse(*_: object) -> NoReturn:
+def test_a_disk_that_cannot_keep_a_registry_is_an_error_after_the_report(tmp_path, monkeypatch, capsys):
+    def refuse(*_):
         raise OSError(errno.EPERM, "Operation not permitted")
 
     monkeypatch.setattr(Disk, "link", refuse)
@@ -58,7 +54,7 @@ def test_a_disk_that_cannot_keep_a_registry_is_an_error_after_the_report(tmp_pat
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_limit_of_a_container_is_read_in_both_versions(tmp_path: Path, monkeypatch) -> None:
+def test_the_limit_of_a_container_is_read_in_both_versions(tmp_path, monkeypatch):
     for number, (name, text, limit) in enumerate(
         (
             ("memory.max", "max\n", "no container limit"),

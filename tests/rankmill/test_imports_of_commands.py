@@ -1,10 +1,7 @@
 """What each command loads: no more libraries than it uses, and without looking for garbage all the time."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -27,10 +24,7 @@ print(code, sum(each["collections"] for each in gc.get_stats()), *sorted(set(sys
 """
 EVERY = "pydantic rich"  # Typer's own
 ROWS, TREES = "numpy pyarrow numba", "numpy numba"
-NEEDS = {
-    "models list": "",
-    "evaluate judgments.txt --model web@1": f"{ROWS} polars",
-}
+NEEDS = {"models list": "", "evaluate judgments.txt --model web@1": f"{ROWS} polars"}
 """Commands, and the libraries that they may load besides those that every command does."""
 OTHERS_NEED = {
     "train web.dataset --name other --n-rounds 2 --preset defaults-1": f"{ROWS} joblib pyarrow.dataset",
@@ -53,7 +47,7 @@ OTHERS_NEED = {
 }
 
 
-def loaded_by(words: list[str], folder: Path) -> set[str]:
+def loaded_by(words, folder):
     """The heavy libraries that a command loads, in a process of its own."""
     code = LOADED.format(heavy=HEAVY)
     done = subprocess.run([sys.executable, "-c", code, *words], cwd=folder, capture_output=True, text=True, check=False)

@@ -1,7 +1,5 @@
 """A table as people have it: every unusable column is named at once, and the command line that is suggested works."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json
@@ -25,7 +23,7 @@ TEXT = ("query", "title", "price", "added")
 FORMATS = ("csv.gz", "parquet", "jsonl")
 
 
-def messy_rows() -> list[dict[str, object]]:
+def messy_rows():
     rng = random.Random(3)
     return [
         {
@@ -37,7 +35,7 @@ def messy_rows() -> list[dict[str, object]]:
     ]  # fmt: skip
 
 
-def write(path: Path, rows: list[dict[str, object]]) -> Path:
+def write(path, rows):
     if path.suffix == ".parquet":
         pq.write_table(pa.Table.from_pylist(rows), path)
     elif path.suffix == ".jsonl":  # an object has no key without a name
@@ -93,11 +91,7 @@ def test_the_same_table_is_re_ranked_and_evaluated_without_options_for_columns_t
     monkeypatch.chdir(tmp_path)
     write(Path("messy.csv"), messy_rows())
     options = "--ignore column_1,query,title,price,added,rating,split --columns qid=query_id --columns grade=relevance"
-    for line in (
-        f"data ingest messy.csv -o d {options}",
-        "data bin d",
-        "train d --name m --n-rounds 2 --max-leaves 4",
-    ):
+    for line in (f"data ingest messy.csv -o d {options}", "data bin d", "train d --name m --n-rounds 2 --max-leaves 4"):
         assert execute(line.split()) == 0, capfd.readouterr().err
     path = write(Path(f"candidates.{suffix}"), messy_rows())
     said = {}

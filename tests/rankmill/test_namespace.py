@@ -1,11 +1,8 @@
 """All code is imported as ``rankmill.*``: a user's own ``pipeline.py`` or ``trainer.py`` is never taken for ours."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -26,7 +23,7 @@ print(*sorted(set(sys.modules) & {ROOMS}))
 
 
 @pytest.mark.slow
-def test_every_module_is_imported_beside_a_users_own(tmp_path: Path) -> None:
+def test_every_module_is_imported_beside_a_users_own(tmp_path):
     for room in ROOMS:
         (tmp_path / f"{room}.py").write_text("raise ImportError('this is not rankmill')\n")
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(tmp_path), str(ROOT)))}

@@ -1,11 +1,8 @@
 """Charts hold the numbers that the library gives for the same question; they are valid Vega-Lite (Altair checks that)."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections import defaultdict
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -30,7 +27,7 @@ ODD = "title.match[1]:x"  # characters that mean something to Vega-Lite
 
 
 @pytest.fixture(scope="module")
-def rows() -> pl.DataFrame:
+def rows():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(600, 3))
     X[::7, 1] = np.nan
@@ -40,20 +37,20 @@ def rows() -> pl.DataFrame:
 
 
 @pytest.fixture(scope="module")
-def ranker(rows: pl.DataFrame) -> Ranker:
+def ranker(rows):
     X, y = rows.drop("grade"), rows["grade"]
     fitted = Ranker(n_rounds=12, max_leaves=6)
     return fitted.fit(X[:400], y[:400], eval_set=(X[400:], y[400:]), eval_metrics=["map"])
 
 
-def data_of(chart: Any) -> list[list[dict[str, Any]]]:
+def data_of(chart):
     """The rows of each data set of a chart, which is checked against the schema on the way."""
     altair = pytest.importorskip("altair")
     assert isinstance(chart, altair.TopLevelMixin)
     return list(chart.to_dict()["datasets"].values())
 
 
-def test_the_learning_curve_is_the_history(ranker: Ranker) -> None:
+def test_the_learning_curve_is_the_history(ranker):
     for metric in (None, "map"):
         lines, kept = data_of(plot_learning_curve(ranker, metric))
         name = metric or "ndcg@10"
@@ -67,7 +64,7 @@ def test_the_learning_curve_is_the_history(ranker: Ranker) -> None:
         plot_learning_curve(Ranker.from_model(ranker.forest_))
 
 
-def test_a_long_history_is_thinned_out(ranker: Ranker) -> None:
+def test_a_long_history_is_thinned_out(ranker):
     pytest.importorskip("altair")
     long = Ranker.from_model(ranker.forest_)
     long.history_ = ranker.history_[:1] * 4000
@@ -76,14 +73,14 @@ def test_a_long_history_is_thinned_out(ranker: Ranker) -> None:
     assert {row["round"] for row in lines} >= {1, 4000}
 
 
-def test_importance_is_that_of_the_ranker(ranker: Ranker) -> None:
+def test_importance_is_that_of_the_ranker(ranker):
     (bars,) = data_of(plot_importance(ranker, top=2))
     shares = sorted(ranker.feature_importances_, reverse=True)[:2]
     assert [row["share"] for row in bars] == pytest.approx(shares)
     assert data_of(plot_importance(ranker.forest_, top=2)) == [bars]
 
 
-def test_steps_of_the_dependence_lie_on_it(ranker: Ranker, rows: pl.DataFrame) -> None:
+def test_steps_of_the_dependence_lie_on_it(ranker, rows):
     X = rows.drop("grade", "qid")
     for given, values in ((None, None), (X, X.to_numpy().astype(np.float32))):
         steps, missing = data_of(plot_dependence(ranker, "bm25", X=given))
@@ -94,7 +91,7 @@ def test_steps_of_the_dependence_lie_on_it(ranker: Ranker, rows: pl.DataFrame) -
         assert [row["score"] for row in steps] == pytest.approx([found[-2], *found[1:-2], found[-1]])
 
 
-def test_the_dependence_on_two_features_is_a_grid(ranker: Ranker) -> None:
+def test_the_dependence_on_two_features_is_a_grid(ranker):
     (cells,) = data_of(plot_dependence(ranker, "bm25", ODD))
     assert 4 < len(cells) <= MOST_POINTS
     some = cells[:: max(len(cells) // 5, 1)]
@@ -106,7 +103,7 @@ def test_the_dependence_on_two_features_is_a_grid(ranker: Ranker) -> None:
         plot_dependence(ranker, "bm52")
 
 
-def test_categories_have_points_and_names() -> None:
+def test_categories_have_points_and_names():
     forest = random_forest(2, categorical=2, n_features=3, n_trees=20, max_leaves=20, names=["brand", "kind", "x"])
     points, missing = data_of(plot_dependence(forest, "brand"))
     found = partial_dependence(forest, ["brand"])
@@ -124,7 +121,7 @@ def test_categories_have_points_and_names() -> None:
     assert [row["category"] for row in rows if row["feature"] == "kind"] == ["other", "1", "<b>"]
 
 
-def test_the_summary_shows_shap_values_of_evenly_spread_documents(ranker: Ranker, rows: pl.DataFrame) -> None:
+def test_the_summary_shows_shap_values_of_evenly_spread_documents(ranker, rows):
     X = rows.drop("grade", "qid")
     values = shap_values(ranker.forest_, X.to_numpy().astype(np.float32), qid=rows["qid"].to_numpy()).values[:, 0, :]
     (points,) = data_of(plot_shap_summary(ranker, X, qid=rows["qid"].to_numpy(), top=2))
@@ -141,7 +138,7 @@ def test_the_summary_shows_shap_values_of_evenly_spread_documents(ranker: Ranker
     assert charts[0].to_json() == charts[1].to_json()
 
 
-def test_every_document_has_a_point_whatever_its_value() -> None:
+def test_every_document_has_a_point_whatever_its_value():
     rng = np.random.default_rng(3)
     frame = pl.DataFrame(
         {
@@ -171,7 +168,7 @@ def test_every_document_has_a_point_whatever_its_value() -> None:
     assert len({*ranks["one"]}) == 1
 
 
-def test_no_documents_are_refused(ranker: Ranker, rows: pl.DataFrame) -> None:
+def test_no_documents_are_refused(ranker, rows):
     pytest.importorskip("altair")
     none = rows.drop("grade", "qid")[:0]
     for plot in (lambda: plot_shap_summary(ranker, none), lambda: plot_dependence(ranker, "bm25", X=none)):
@@ -179,7 +176,7 @@ def test_no_documents_are_refused(ranker: Ranker, rows: pl.DataFrame) -> None:
             plot()
 
 
-def test_slices_have_their_means_and_intervals(ranker: Ranker, rows: pl.DataFrame, tmp_path) -> None:
+def test_slices_have_their_means_and_intervals(ranker, rows, tmp_path):
     rows.write_csv(tmp_path / "rows.csv")
     found = evaluate(tmp_path / "rows.csv", model=ranker.forest_, metrics=["ndcg@10", "map"], by=["bm25", "clicks"])
     slices, whole = data_of(plot_metric_by_slice(found, "clicks", "map"))
@@ -194,7 +191,7 @@ def test_slices_have_their_means_and_intervals(ranker: Ranker, rows: pl.DataFram
         plot_metric_by_slice(evaluate(tmp_path / "rows.csv", model=ranker.forest_, metrics=["map"]))
 
 
-def test_models_of_several_outputs_are_refused(rows: pl.DataFrame) -> None:
+def test_models_of_several_outputs_are_refused(rows):
     pytest.importorskip("altair")
     many = Ranker(objective="mcrank", n_rounds=2, max_leaves=3).fit(rows.drop("grade"), rows["grade"])
     for plot in (lambda: plot_dependence(many, "bm25"), lambda: plot_shap_summary(many, rows.drop("grade", "qid"))):
@@ -202,7 +199,7 @@ def test_models_of_several_outputs_are_refused(rows: pl.DataFrame) -> None:
             plot()
 
 
-def test_without_altair_the_error_says_what_to_install(ranker: Ranker, monkeypatch) -> None:
+def test_without_altair_the_error_says_what_to_install(ranker, monkeypatch):
     monkeypatch.setitem(sys.modules, "altair", None)
     with refused(MissingLibrary, "plot_importance", "Altair", "pip install 'rankmill[plots]'") as caught:
         plot_importance(ranker)

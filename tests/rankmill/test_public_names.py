@@ -1,13 +1,11 @@
 """``import rankmill``: light, and every name it promises is there."""
 
-from __future__ import annotations
-
 import pytest
 
 import rankmill
 
 
-def test_every_promised_name_is_there_and_kept() -> None:
+def test_every_promised_name_is_there_and_kept():
     for name in set(rankmill.__all__) - {"__version__"}:
         assert name in dir(rankmill)
         assert getattr(rankmill, name) is getattr(rankmill, name)

@@ -1,9 +1,6 @@
 """``rankmill models register``: a model file becomes a version, once, or is refused without a trace."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -25,7 +22,7 @@ GOLDEN = sorted((ROOT / "tests" / "scorer" / "golden").glob("*.rankmill"))
 
 
 @pytest.fixture(scope="module")
-def model() -> Forest:
+def model():
     X, y, qid = planted_arrays()
     forest = small(n_rounds=2).fit(X, y, qid=qid).forest_
     assert isinstance(forest, Forest)
@@ -33,19 +30,19 @@ def model() -> Forest:
 
 
 @pytest.fixture
-def file(model: Forest, tmp_path: Path) -> Path:
+def file(model, tmp_path):
     model.save(tmp_path / "m.rankmill")
     return tmp_path / "m.rankmill"
 
 
 @pytest.fixture
-def registry(tmp_path: Path) -> Registry:
+def registry(tmp_path):
     return Registry(tmp_path / "registry")
 
 
 @pytest.fixture
-def run(registry: Registry, capsys: pytest.CaptureFixture[str]):
-    def call(*words: object) -> tuple[int, str, str]:
+def run(registry, capsys):
+    def call(*words):
         code = cli.execute(["models", *map(str, words), "--registry", str(registry.root)])
         said = capsys.readouterr()
         return code, said.out, said.err
@@ -53,7 +50,7 @@ def run(registry: Registry, capsys: pytest.CaptureFixture[str]):
     return call
 
 
-def test_the_manifest_says_what_the_file_says(registry: Registry, file: Path, model: Forest) -> None:
+def test_the_manifest_says_what_the_file_says(registry, file, model):
     done = register_file(registry, file, "web", reason="from elsewhere")
     version = done.version
     assert (str(version), done.is_new) == ("web@1", True)
@@ -68,14 +65,14 @@ def test_the_manifest_says_what_the_file_says(registry: Registry, file: Path, mo
     assert facts["best_round"] == model.info["best_round"]
 
 
-def test_every_golden_model_can_be_registered(registry: Registry) -> None:
+def test_every_golden_model_can_be_registered(registry):
     for number, path in enumerate(GOLDEN, start=1):
         done = register_file(registry, path, "web")
         assert Forest.from_bytes(registry.resolve(f"web@{number}", bare="latest").read()) == done.model
         assert (done.version.manifest.get("link", "identity")) == done.model.link
 
 
-def test_twice_is_once(registry: Registry, file: Path, tmp_path: Path) -> None:
+def test_twice_is_once(registry, file, tmp_path):
     first = register_file(registry, file, "web")
     again = register_file(registry, file, "web")
     assert (again.version.number, again.is_new) == (1, False)
@@ -89,14 +86,14 @@ def test_twice_is_once(registry: Registry, file: Path, tmp_path: Path) -> None:
     assert first.version.sha256 == reported.version.sha256
 
 
-def test_a_version_that_knows_more_is_found(registry: Registry, file: Path, model: Forest) -> None:
+def test_a_version_that_knows_more_is_found(registry, file, model):
     """As after train: the file of the same model does not become a second version that says less."""
     facts = {"features": list(model.feature_names), "dataset_digest": None, "parameters": {}, "metrics": {"x": 1.0}}
     registry.register("web", file.read_bytes(), manifest=facts)
     assert not register_file(registry, file, "web").is_new
 
 
-def test_the_dataset_may_be_given(registry: Registry, tmp_path: Path) -> None:
+def test_the_dataset_may_be_given(registry, tmp_path):
     reported = "a" * 64
     done = register_file(registry, GOLDEN[0].parent / "by_hand.rankmill", "web", dataset=reported)
     assert done.version.manifest["dataset_digest"] == reported
@@ -109,7 +106,7 @@ def test_the_dataset_may_be_given(registry: Registry, tmp_path: Path) -> None:
         register_file(registry, known, "web", dataset=str(tmp_path / "none"))
 
 
-def test_metrics_that_are_none_are_named(registry: Registry, file: Path, tmp_path: Path) -> None:
+def test_metrics_that_are_none_are_named(registry, file, tmp_path):
     odd = '{"a": "b"}', '{"a": {"b": null}}', '{"a": {"b": {"c": 1}}}', '{"a": NaN}', '{"a": true}'
     for text in ("", "[]", "{}", "{", "3", *odd):
         (tmp_path / "test.json").write_text(text)
@@ -118,7 +115,7 @@ def test_metrics_that_are_none_are_named(registry: Registry, file: Path, tmp_pat
     assert not registry.exists()
 
 
-def test_damage_leaves_with_13_and_no_trace(run, registry: Registry, file: Path) -> None:
+def test_damage_leaves_with_13_and_no_trace(run, registry, file):
     data = bytearray(file.read_bytes())
     data[len(data) // 2] ^= 1
     for flaw in (bytes(data), data[:-1], b"", b"RANKMILL"):
@@ -132,7 +129,7 @@ def test_damage_leaves_with_13_and_no_trace(run, registry: Registry, file: Path)
         register_file(registry, file, "web")
 
 
-def test_as_typed(run, registry: Registry, file: Path, tmp_path: Path) -> None:
+def test_as_typed(run, registry, file, tmp_path):
     code, out, err = run("register", file, "--name", "web", "--reason", "of May")
     assert (code, err) == (0, "")
     assert out.startswith(f"registered web@1 in {registry.root}: 2 trees of 4 features\nsha256 ")
@@ -145,7 +142,7 @@ def test_as_typed(run, registry: Registry, file: Path, tmp_path: Path) -> None:
     assert np.isfinite(Forest.from_bytes(registry.resolve("web", bare="latest").read()).base_score)
 
 
-def test_the_folder_of_a_dataset_tells_its_facts_and_the_queries_trained_on(registry: Registry, tmp_path: Path) -> None:
+def test_the_folder_of_a_dataset_tells_its_facts_and_the_queries_trained_on(registry, tmp_path):
     data = dataset_of(tmp_path, "web.dataset", *rows_of(1, queries=40))
     other = dataset_of(tmp_path, "other.dataset", *rows_of(2, queries=40))
     trained(data, n_rounds=2).model.save(tmp_path / "m.rankmill")

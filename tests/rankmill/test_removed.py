@@ -1,10 +1,7 @@
 """A user of what was removed gets one line that says what to use instead: on the command line, in rankmill.toml and in
 Python."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 
 import pytest
 
@@ -12,11 +9,11 @@ from rankmill import Ranker
 from rankmill.cli import execute
 from rankmill.config_file import read_config
 from rankmill.foundation.errors import ConfigError, InvalidParameter
-from rankmill.removed import COMMAND, RANKER, REMOVED, Removed
+from rankmill.removed import COMMAND, RANKER, REMOVED
 from tests.refusals import only_line
 
 
-def answer(row: Removed, place: str, path: Path, capsys: pytest.CaptureFixture[str]) -> str:
+def answer(row, place, path, capsys):
     """The message for a use of ``row`` in ``place``, without the place."""
     if place == RANKER:
         with pytest.raises(InvalidParameter) as refusal:
@@ -36,7 +33,7 @@ def answer(row: Removed, place: str, path: Path, capsys: pytest.CaptureFixture[s
     return said.removeprefix(f"{place if place != COMMAND else row.name.rpartition(' ')[0]}: ")
 
 
-def test_what_was_removed_is_answered_by_what_to_use_instead(tmp_path: Path, capsys) -> None:
+def test_what_was_removed_is_answered_by_what_to_use_instead(tmp_path, capsys):
     for row, place in ((each, place) for each in REMOVED for place in each.places):
         dashes = "" if place in {COMMAND, RANKER} or place.startswith("[") else "--"
         said = answer(row, place, tmp_path / "rankmill.toml", capsys)

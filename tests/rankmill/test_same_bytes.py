@@ -1,15 +1,12 @@
 """From files to the model and its rankings: the same bytes, whatever the threads, the blocks and the order of the
 files."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os
 import subprocess
 import sys
 import textwrap
-from pathlib import Path
 
 import pytest
 
@@ -19,13 +16,13 @@ from rankmill.pipeline.options import SynthParameters
 from rankmill.pipeline.synth import write_synthetic
 
 
-def facts(capsys, *command: object) -> dict:
+def facts(capsys, *command):
     assert execute([*map(str, command), "--json"]) == 0
     return json.loads(capsys.readouterr().out)
 
 
 @pytest.fixture(scope="module")
-def parts(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+def parts(tmp_path_factory):
     """Three files whose rows belong together by query only: every query is in each of them."""
     folder = tmp_path_factory.mktemp("parts")
     write_synthetic(folder / "all.txt", SynthParameters(queries=120, documents_per_query=15, features=14))
@@ -35,9 +32,7 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return sorted(folder.glob("part*.txt"))
 
 
-def test_the_model_depends_on_the_data_alone(
-    parts: list[Path], tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_model_depends_on_the_data_alone(parts, tmp_path, capsys, monkeypatch):
     for name in ("growing.grower._LEAST_ROWS", "growing.grower._LEAST_VISITS", "growing.grower._SHARED_ROWS",
                  "objectives.pairwise.pair_loss._LEAST_WORK", "rounds.round_metrics._LEAST_WALKED"):  # fmt: skip
         monkeypatch.setattr(f"rankmill.trainer.{name}", 1)  # let small work be shared out as well
@@ -59,7 +54,7 @@ def test_the_model_depends_on_the_data_alone(
 
 
 @pytest.mark.slow  # compiles every kernel again
-def test_another_cpu_and_plain_libraries_give_the_same_bytes(parts: list[Path], tmp_path: Path) -> None:
+def test_another_cpu_and_plain_libraries_give_the_same_bytes(parts, tmp_path):
     """Vector and fused instructions of the C library, NumPy and Numba switched off, bins from the mapped cache."""
     commands = """
         data ingest {parts} -o {here}/dataset --split train=0.8,valid=0.2
@@ -99,7 +94,7 @@ def test_another_cpu_and_plain_libraries_give_the_same_bytes(parts: list[Path], 
     assert digests[0] == digests[1]
 
 
-def run_python(code: str, environment: dict[str, str] | None = None) -> str:
+def run_python(code, environment=None):
     """Run ``code`` in a process of its own and return what it prints."""
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code)],

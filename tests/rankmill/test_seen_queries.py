@@ -1,7 +1,5 @@
 """Queries that a model was trained on are scored only where they are asked for, and are called so in every rendering."""
 
-from __future__ import annotations
-
 import copy
 import json
 import shutil

@@ -1,8 +1,6 @@
 """SIGTERM and SIGINT end every command within two seconds, in the foreground and behind ``&``, with 143 and 130 and
 without a word."""
 
-from __future__ import annotations
-
 import os
 import random
 import shutil
@@ -92,12 +90,12 @@ candidates = ["{judged}"]
 """
 
 
-def test_every_command_is_tried() -> None:
+def test_every_command_is_tried():
     assert sorted(" ".join(words) for words, _ in commands()) == sorted(COMMANDS)
 
 
 @pytest.fixture(scope="module")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def prepared(tmp_path_factory):
     folder = tmp_path_factory.mktemp("signals")
     for line in (
         "data synth -o judged.parquet --queries 3000 --docs-per-query 60 --features 20 --clicks log.parquet --sessions 100000 --swapped 0.1",
@@ -121,15 +119,15 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def environment() -> dict[str, str]:
+def environment():
     return os.environ | {"PYTHONPATH": str(ROOT), "RANKMILL_REGISTRY": "registry"}
 
 
-def command(folder: Path, line: str) -> None:
+def command(folder, line):
     subprocess.run(f"{sys.executable} -m rankmill {line}", shell=True, cwd=folder, env=environment(), check=True)
 
 
-def heeds(process: int) -> bool:
+def heeds(process):
     """Whether the process has handlers of both signals."""
     caught = next(
         line for line in Path(f"/proc/{process}/status").read_text().splitlines() if line.startswith("SigCgt")
@@ -137,7 +135,7 @@ def heeds(process: int) -> bool:
     return all(int(caught.split()[1], 16) >> (number - 1) & 1 for number in SIGNALS)
 
 
-def is_group(number: int) -> bool:
+def is_group(number):
     try:
         os.killpg(number, 0)
     except ProcessLookupError:
@@ -145,7 +143,7 @@ def is_group(number: int) -> bool:
     return True
 
 
-def end(folder: Path, line: str, number: int, wait: float, *, behind: bool) -> tuple[int, float, str]:
+def end(folder, line, number, wait, *, behind):
     """Run a command, send it a signal after ``wait`` seconds, and return its exit code, how long it took from there,
     and stderr."""
     ignored = "trap '' INT; " if behind else ""  # as a shell without job control does
@@ -170,7 +168,7 @@ def end(folder: Path, line: str, number: int, wait: float, *, behind: bool) -> t
         return process.returncode, took, err.read()
 
 
-def check(prepared: Path, tmp_path: Path, name: str, number: int, *, behind: bool, wait: float) -> None:
+def check(prepared, tmp_path, name, number, *, behind, wait):
     for moment in range(8):
         out = tmp_path / f"{number}-{behind}-{moment}"
         out.mkdir()
@@ -191,6 +189,6 @@ def check(prepared: Path, tmp_path: Path, name: str, number: int, *, behind: boo
 @pytest.mark.slow
 @pytest.mark.parametrize(("number", "behind"), [(signal.SIGTERM, False), (signal.SIGINT, True)])
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_signal_ends_every_command(prepared: Path, tmp_path: Path, name: str, number: int, behind: bool) -> None:
+def test_a_signal_ends_every_command(prepared, tmp_path, name, number, behind):
     wait = random.Random(f"{name} {number} {behind}").uniform(0, 4)
     check(prepared, tmp_path, name, number, behind=behind, wait=wait)

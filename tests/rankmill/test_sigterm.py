@@ -15,7 +15,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -65,7 +64,7 @@ CASES = {
 
 
 @pytest.fixture(scope="module")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def prepared(tmp_path_factory):
     folder = tmp_path_factory.mktemp("prepared")
     write_synthetic(folder / "judgments.txt", SynthParameters(queries=300, documents_per_query=20, features=20, seed=3))
     before = Path.cwd()
@@ -82,7 +81,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
-def prepare(case: Case, prepared: Path, folder: Path) -> Path:
+def prepare(case, prepared, folder):
     folder.mkdir()
     for name in case.needs:
         copy = shutil.copytree if (prepared / name).is_dir() else shutil.copy
@@ -90,7 +89,7 @@ def prepare(case: Case, prepared: Path, folder: Path) -> Path:
     return folder
 
 
-def seen(folder: Path) -> dict[str, str]:
+def seen(folder):
     """The files that a reader sees, by digest: none in hidden folders, and of a dataset those that its manifest names."""
     found = {}
     for path in sorted(folder.rglob("*")):
@@ -100,19 +99,19 @@ def seen(folder: Path) -> dict[str, str]:
     return {name: digest for name, digest in found.items() if "/_bins/" not in name}
 
 
-def files_of(top: Path) -> dict[str, str]:
+def files_of(top):
     return {str(path.relative_to(top)): file_digest(path) for path in top.rglob("*") if path.is_file()}
 
 
-def made(case: Case, folder: Path) -> dict[str, str]:
+def made(case, folder):
     return files_of(folder if case.makes is None else folder / case.makes)
 
 
-def environment() -> dict[str, str]:
+def environment():
     return os.environ | {"PYTHONPATH": str(ROOT)}
 
 
-def run_to_the_end(case: Case, folder: Path) -> float:
+def run_to_the_end(case, folder):
     began = time.monotonic()
     done = subprocess.run(
         [sys.executable, "-m", "rankmill", *case.command], cwd=folder, env=environment(), capture_output=True, text=True,
@@ -122,14 +121,14 @@ def run_to_the_end(case: Case, folder: Path) -> float:
     return time.monotonic() - began
 
 
-def check_nobody_is_left(process: subprocess.Popen) -> None:
+def check_nobody_is_left(process):
     """No process of its session is alive, so none of its threads is."""
     with pytest.raises(ProcessLookupError):
         os.killpg(process.pid, 0)
 
 
 @pytest.mark.slow
-def test_terminated_while_files_are_made(prepared: Path, tmp_path: Path, monkeypatch) -> None:
+def test_terminated_while_files_are_made(prepared, tmp_path, monkeypatch):
     processes = {}
     for name, case in CASES.items():
         if case.at is not None:
@@ -153,7 +152,7 @@ def test_terminated_while_files_are_made(prepared: Path, tmp_path: Path, monkeyp
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
-def test_terminated_at_any_moment(name: str, prepared: Path, tmp_path: Path) -> None:
+def test_terminated_at_any_moment(name, prepared, tmp_path):
     case, rng = CASES[name], random.Random(name)
     whole = prepare(case, prepared, tmp_path / "whole")
     lasts = run_to_the_end(case, whole)

@@ -1,8 +1,6 @@
 """Grades such as 0, 10, 20, 30, whose exponential gains leave one grade to decide, get a remark wherever gains are
 computed."""
 
-from __future__ import annotations
-
 import re
 import warnings
 

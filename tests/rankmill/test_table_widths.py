@@ -1,7 +1,5 @@
 """What commands print fits the terminal; nothing that is printed in a wide one is lost in a narrow one."""
 
-from __future__ import annotations
-
 import re
 
 import pytest
@@ -44,7 +42,7 @@ def folder(tmp_path_factory):
     return folder
 
 
-def tables_of(text: str) -> list[str]:
+def tables_of(text):
     """The lines of tables: a line above each rule, the rule, and all up to an empty line."""
     lines, found = text.splitlines(), set()
     for at, line in enumerate(lines):

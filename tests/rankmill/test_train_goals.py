@@ -1,11 +1,8 @@
 """Goals on the command line: what commands show of them, mistakes, and the command to train again."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import shutil
-from pathlib import Path
 
 import pytest
 
@@ -20,16 +17,16 @@ QUICK = ["--preset", "defaults-1", "--objective", "lambdamart", "--metric", "ndc
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
+def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("goals")
 
 
 @pytest.fixture(scope="module")
-def dataset(folder: Path) -> Path:
+def dataset(folder):
     return dataset_with_goals(folder).path
 
 
-def report(registry: Path, reference: str, out: Path) -> dict:
+def report(registry, reference, out):
     shutil.rmtree(out, ignore_errors=True)
     assert execute(["report", reference, "--registry", str(registry), "-o", str(out)]) == 0
     facts = json.loads((out / "report.json").read_bytes())
@@ -38,7 +35,7 @@ def report(registry: Path, reference: str, out: Path) -> dict:
     return facts
 
 
-def test_the_command_to_train_again_makes_the_same_model(dataset: Path, tmp_path: Path, monkeypatch) -> None:
+def test_the_command_to_train_again_makes_the_same_model(dataset, tmp_path, monkeypatch):
     registry, (one, other, *_) = tmp_path / "models", Dataset.open(dataset).feature_names
     more = ["--goals", "bought:0.25,fresh:0.1", "--feature-weights", f"{one}:0.5"]
     groups = ["--interaction-constraints", f"{one},{other}"]

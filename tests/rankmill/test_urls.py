@@ -1,11 +1,6 @@
 """What must be on a local disk is refused by URL in one line, and so is any URL without the library."""
 
-from __future__ import annotations
-
 import sys
-from pathlib import Path
-
-import pytest
 
 from rankmill.cli import execute
 from tests.refusals import only_line, unnamed
@@ -28,14 +23,12 @@ ANYWHERE = (
 )
 
 
-def refusal(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+def refusal(words, capsys):
     assert execute(words) == 2
     return only_line(capsys.readouterr().err)
 
 
-def test_a_url_is_refused_where_a_local_path_belongs_and_without_the_library(
-    tmp_path: Path, monkeypatch, capsys
-) -> None:
+def test_a_url_is_refused_where_a_local_path_belongs_and_without_the_library(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for words in LOCAL:
         assert not unnamed(refusal(words, capsys), next(word for word in words if "://" in word), "local path")

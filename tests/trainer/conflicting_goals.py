@@ -1,9 +1,5 @@
 """A dataset with two goals that contradict each other, for the tests of sweeps."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,7 +12,7 @@ from rankmill.pipeline.options import IngestOptions, ReadOptions
 N_QUERIES, DOCUMENTS = 90, 12
 
 
-def written(folder: Path, seed: int = 3) -> Path:
+def written(folder, seed=3):
     """Write a table with the grade, the goals ``bought`` and ``fresh``, and four features; return its path.
 
     The grade rises with x0, ``bought`` falls with it and rises with x1, ``fresh`` rises with x2.
@@ -38,7 +34,7 @@ def written(folder: Path, seed: int = 3) -> Path:
     return folder / "rows.parquet"
 
 
-def dataset_with_goals(folder: Path, *goals: str, split: dict[str, float] | None = None) -> Dataset:
+def dataset_with_goals(folder, *goals, split=None):
     """Return a binned dataset of :func:`written` with these goals."""
     options = IngestOptions(
         buckets=3,

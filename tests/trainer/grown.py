@@ -1,7 +1,5 @@
 """Trees grown one by one: from given gradients, or from those of an objective as the boosting loop does it."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np
@@ -68,7 +66,7 @@ def same(one, other):
     return all(np.array_equal(getattr(one, name), getattr(other, name)) for name in one.__slots__)
 
 
-def bins_of(layout: BlockedBins):
+def bins_of(layout):
     """Return the bins of a layout, (n_rows, n_features)."""
     return np.concatenate(list(layout.batches(np.arange(layout.n_rows))))
 

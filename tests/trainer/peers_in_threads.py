@@ -1,7 +1,5 @@
 """Processes of a training, played by threads, for tests."""
 
-from __future__ import annotations
-
 import threading
 from dataclasses import replace
 

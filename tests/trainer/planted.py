@@ -1,7 +1,5 @@
 """Small data with a planted signal, and trainings on them, for the tests of this folder."""
 
-from __future__ import annotations
-
 from functools import cache
 
 import numpy as np
@@ -10,7 +8,6 @@ from rankmill.pipeline.bins.spec import BinSpec, apply_bins, feature_bins
 from rankmill.trainer.data.layout import BlockedBins
 from rankmill.trainer.data.rows import RankedRows, TrainingData
 from rankmill.trainer.rounds.boosting import boost
-from rankmill.trainer.rounds.training_result import TrainingResult
 from rankmill.trainer.training_options import StartingModel, TrainingOptions
 from tests.trainer.fixed import fixed
 
@@ -36,7 +33,7 @@ def small_data():
     return train, valid, BinSpec(tuple(feature_bins(name, train[0][:, i].copy()) for i, name in enumerate(names)))
 
 
-def rows_of(part, binspec, batch=10**6, weights=None, width=None) -> RankedRows:
+def rows_of(part, binspec, batch=10**6, weights=None, width=None):
     """In batches of so many rows, or in the trainer's own layout with so many lanes a block."""
     bins = apply_bins(part[0], binspec)
     if width is not None:
@@ -57,9 +54,7 @@ def boost_rows(train, eval_sets, edges, feature_names, parameters, *, max_grade,
     return run(data, parameters, TrainingOptions(**options), **own)
 
 
-def fit(
-    data, *, batch=10**6, width=None, watch=True, weights=None, eval_sets=None, options=None, **parameters
-) -> TrainingResult:
+def fit(data, *, batch=10**6, width=None, watch=True, weights=None, eval_sets=None, options=None, **parameters):
     """Train on ``data``; ``options`` are those of ``boost_rows``, the others are parameters of the training."""
     train, valid, binspec = data
     if eval_sets is None:

@@ -1,9 +1,5 @@
 """A small binned dataset with a train, a valid and a test split."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 from rankmill.pipeline.bins.binning import bin_dataset
 from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
@@ -16,7 +12,7 @@ SHARES = {"train": 0.6, "valid": 0.2, "test": 0.2}
 SMALL = fixed(n_rounds=12, max_leaves=4, learning_rate=0.3, early_stopping_rounds=4, query_fraction=0.6)
 
 
-def small_dataset(folder: Path, shares: dict[str, float] | None = None, queries: int = 100) -> Dataset:
+def small_dataset(folder, shares=None, queries=100):
     """Write judgments into ``folder``, and a dataset of them."""
     text = folder / "judgments.txt"
     write_synthetic(text, SynthParameters(queries=queries, documents_per_query=8, features=10, seed=5))

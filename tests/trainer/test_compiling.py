@@ -1,11 +1,8 @@
 """The one line about compilation comes when it is true, and once."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -49,7 +46,7 @@ for _, record in compiled.buffer:
 """
 
 
-def said(cache: Path, *, program: str = SAID, argument: str = "") -> str:
+def said(cache, *, program=SAID, argument=""):
     done = subprocess.run(
         [sys.executable, "-c", program, argument], check=True, capture_output=True, text=True, cwd=ROOT,
         env={**os.environ, "NUMBA_CACHE_DIR": str(cache)},
@@ -58,7 +55,7 @@ def said(cache: Path, *, program: str = SAID, argument: str = "") -> str:
 
 
 @pytest.mark.slow
-def test_compiling_once_is_said_where_it_is_true(tmp_path: Path) -> None:
+def test_compiling_once_is_said_where_it_is_true(tmp_path):
     first = said(tmp_path)
     assert not unnamed(first, "compiling", "once", "half a minute", "or longer")
     assert len(first.splitlines()) == 1
@@ -70,7 +67,7 @@ def test_compiling_once_is_said_where_it_is_true(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("options", ["{}", "{'objective': 'lambdamart', 'grow': 'best_first'}"])
-def test_a_plain_training_compiles_nothing_that_only_options_need(tmp_path: Path, options: str) -> None:
+def test_a_plain_training_compiles_nothing_that_only_options_need(tmp_path, options):
     compiled = said(tmp_path, program=COMPILED, argument=options).splitlines()
     names = {line.split()[1] for line in compiled}
     assert {"count_share", "gains_of", "expected_dcg"} <= names

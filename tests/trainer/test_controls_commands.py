@@ -1,7 +1,5 @@
 """``rankmill cv``, ``train --rounds-by`` and the columns of a dataset besides grades, as a person types them."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path
@@ -25,7 +23,7 @@ SMALL = ["--n-rounds", "6", "--max-leaves", "4", "--min-rows-in-leaf", "5", "--n
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("made")
     file, made = folder / "j.txt", str(folder / "d")
     write_synthetic(file, SynthParameters(queries=40, documents_per_query=8, features=10, seed=1))
@@ -35,13 +33,13 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def dataset(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def dataset(made, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     shutil.copytree(made, tmp_path, dirs_exist_ok=True)
     return "d"
 
 
-def facts(capsys, *arguments: str) -> dict:
+def facts(capsys, *arguments):
     capsys.readouterr()
     assert execute([*arguments, "--json"]) == 0
     return json.loads(capsys.readouterr().out)

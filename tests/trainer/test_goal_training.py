@@ -1,7 +1,5 @@
 """Trainings with several goals: memory, measures, cross-validation, tuning, selection, base models and refit."""
 
-from __future__ import annotations
-
 import tomllib
 from dataclasses import replace
 

@@ -1,8 +1,6 @@
 """Data by which nothing can be chosen: trees without a split are noted, a split on which no query can differ is
 refused; the cures help."""
 
-from __future__ import annotations
-
 import json
 import warnings
 from dataclasses import replace

@@ -1,13 +1,10 @@
 """The memory that is announced before a training: what losses, outputs and pairs add to it, and that it is what is
 taken."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -28,7 +25,7 @@ from tests.trainer.fixed import fixed
 from tests.trainer.objectives.test_every_objective import NAMES
 
 
-def generated(folder: Path, name: str, queries: int, documents: int, features: int) -> Dataset:
+def generated(folder, name, queries, documents, features):
     file = folder / f"{name}.parquet"
     parameters = SynthParameters(queries=queries, documents_per_query=documents, features=features, seed=1)
     write_synthetic(file, parameters)

@@ -1,7 +1,5 @@
 """Presets: what they decide, that given options win, and that the model records every choice."""
 
-from __future__ import annotations
-
 from dataclasses import fields, replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What a training says while it runs: lines off a terminal, a bar on one, nothing where that is asked for."""
 
-from __future__ import annotations
-
 import io
 import json
 from contextlib import redirect_stderr
@@ -17,11 +15,11 @@ from rankmill.trainer.progress import TrainingProgress
 from rankmill.trainer.rounds.training_result import RoundRecord
 
 
-def record(number: int, fold: int = 0) -> RoundRecord:
+def record(number, fold=0):
     return RoundRecord(number, fold=fold, metrics={"train": {"ndcg@10": 0.5}, "valid": {"ndcg@10": 0.25}})
 
 
-def lines_of(n_rounds: int, seconds_a_round: float, *, compiling: float = 0.0, **options) -> list[str]:
+def lines_of(n_rounds, seconds_a_round, *, compiling=0.0, **options):
     """What is said by a training whose rounds take so long each."""
     now, said = [0.0], []
     progress = TrainingProgress(

@@ -1,7 +1,5 @@
 """Parameters that are out of bounds or do not go together: one table, each refused in a line that names the facts."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

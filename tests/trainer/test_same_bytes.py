@@ -1,8 +1,6 @@
 """No way to train depends on threads, batches, the layout or the memory of bins, shared lanes, kills, or on being
 resumed."""
 
-from __future__ import annotations
-
 from functools import cache
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The team: everybody works, failures surface, nested use does not dead-lock."""
 
-from __future__ import annotations
-
 import threading
 import time
 
@@ -9,18 +7,18 @@ import pytest
 from joblib import Parallel, delayed
 
 from rankmill.trainer import team as workers
-from rankmill.trainer.team import Team, with_team
+from rankmill.trainer.team import with_team
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
 def test_every_worker_runs_every_task_once(size):
-    done: list[tuple[int, int]] = []
+    done = []
     lock = threading.Lock()
 
-    def run(team: Team) -> str:
+    def run(team):
         for number in range(20):
 
-            def task(worker: int, number: int = number) -> None:
+            def task(worker, number=number):
                 with lock:
                     done.append((number, worker))
 
@@ -34,10 +32,10 @@ def test_every_worker_runs_every_task_once(size):
 
 @pytest.mark.parametrize(("size", "busy"), [(1, 1), (3, 1), (3, 2), (5, 3)])
 def test_a_task_for_some_workers_leaves_the_others_out(size, busy):
-    def run(team: Team) -> list[list[int]]:
-        done: list[list[int]] = []
+    def run(team):
+        done = []
         for only in (busy, None, busy):
-            found: list[int] = []
+            found = []
             team.each(found.append, only)
             done.append(sorted(found))
         return done
@@ -47,7 +45,7 @@ def test_a_task_for_some_workers_leaves_the_others_out(size, busy):
 
 @pytest.mark.parametrize("culprit", [0, 1, 2])
 def test_a_failure_of_any_worker_reaches_the_caller(culprit):
-    def task(worker: int) -> None:
+    def task(worker):
         if worker == culprit:
             raise ZeroDivisionError("worker")
 
@@ -59,7 +57,7 @@ def test_a_failure_of_any_worker_reaches_the_caller(culprit):
 @pytest.mark.parametrize(("size", "n"), [(1, 10), (2, 10), (3, 10), (3, 2), (3, 5), (4, 7), (5, 9), (2, 0)])
 def test_shares_make_up_the_whole(size, n):
     def run(team):
-        shares: list[tuple[int, int]] = []
+        shares = []
         team.share(n, 2, lambda first, last, _: shares.append((first, last)))
         return sorted(shares)
 
@@ -86,8 +84,8 @@ def test_helpers_that_do_not_come_leave_the_caller_working_alone(monkeypatch):
 
 
 def test_nested_in_joblib_it_finishes():
-    def fold(_: int) -> list[int]:
-        seen: list[int] = []
+    def fold(_):
+        seen = []
         with_team(2, lambda team: team.each(seen.append))
         return sorted(seen)
 

@@ -1,7 +1,5 @@
 """``rankmill train`` as a person types it."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import re
@@ -43,7 +41,7 @@ MISTAKES = [
 SMALL = ["--n-rounds", "3", "--max-leaves", "3", "--n-threads", "1"]
 
 
-def made(folder: Path, queries: int, *split: str) -> Path:
+def made(folder, queries, *split):
     text, path = str(folder / "j.txt"), str(folder / "d")
     write_synthetic(Path(text), SynthParameters(queries=queries, documents_per_query=8, features=10, seed=1))
     assert execute(["data", "ingest", text, "-o", path, "--buckets", "2", *split]) == 0
@@ -52,28 +50,28 @@ def made(folder: Path, queries: int, *split: str) -> Path:
 
 
 @pytest.fixture(scope="module")
-def without_valid(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def without_valid(tmp_path_factory):
     return made(tmp_path_factory.mktemp("alone"), 30)
 
 
 @pytest.fixture(scope="module")
-def with_valid(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def with_valid(tmp_path_factory):
     return made(tmp_path_factory.mktemp("split"), 50, "--split", "train=0.6,valid=0.4")
 
 
 @pytest.fixture
-def dataset(without_valid: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def dataset(without_valid, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     return str(without_valid)
 
 
 @pytest.fixture
-def split_dataset(with_valid: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def split_dataset(with_valid, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     return str(with_valid)
 
 
-def test_it_says_what_it_trains_on_and_what_is_new(dataset: str, capsys) -> None:
+def test_it_says_what_it_trains_on_and_what_is_new(dataset, capsys):
     capsys.readouterr()
     for new, word in ((True, "registered web@1"), (False, "the same as web@1")):
         assert execute(["train", dataset, "--name", "web", *SMALL]) == 0
@@ -85,7 +83,7 @@ def test_it_says_what_it_trains_on_and_what_is_new(dataset: str, capsys) -> None
         assert json.loads(capsys.readouterr().out)["new"] is False, new
 
 
-def test_the_values_that_a_preset_chose_are_printed(dataset: str, capsys) -> None:
+def test_the_values_that_a_preset_chose_are_printed(dataset, capsys):
     capsys.readouterr()
     for words in (
         ["train", dataset, "--name", "web"],
@@ -105,7 +103,7 @@ def test_the_values_that_a_preset_chose_are_printed(dataset: str, capsys) -> Non
     assert "defaults@1" not in table
 
 
-def test_few_queries_of_the_valid_split_are_noted(dataset: str, split_dataset: str, capsys) -> None:
+def test_few_queries_of_the_valid_split_are_noted(dataset, split_dataset, capsys):
     few = len(Dataset.open(Path(split_dataset)).queries("valid"))
     search = ["--trials", "1", "--repeat", "0", "--vary", "max_leaves=3,4", "--compare-by", "valid", "--workers", "1"]
     for words in (
@@ -120,8 +118,8 @@ def test_few_queries_of_the_valid_split_are_noted(dataset: str, split_dataset: s
     assert "uncertain" not in capsys.readouterr().err
 
 
-def test_a_registry_that_cannot_be_is_refused_before_the_training(dataset: str, capsys, monkeypatch) -> None:
-    def never(*_: object, **__: object) -> None:
+def test_a_registry_that_cannot_be_is_refused_before_the_training(dataset, capsys, monkeypatch):
+    def never(*_, **__):
         raise AssertionError("trained in vain")
 
     monkeypatch.setattr("rankmill.trainer.candidates.train_on_dataset.train", never)
@@ -131,7 +129,7 @@ def test_a_registry_that_cannot_be_is_refused_before_the_training(dataset: str, 
     assert Path("foreign/precious.txt").read_text() == "mine"
 
 
-def test_the_model_knows_how_the_judgments_were_read(tmp_path: Path, monkeypatch, capsys) -> None:
+def test_the_model_knows_how_the_judgments_were_read(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     lines = [f"{d % 3} qid:{q} 0:{d % 3} 1:{d}\n" for q in range(20) for d in range(6)]
     Path("zero.txt").write_text("".join(lines))
@@ -141,13 +139,13 @@ def test_the_model_knows_how_the_judgments_were_read(tmp_path: Path, monkeypatch
     assert execute(["rerank", "zero.txt", "--model", "web@latest", "-o", "ranked"]) == 0, capsys.readouterr().err
 
 
-def facts(capsys, *arguments: str) -> dict:
+def facts(capsys, *arguments):
     capsys.readouterr()
     assert execute([*arguments, "--json"]) == 0
     return json.loads(capsys.readouterr().out)
 
 
-def refusal(capsys, *arguments: str) -> str:
+def refusal(capsys, *arguments):
     capsys.readouterr()
     assert execute(["train", *arguments]) == 2
     out, err = capsys.readouterr()
@@ -157,7 +155,7 @@ def refusal(capsys, *arguments: str) -> str:
     return err
 
 
-def test_every_training_parameter_is_an_option_with_the_same_default() -> None:
+def test_every_training_parameter_is_an_option_with_the_same_default():
     options = {name: p.default for name, p in inspect.signature(command).parameters.items()}
     for field in fields(TrainParameters):
         expected = None if field.default is MISSING else field.default
@@ -165,7 +163,7 @@ def test_every_training_parameter_is_an_option_with_the_same_default() -> None:
     assert MachineOptions().histogram_memory == DEFAULT_POOL_BYTES
 
 
-def test_options_reach_the_model(dataset: str, capsys) -> None:
+def test_options_reach_the_model(dataset, capsys):
     options = ["--grow", "depth_first", "--monotone", "f1:1", "--monotone", "f2:-1", "--feature-fraction", "0.5"]
     options += ["--query-fraction", "0.9", "--row-fraction", "0.8", "--objective", "l2", "--max-depth", "4"]
     options += [
@@ -186,12 +184,12 @@ def test_options_reach_the_model(dataset: str, capsys) -> None:
     assert {name: forest.parameters[name] for name in expected} == expected
 
 
-def test_mistakes_in_options_are_one_line(dataset: str, capsys) -> None:
+def test_mistakes_in_options_are_one_line(dataset, capsys):
     for options, message in MISTAKES:
         assert message in refusal(capsys, dataset, "--name", "web", *SMALL, *options)
 
 
-def test_resuming_registers_the_model_of_one_go(split_dataset: str, capsys) -> None:
+def test_resuming_registers_the_model_of_one_go(split_dataset, capsys):
     options = ["train", split_dataset, "--max-leaves", "4", "--learning-rate", "0.5", "--early-stopping-rounds", "4"]
     half = facts(capsys, *options, "--name", "web", "--n-rounds", "4", "--n-threads", "1")
     resumed = facts(capsys, *options, "--name", "web", "--n-rounds", "9", "--resume", "web@1", "--n-threads", "2")
@@ -207,7 +205,7 @@ def test_resuming_registers_the_model_of_one_go(split_dataset: str, capsys) -> N
     assert f"({half['rounds']} of them before)" in capsys.readouterr().out
 
 
-def test_resuming_with_other_options_or_data_is_refused(dataset: str, split_dataset: str, capsys) -> None:
+def test_resuming_with_other_options_or_data_is_refused(dataset, split_dataset, capsys):
     assert execute(["train", dataset, "--name", "web", *SMALL]) == 0
     message = refusal(capsys, dataset, "--name", "web", *SMALL, "--resume", "web@1", "--sigma", "2")
     assert "resume: sigma was 1.0 and is now 2.0" in message
@@ -215,7 +213,7 @@ def test_resuming_with_other_options_or_data_is_refused(dataset: str, split_data
     assert "resume: the model was trained on other data: its dataset_digest is" in capsys.readouterr().err
 
 
-def test_more_metrics_and_less_memory_leave_the_model_as_it_is(split_dataset: str, capsys) -> None:
+def test_more_metrics_and_less_memory_leave_the_model_as_it_is(split_dataset, capsys):
     plain = facts(capsys, "train", split_dataset, "--name", "web", *SMALL)
     options = ["--eval-metric", "map", "--eval-metric", "err@5", "--histogram-memory", "1KB"]
     more = facts(capsys, "train", split_dataset, "--name", "other", *SMALL, *options)
@@ -225,7 +223,7 @@ def test_more_metrics_and_less_memory_leave_the_model_as_it_is(split_dataset: st
     assert set(facts(capsys, "models", "show", "other")["manifest"]["metrics"]["train"]) == set(more["train"])
 
 
-def test_a_model_of_several_outputs_says_so(dataset: str, capsys) -> None:
+def test_a_model_of_several_outputs_says_so(dataset, capsys):
     assert execute(["train", dataset, "--name", "web", "--objective", "mcrank", "--members", "1", *SMALL]) == 0
     out, _ = capsys.readouterr()
     assert ": 15 trees, 3 rounds of 3 trained; " in out
@@ -241,7 +239,7 @@ def test_a_model_of_several_outputs_says_so(dataset: str, capsys) -> None:
     assert "softmax_grade" in capsys.readouterr().out
 
 
-def test_what_does_not_decide_the_bytes_is_attached_and_makes_no_version(dataset: str, capsys, monkeypatch) -> None:
+def test_what_does_not_decide_the_bytes_is_attached_and_makes_no_version(dataset, capsys, monkeypatch):
     from rankmill.registry import Registry
     from rankmill.trainer.candidates import version_facts
 
@@ -260,7 +258,7 @@ def test_what_does_not_decide_the_bytes_is_attached_and_makes_no_version(dataset
     assert more.attachment("train_queries") == web.attachment("train_queries")
 
 
-def test_several_seeds_are_trained_and_reported(split_dataset: str, capsys) -> None:
+def test_several_seeds_are_trained_and_reported(split_dataset, capsys):
     asked = ["train", split_dataset, "--name", "web", *SMALL, "--query-fraction", "0.5", "--checkpoint", "ck"]
     average = facts(capsys, *asked, "--seeds", "2,1,3", "--choose", "average")
     assert [each["seed"] for each in average["seeds"]] == [1, 2, 3]
@@ -290,13 +288,13 @@ BAD_SEEDS = [
 ]
 
 
-def test_seeds_that_cannot_be_are_refused(dataset: str, capsys) -> None:
+def test_seeds_that_cannot_be_are_refused(dataset, capsys):
     assert execute(["train", dataset, "--name", "web", *SMALL]) == 0
     for asked, message in BAD_SEEDS:
         assert message in refusal(capsys, dataset, "--name", "web", *SMALL, *asked)
 
 
-def test_a_refit_says_what_it_learnt_from_and_an_average_what_it_costs(split_dataset: str, capsys) -> None:
+def test_a_refit_says_what_it_learnt_from_and_an_average_what_it_costs(split_dataset, capsys):
     own = [*SMALL, "--refit", "all", "--stop-window", "3"]
     reported = facts(capsys, "train", split_dataset, "--name", "web", *own)
     plain = facts(capsys, "train", split_dataset, "--name", "plain", *SMALL, "--stop-window", "3")
@@ -313,7 +311,7 @@ def test_a_refit_says_what_it_learnt_from_and_an_average_what_it_costs(split_dat
     assert not unnamed("".join(capsys.readouterr()), "was trained on valid: SEEN IN TRAINING")
 
 
-def test_parameters_of_a_file_train_as_options_do_and_give_way_to_them(dataset: str, capsys) -> None:
+def test_parameters_of_a_file_train_as_options_do_and_give_way_to_them(dataset, capsys):
     Path("p.toml").write_text('[train]\nn_rounds = 3\nmax_leaves = 4\nobjective = "l2"\npreset = "defaults-1"\n')
     models = []
     for words in (
@@ -337,7 +335,7 @@ NO_PARAMETERS = [
 ]
 
 
-def test_a_file_without_parameters_is_refused(dataset: str, capsys) -> None:
+def test_a_file_without_parameters_is_refused(dataset, capsys):
     for content, facts in NO_PARAMETERS:
         if content is not None:
             Path("p.toml").write_text(content)

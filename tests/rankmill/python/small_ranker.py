@@ -1,7 +1,5 @@
 """A ranker and arrays that are small enough to train on in every test."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from rankmill import Ranker

@@ -1,7 +1,5 @@
 """Whatever library holds the numbers, the rows are the same; what is no number is refused in one line."""
 
-from __future__ import annotations
-
 import decimal
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A binned dataset is another way to give the same rows: the same model, however it was made."""
 
-from __future__ import annotations
-
 import json
 import pickle
 import subprocess

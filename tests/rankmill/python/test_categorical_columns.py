@@ -1,7 +1,5 @@
 """Categories in arrays and frames: the same codes from every library, and models that do not depend on it."""
 
-from __future__ import annotations
-
 import pickle
 import warnings
 from decimal import Decimal

@@ -1,7 +1,5 @@
 """What frames, tables and masked arrays say about their columns, as `Ranker` and `BinnedDataset` read them."""
 
-from __future__ import annotations
-
 import warnings
 from pathlib import Path
 

@@ -1,8 +1,6 @@
 """A score on queries that a ranker has learnt from says so: of eval sets that a preset learns from, and of split
 queries."""
 
-from __future__ import annotations
-
 import pickle
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Weights, labels, events, offsets and pairs beside the arrays: they follow their rows, and name what is wrong."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

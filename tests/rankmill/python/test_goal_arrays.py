@@ -1,7 +1,5 @@
 """Goals of rows in memory: given as arrays or as columns of a frame, at once or in pieces."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import polars as pl

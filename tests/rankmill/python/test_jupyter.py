@@ -1,12 +1,9 @@
 """In a real Jupyter kernel: the bar, and the example notebooks."""
 
-from __future__ import annotations
-
 import os
 import re
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -27,7 +24,7 @@ y = np.clip(np.round(X[:, 0] + 1), 0, 4)
 """
 
 
-def executed(notebook: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+def executed(notebook, folder, monkeypatch):
     """Run a notebook in ``folder`` and return the outputs of its cells of code; fails as the first cell that fails
     does."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))))
@@ -38,7 +35,7 @@ def executed(notebook: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> li
 
 
 @pytest.mark.slow
-def test_a_notebook_has_one_bar_that_is_rewritten_and_none_where_it_is_not_wanted(tmp_path, monkeypatch) -> None:
+def test_a_notebook_has_one_bar_that_is_rewritten_and_none_where_it_is_not_wanted(tmp_path, monkeypatch):
     cells = [
         SMALL,
         "progress.AFTER = progress.EVERY = 0.0",
@@ -63,7 +60,7 @@ def test_a_notebook_has_one_bar_that_is_rewritten_and_none_where_it_is_not_wante
 
 
 @pytest.mark.slow
-def test_databases_work_in_a_notebook_without_widgets(tmp_path, monkeypatch) -> None:
+def test_databases_work_in_a_notebook_without_widgets(tmp_path, monkeypatch):
     cells = [
         "import sys; from pathlib import Path; sys.modules['ipywidgets'] = None",
         "from rankmill.pipeline.dataset.dataset import Dataset\nfrom rankmill.pipeline.dataset.sql import query_dataset",
@@ -77,7 +74,7 @@ def test_databases_work_in_a_notebook_without_widgets(tmp_path, monkeypatch) -> 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_the_examples_run(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_examples_run(path, tmp_path, monkeypatch):
     """They are kept without outputs, and show charts and tables when they are run."""
     notebook = nbformat.read(path, as_version=4)
     nbformat.validate(notebook)
@@ -93,5 +90,5 @@ def test_the_examples_run(path: Path, tmp_path: Path, monkeypatch: pytest.Monkey
     ] == []
 
 
-def test_there_is_an_example() -> None:
+def test_there_is_an_example():
     assert [path.stem for path in EXAMPLES] == ["ranker"]

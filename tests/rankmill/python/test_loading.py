@@ -1,7 +1,5 @@
 """Models by name and by file in Python: the ones that the commands mean."""
 
-from __future__ import annotations
-
 import itertools
 import pickle
 from pathlib import Path

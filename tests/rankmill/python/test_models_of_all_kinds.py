@@ -1,7 +1,5 @@
 """Nets and blends in Python: loaded, registered and used as trees are, and what needs trees is refused in one line."""
 
-from __future__ import annotations
-
 import pickle
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """``Ranker(model="net")``: the net of ``rankmill train --model net``, the same for any threads, and used as trees are."""
 
-from __future__ import annotations
-
 import pickle
 
 import numpy as np

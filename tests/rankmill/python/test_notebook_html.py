@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from html.parser import HTMLParser
-from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -21,7 +20,7 @@ EVIL = "<script>alert('x')</script>&"
 class Page(HTMLParser):
     """Reads HTML strictly: every tag is closed in its order; keeps the text of every cell and all attributes."""
 
-    def __init__(self, html: str) -> None:
+    def __init__(self, html):
         super().__init__()
         self.open: list[str] = []
         self.tags: set[str] = set()
@@ -30,20 +29,20 @@ class Page(HTMLParser):
         self.feed(html)
         assert self.open == []
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+    def handle_starttag(self, tag, attrs):
         self.open.append(tag)
         self.tags.add(tag)
         self.attributes += attrs
 
-    def handle_endtag(self, tag: str) -> None:
+    def handle_endtag(self, tag):
         assert self.open.pop() == tag
 
-    def handle_data(self, data: str) -> None:
+    def handle_data(self, data):
         if self.open[-1] != "style":
             self.words.append(data)
 
 
-def page_of(thing: object) -> Page:
+def page_of(thing):
     html = thing._repr_html_()
     page = Page(html)
     assert page.tags <= {*TAGS.split()}
@@ -55,7 +54,7 @@ def page_of(thing: object) -> Page:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def place(tmp_path_factory):
     folder = tmp_path_factory.mktemp("notebook")
     rng = np.random.default_rng(0)
     features = pl.DataFrame(rng.normal(size=(300, 14)), schema=[f"f{i}" for i in range(14)])
@@ -68,7 +67,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def ranker(place: Path) -> Ranker:
+def ranker(place):
     rows = pl.read_csv(place / "judgments.csv").rename({"f0": EVIL})
     X = rows.drop("grade")
     old, new = X["qid"].to_numpy() < 20, X["qid"].to_numpy() >= 20
@@ -78,7 +77,7 @@ def ranker(place: Path) -> Ranker:
     )
 
 
-def test_a_ranker_shows_its_metrics_and_its_features(ranker: Ranker, tmp_path: Path) -> None:
+def test_a_ranker_shows_its_metrics_and_its_features(ranker, tmp_path):
     page = page_of(ranker)
     assert EVIL in page.words
     best = ranker.history_[ranker.best_round_ - 1].metrics
@@ -93,7 +92,7 @@ def test_a_ranker_shows_its_metrics_and_its_features(ranker: Ranker, tmp_path: P
     assert any("model.rankmill" in word for word in page_of(Ranker.load(tmp_path / "model.rankmill")).words)
 
 
-def test_a_forest_shows_its_most_important_features_first(ranker: Ranker) -> None:
+def test_a_forest_shows_its_most_important_features_first(ranker):
     forest = ranker.forest_
     page = page_of(forest)
     assert page.words.index(EVIL) < min(page.words.index(name) for name in page.words if name.startswith("f1"))
@@ -102,7 +101,7 @@ def test_a_forest_shows_its_most_important_features_first(ranker: Ranker) -> Non
     assert forest.sha256[:12] in repr(forest)
 
 
-def test_an_evaluation_and_a_comparison_show_their_means(place: Path) -> None:
+def test_an_evaluation_and_a_comparison_show_their_means(place):
     dataset = Dataset.open(place / "set")
     train = dataset.rows("train", ("qid", *dataset.feature_names))
     grades = dataset.rows("train", ["grade"])["grade"]
@@ -125,7 +124,7 @@ def test_an_evaluation_and_a_comparison_show_their_means(place: Path) -> None:
     assert "large with" in repr(compared)
 
 
-def test_a_dataset_shows_its_splits_and_grades(place: Path) -> None:
+def test_a_dataset_shows_its_splits_and_grades(place):
     dataset = Dataset.open(place / "set")
     page = page_of(dataset)
     known = dataset.manifest
@@ -137,7 +136,7 @@ def test_a_dataset_shows_its_splits_and_grades(place: Path) -> None:
     assert "30 queries" in repr(dataset)
 
 
-def test_a_registry_shows_what_its_aliases_mean(ranker: Ranker, tmp_path: Path) -> None:
+def test_a_registry_shows_what_its_aliases_mean(ranker, tmp_path):
     registry = Registry(tmp_path / "models")
     assert "none: not created yet" in page_of(registry).words
     for _ in range(2):
@@ -149,7 +148,7 @@ def test_a_registry_shows_what_its_aliases_mean(ranker: Ranker, tmp_path: Path) 
     assert str(registry.root) in repr(registry)
 
 
-def test_long_tables_are_cut_and_shares_are_bars() -> None:
+def test_long_tables_are_cut_and_shares_are_bars():
     table = HtmlTable(["name", "share"], [[f"row {i}", ShareCell(i / 100)] for i in range(25)])
     html = card("title", {"a": EVIL}, [table], ["a note"])
     page = Page(html)

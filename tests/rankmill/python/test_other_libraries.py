@@ -1,8 +1,6 @@
 """What users of other libraries try first: their names, callbacks and metrics, frames and arrays in turn, indexed
 columns."""
 
-from __future__ import annotations
-
 import copy
 import re
 from functools import partial

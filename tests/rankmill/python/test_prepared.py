@@ -1,8 +1,6 @@
 """A ranker keeps its model laid out between calls: the scores stay those of every column by itself, and follow the
 model."""
 
-from __future__ import annotations
-
 import copy
 import decimal
 import pickle

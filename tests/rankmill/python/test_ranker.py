@@ -1,7 +1,5 @@
 """The Python face: scikit-learn's habits, and the same answer however queries are handed over."""
 
-from __future__ import annotations
-
 from operator import attrgetter
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What users of scikit-learn and LightGBM expect of a ranker: eval sets, weights, callbacks, importances, going on."""
 
-from __future__ import annotations
-
 import inspect
 import pickle
 from dataclasses import MISSING, fields

@@ -1,14 +1,10 @@
 """A ranker that is fitted on a cluster, from a Dask DataFrame, has the bytes of a training on one machine from a
 dataset."""
 
-from __future__ import annotations
-
 import os
 import signal
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -21,7 +17,6 @@ from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.ingest import IngestOptions, ingest
 from rankmill.pipeline.options import ReadOptions
 from rankmill.trainer.candidates.train_on_dataset import train
-from rankmill.trainer.rounds.training_result import RoundRecord, TrainingResult
 from rankmill.trainer.training_options import StartingModel, TrainingOptions
 from tests.refusals import refused
 from tests.trainer.fixed import fixed
@@ -35,7 +30,7 @@ ROUNDS = 4
 SETTINGS = {"preset": "defaults-1", "n_rounds": ROUNDS, "max_leaves": 4, "max_bin": 31, "verbose": 0}
 
 
-def rows_of(queries: int, seed: int) -> pd.DataFrame:
+def rows_of(queries, seed):
     """Return rows of queries of 1 to 9 documents, with names that tables have for other things."""
     draw = np.random.default_rng(seed)
     qid = np.repeat(np.arange(queries) + 100 * seed, draw.integers(1, 10, queries))
@@ -52,7 +47,7 @@ TRAIN, VALID = rows_of(60, 1), rows_of(20, 2)
 
 
 @pytest.fixture(scope="module")
-def client() -> Iterator[Any]:
+def client():
     with (
         dask.config.set({"distributed.worker.profile.enabled": False}),
         distributed.LocalCluster(
@@ -64,11 +59,11 @@ def client() -> Iterator[Any]:
 
 
 @pytest.fixture(scope="module")
-def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+def dataset(tmp_path_factory):
     return dataset_of(tmp_path_factory.mktemp("one"))
 
 
-def dataset_of(folder: Path, **columns: str) -> Dataset:
+def dataset_of(folder, **columns):
     for name, rows in {"train": TRAIN, "valid": VALID}.items():
         rows.to_parquet(folder / f"{name}.parquet", index=False)
     read = ReadOptions(columns={"qid": "qid", "grade": "grade"} | columns, categorical=("shop",))
@@ -78,21 +73,21 @@ def dataset_of(folder: Path, **columns: str) -> Dataset:
 
 
 @pytest.fixture(scope="module")
-def expected(dataset: Dataset) -> TrainingResult:
+def expected(dataset):
     return train(dataset, fixed(n_rounds=ROUNDS, max_leaves=4))
 
 
-def partitions(rows: pd.DataFrame, *cuts: int) -> Any:
+def partitions(rows, *cuts):
     """Return the rows as a Dask DataFrame that is cut at these rows; two equal cuts make an empty partition."""
     parts = [rows.iloc[first:last] for first, last in zip((0, *cuts), (*cuts, len(rows)), strict=True)]
     return frames.from_delayed([dask.delayed(part) for part in parts], meta=rows.iloc[:0], verify_meta=False)
 
 
-def inside_a_query(rows: pd.DataFrame) -> int:
+def inside_a_query(rows):
     return int(np.flatnonzero(rows["qid"].to_numpy()[1:] == rows["qid"].to_numpy()[:-1])[50]) + 1
 
 
-def check_same(ranker: Ranker, expected: TrainingResult) -> None:
+def check_same(ranker, expected):
     assert ranker.forest_.to_bytes() == expected.forest.to_bytes()
     assert ranker.history_ == expected.history
     assert ranker.best_round_ == expected.best_round
@@ -100,9 +95,7 @@ def check_same(ranker: Ranker, expected: TrainingResult) -> None:
 
 
 @pytest.mark.parametrize("cuts", [(), (inside_a_query(TRAIN), 200), (0, 90, 90, len(TRAIN))])
-def test_any_partitions_and_queries_that_are_split(
-    cuts: tuple[int, ...], client: Any, expected: TrainingResult, tmp_path: Path
-) -> None:
+def test_any_partitions_and_queries_that_are_split(cuts, client, expected, tmp_path):
     ranker = Ranker(cluster=client, scratch=tmp_path, **SETTINGS)
     check_same(
         ranker.fit(partitions(TRAIN, *cuts), "grade", eval_set=(partitions(VALID, 30), "grade", "qid")), expected
@@ -112,7 +105,7 @@ def test_any_partitions_and_queries_that_are_split(
     assert len(ranker.predict(TRAIN.drop(columns=["qid", "grade"]))) == len(TRAIN)
 
 
-def test_series_and_names_of_columns(client: Any, expected: TrainingResult, tmp_path: Path) -> None:
+def test_series_and_names_of_columns(client, expected, tmp_path):
     frame = partitions(TRAIN, 90).rename(columns={"qid": "search", "grade": "bought"})
     valid = partitions(VALID)
     ranker = Ranker(cluster=client, scratch=tmp_path, **SETTINGS)
@@ -123,9 +116,7 @@ def test_series_and_names_of_columns(client: Any, expected: TrainingResult, tmp_
     check_same(ranker, expected)
 
 
-def test_local_workers_and_all_types_of_columns(
-    expected: TrainingResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_local_workers_and_all_types_of_columns(expected, tmp_path, monkeypatch):
     rows = TRAIN.sample(frac=1.0, random_state=1).astype({"shop": "category", "grade": "float64", "qid": "str"})
     valid = VALID.astype({"shop": "object", "price": "Float64", "grade": "Int8"})
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
@@ -136,7 +127,7 @@ def test_local_workers_and_all_types_of_columns(
     assert not list(tmp_path.glob("rankmill*"))
 
 
-def test_columns_of_a_dataset_and_goals(client: Any, tmp_path: Path) -> None:
+def test_columns_of_a_dataset_and_goals(client, tmp_path):
     draw = np.random.default_rng(3)
     more = {
         name: rows.assign(
@@ -162,7 +153,7 @@ def test_columns_of_a_dataset_and_goals(client: Any, tmp_path: Path) -> None:
     check_same(ranker, expected)
 
 
-def test_more_rounds(client: Any, dataset: Dataset, tmp_path: Path) -> None:
+def test_more_rounds(client, dataset, tmp_path):
     longer = fixed(n_rounds=2 * ROUNDS, max_leaves=4)
     whole = train(dataset, longer)
     ranker = Ranker(cluster=client, scratch=tmp_path, **SETTINGS)
@@ -174,8 +165,8 @@ def test_more_rounds(client: Any, dataset: Dataset, tmp_path: Path) -> None:
     assert resumed.forest.to_bytes() == whole.forest.to_bytes()
 
 
-def test_callbacks_hear_every_round_and_cannot_end_it(client: Any, expected: TrainingResult, tmp_path: Path) -> None:
-    reported: list[RoundRecord] = []
+def test_callbacks_hear_every_round_and_cannot_end_it(client, expected, tmp_path):
+    reported = []
     ranker = Ranker(cluster=client, scratch=tmp_path, **SETTINGS)
     rows, valid = partitions(TRAIN, 90), (partitions(VALID), "grade")
     ranker.fit(rows, "grade", eval_set=valid, callbacks=reported.append)
@@ -184,7 +175,7 @@ def test_callbacks_hear_every_round_and_cannot_end_it(client: Any, expected: Tra
         ranker.fit(rows, "grade", eval_set=valid, callbacks=lambda record: record.round_number == 2)
 
 
-def kill_once(part: pd.DataFrame, once: str) -> pd.DataFrame:
+def kill_once(part, once):
     """Return a partition; the first worker that computes it is killed."""
     if not Path(once).exists():
         Path(once).touch()
@@ -192,7 +183,7 @@ def kill_once(part: pd.DataFrame, once: str) -> pd.DataFrame:
     return part
 
 
-def test_a_worker_is_killed_while_it_writes(client: Any, expected: TrainingResult, tmp_path: Path) -> None:
+def test_a_worker_is_killed_while_it_writes(client, expected, tmp_path):
     once = tmp_path / "once"
     rows = partitions(TRAIN, 90, 200).map_partitions(kill_once, str(once), meta=TRAIN.iloc[:0])
     ranker = Ranker(cluster=client, scratch=tmp_path, **SETTINGS)
@@ -200,20 +191,20 @@ def test_a_worker_is_killed_while_it_writes(client: Any, expected: TrainingResul
     assert [path.name for path in tmp_path.iterdir()] == ["once"]
 
 
-def kill(part: pd.DataFrame) -> pd.DataFrame:
+def kill(part):
     os.kill(os.getpid(), signal.SIGKILL)
     return part
 
 
 @pytest.mark.slow
-def test_workers_that_are_killed_again_and_again(tmp_path: Path) -> None:
+def test_workers_that_are_killed_again_and_again(tmp_path):
     rows = partitions(TRAIN, 90).map_partitions(kill, meta=TRAIN.iloc[:0])
     with refused(WorkerLost, "local:2", "run the same again"):
         Ranker(cluster="local:2", scratch=tmp_path, **SETTINGS).fit(rows, "grade")
     assert not list(tmp_path.iterdir())
 
 
-def test_functions_that_use_no_cluster(client: Any) -> None:
+def test_functions_that_use_no_cluster(client):
     X, y = TRAIN[["target", "price"]], TRAIN["grade"]
     with refused(InvalidParameter, "cross_validate", "cluster"):
         cross_validate(Ranker(cluster=client), X, y, qid=TRAIN["qid"])
@@ -221,7 +212,7 @@ def test_functions_that_use_no_cluster(client: Any) -> None:
         select_features(Ranker(cluster=client), X, y, qid=TRAIN["qid"], eval_set=(X, y, TRAIN["qid"]))
 
 
-def test_rows_that_are_refused(client: Any, tmp_path: Path) -> None:
+def test_rows_that_are_refused(client, tmp_path):
     ranker, rows = Ranker(cluster=client, scratch=tmp_path, **SETTINGS), partitions(TRAIN, 90)
     for X in (TRAIN, TRAIN[["target"]].to_numpy(), rows["grade"], rows.to_dask_array()):
         with refused(InvalidParameter, "Dask DataFrame", "cluster"):
@@ -253,10 +244,10 @@ def test_rows_that_are_refused(client: Any, tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_what_does_not_work_on_a_cluster(client: Any, tmp_path: Path) -> None:
+def test_what_does_not_work_on_a_cluster(client, tmp_path):
     rows, valid = partitions(TRAIN, 90), (partitions(VALID), "grade")
 
-    def fit(rows: Any = rows, eval_set: Any = None, **given: Any) -> None:
+    def fit(rows=rows, eval_set=None, **given):
         arguments = {name: given.pop(name) for name in ("base_model", "eval_names") if name in given}
         ranker = Ranker(**({"cluster": client, "scratch": tmp_path} | SETTINGS | given))
         ranker.fit(rows, "grade", eval_set=eval_set, **arguments)
@@ -281,7 +272,7 @@ def test_what_does_not_work_on_a_cluster(client: Any, tmp_path: Path) -> None:
         fit(cluster="remote")
 
 
-def test_a_client_whose_workers_are_threads(tmp_path: Path) -> None:
+def test_a_client_whose_workers_are_threads(tmp_path):
     with (
         warnings.catch_warnings(action="ignore"),
         distributed.Client(processes=False, n_workers=1, dashboard_address=None, set_as_default=False) as threads,

@@ -1,8 +1,6 @@
 """A ranker inside scikit-learn's searches and cross-validation: whole queries in a fold, and the same values as by
 hand."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """Cross-validation of a ranker on arrays."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from rankmill import Ranker, cross_validate

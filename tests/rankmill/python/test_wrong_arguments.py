@@ -1,7 +1,5 @@
 """Arguments of a wrong kind get one line that says what is expected, from every function for Python."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

@@ -32,7 +32,7 @@ from tests.rankmill.test_cli import commands
 from tests.refusals import refused
 
 
-def test_functions_show_their_options() -> None:
+def test_functions_show_their_options():
     for function, groups in (
         (rerank, (RerankOptions,)),
         (evaluate, (JudgedOptions, Policy)),
@@ -46,7 +46,7 @@ def test_functions_show_their_options() -> None:
         assert not any(each.kind is each.VAR_KEYWORD for each in shown.values())
 
 
-def test_every_option_of_a_group_is_one_of_its_commands_with_the_same_help() -> None:
+def test_every_option_of_a_group_is_one_of_its_commands_with_the_same_help():
     known = {" ".join(words): command for words, command in commands()}
     for group, named in ((group, name) for group, names in COMMANDS_OF.items() for name in names):
         found = {param.name: param for param in known[named].params}
@@ -56,14 +56,14 @@ def test_every_option_of_a_group_is_one_of_its_commands_with_the_same_help() -> 
         assert sum(each.name in found for each in declared_in(group)) >= len(declared_in(group)) - 4
 
 
-def test_no_group_declares_an_option_that_another_one_of_its_commands_declares() -> None:
+def test_no_group_declares_an_option_that_another_one_of_its_commands_declares():
     """A command would have it twice."""
     for _, command in commands():
         flags = Counter(flag for param in command.params for flag in (*param.opts, *param.secondary_opts))
         assert [flag for flag, count in flags.items() if count > 1] == []
 
 
-def test_a_new_option_is_one_declaration() -> None:
+def test_a_new_option_is_one_declaration():
     @options
     class Speed:
         warp: int = option(default=1, help="How fast.", least=1, most=9)
@@ -88,7 +88,7 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("name", "value", "message"), MISTAKES)
-def test_an_error_names_the_option_as_the_caller_wrote_it(tmp_path, monkeypatch, capsys, name, value, message) -> None:
+def test_an_error_names_the_option_as_the_caller_wrote_it(tmp_path, monkeypatch, capsys, name, value, message):
     from rankmill.pipeline.ingest.run_ingest import ingest
     from rankmill.pipeline.options import IngestOptions
 

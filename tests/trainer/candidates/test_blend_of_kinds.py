@@ -1,7 +1,5 @@
 """The preset auto-2: two kinds of trees and a net, weighted by queries that none of them learnt from, in one model."""
 
-from __future__ import annotations
-
 import pickle
 
 import numpy as np

@@ -1,8 +1,6 @@
 """The blend of auto-2 on a dataset: one version with its facts, the same bytes after a kill, and clear words where only
 trees will do."""
 
-from __future__ import annotations
-
 import json
 from contextlib import suppress
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Weights of a blend: never worse than each model alone, exact for two, found again when they are planted."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

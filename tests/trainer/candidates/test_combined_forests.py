@@ -1,7 +1,5 @@
 """Several models as one, with weights: CatBoost's sum_models."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

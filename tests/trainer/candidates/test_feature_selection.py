@@ -1,7 +1,5 @@
 """Features by what the metric loses without them: permutations against brute force, steps, and what is recommended."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

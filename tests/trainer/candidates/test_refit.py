@@ -1,16 +1,12 @@
 """Training again on the train and valid splits, for the number of rounds that was found without the valid split."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from rankmill.foundation.errors import InputError, InvalidParameter, TrainingDataRejected
 from rankmill.foundation.records import as_json
-from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.group.sketch import TRAIN_QUERIES, QuerySketch
 from rankmill.pipeline.pairs.stored_pairs import PreferencePairs
 from rankmill.scorer.evaluate.train_test_overlap import TrainedModel, scope_of
@@ -59,7 +55,7 @@ def together(first, second):
     ],
     ids=str,
 )
-def test_it_is_training_on_the_rows_of_both_for_the_rounds_of_the_first(parameters) -> None:
+def test_it_is_training_on_the_rows_of_both_for_the_rounds_of_the_first(parameters):
     train_part, valid_part, binspec = small_data()
     rows = {name: rows_of(part, binspec) for name, part in (("train", train_part), ("valid", valid_part))}
     first = fitted(rows["train"], [("valid", rows["valid"])], **parameters)
@@ -80,7 +76,7 @@ def test_it_is_training_on_the_rows_of_both_for_the_rounds_of_the_first(paramete
     }
 
 
-def test_rows_after_others_take_everything_along() -> None:
+def test_rows_after_others_take_everything_along():
     rng = np.random.default_rng(3)
 
     def rows(starts, **columns):
@@ -115,7 +111,7 @@ def test_rows_after_others_take_everything_along() -> None:
     assert [getattr(plain, name) for name in columns] == [None] * len(columns)
 
 
-def test_without_a_valid_split_it_is_refused_before_the_training(tmp_path: Path) -> None:
+def test_without_a_valid_split_it_is_refused_before_the_training(tmp_path):
     facts = "refit all", "valid split", "eval_set", "refit to none"
     train_part, _, binspec = small_data()
     with refused(TrainingDataRejected, facts):
@@ -125,7 +121,7 @@ def test_without_a_valid_split_it_is_refused_before_the_training(tmp_path: Path)
 
 
 @pytest.mark.parametrize("more", [{}, {"rounds_by": "cv", "folds": 3}], ids=str)
-def test_threads_and_kills_in_either_training_change_nothing(dataset: Dataset, tmp_path: Path, more) -> None:
+def test_threads_and_kills_in_either_training_change_nothing(dataset, tmp_path, more):
     parameters = replace(REFIT, **more)
     whole = train(dataset, parameters, ONE)
     assert train(dataset, parameters, TrainingOptions(n_threads=2)).forest.to_bytes() == whole.forest.to_bytes()
@@ -133,7 +129,7 @@ def test_threads_and_kills_in_either_training_change_nothing(dataset: Dataset, t
     while True:
         writes = 0
 
-        def dying(self: Checkpoint, rounds, forest, real=Checkpoint.write) -> None:
+        def dying(self, rounds, forest, real=Checkpoint.write):
             nonlocal writes
             before = self._rounds
             real(self, rounds, forest)
@@ -155,7 +151,7 @@ def test_threads_and_kills_in_either_training_change_nothing(dataset: Dataset, t
     assert list(tmp_path.iterdir()) == []
 
 
-def test_resuming_is_training_in_one_go(dataset: Dataset) -> None:
+def test_resuming_is_training_in_one_go(dataset):
     short = train(dataset, replace(REFIT, n_rounds=3), ONE)
     resumed = train(dataset, REFIT, replace(ONE, resume=StartingModel(short.forest)))
     assert resumed.forest.to_bytes() == train(dataset, REFIT, ONE).forest.to_bytes()
@@ -163,7 +159,7 @@ def test_resuming_is_training_in_one_go(dataset: Dataset) -> None:
         train(dataset, SMALL, replace(ONE, resume=StartingModel(short.forest)))
 
 
-def test_the_manifest_names_both_trainings_and_the_valid_queries_are_known_to_be_seen(dataset: Dataset) -> None:
+def test_the_manifest_names_both_trainings_and_the_valid_queries_are_known_to_be_seen(dataset):
     found, plain = (train_candidate(dataset, each, ONE) for each in (REFIT, SMALL))
     facts = as_json(found.facts)
     sizes = {name: dataset.queries(name) for name in ("train", "valid")}
@@ -188,14 +184,14 @@ def test_the_manifest_names_both_trainings_and_the_valid_queries_are_known_to_be
     assert scope_of(dataset, "valid", [TrainedModel.of(plain.forest)]).chose_rounds == {"the model": ("valid",)}
 
 
-def test_no_split_is_left_to_score_where_all_were_learnt_from(tmp_path: Path) -> None:
+def test_no_split_is_left_to_score_where_all_were_learnt_from(tmp_path):
     data = small_dataset(tmp_path, {"train": 0.8, "valid": 0.2})
     model = TrainedModel.of(train(data, REFIT, ONE).forest)
     with refused(InputError, "no split", "queries"):
         scope_of(data, None, [model])
 
 
-def test_the_average_of_refits_says_nothing_of_the_valid_split(dataset: Dataset, tmp_path: Path) -> None:
+def test_the_average_of_refits_says_nothing_of_the_valid_split(dataset, tmp_path):
     seeds = SeedOptions(seeds=(1, 2), choose="average", splits=("test",))
     found = train_candidate(dataset, REFIT, replace(ONE, checkpoint=tmp_path), seeds)
     again = train_candidate(dataset, REFIT, replace(ONE, checkpoint=tmp_path), seeds)  # from what is kept

@@ -1,10 +1,7 @@
 """Several seeds: the best of them, their average, and how much chance there is in them."""
 
-from __future__ import annotations
-
 import statistics
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,14 +9,13 @@ import pytest
 
 from rankmill.foundation.errors import InvalidParameter
 from rankmill.foundation.records import as_json, to_line
-from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.scorer.forest.forest import Forest
 from rankmill.scorer.forest.predict import ForestPredictor
 from rankmill.scorer.models.identity import ModelIdentity
 from rankmill.scorer.models.model_service import recipe_and_seed
 from rankmill.trainer.candidates import train_on_dataset as training
 from rankmill.trainer.candidates.combined_forests import average
-from rankmill.trainer.candidates.multi_seed_training import Candidate, plan_candidate, train_candidate
+from rankmill.trainer.candidates.multi_seed_training import plan_candidate, train_candidate
 from rankmill.trainer.candidates.version_facts import facts_of
 from rankmill.trainer.options import SeedOptions
 from rankmill.trainer.rounds.checkpoints import FinishedTrainings, training_key
@@ -34,26 +30,26 @@ METRICS = ("map", "deviance")
 
 
 @pytest.fixture(scope="module")
-def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def kept(tmp_path_factory):
     return tmp_path_factory.mktemp("kept")
 
 
-def candidate_of(dataset: Dataset, kept: Path | None, choose: str, seeds=SEEDS, parameters=SMALL, **more) -> Candidate:
+def candidate_of(dataset, kept, choose, seeds=SEEDS, parameters=SMALL, **more):
     chosen = SeedOptions(seeds=seeds, choose=choose, splits=more.pop("splits", ()))
     options = TrainingOptions(**{"eval_metrics": METRICS, "n_threads": 1, "checkpoint": kept, **more})
     return train_candidate(dataset, parameters, options, chosen)
 
 
 @pytest.fixture(scope="module")
-def forests(dataset: Dataset) -> list[Forest]:
+def forests(dataset):
     return [training.train(dataset, replace(SMALL, seed=seed), TrainingOptions(n_threads=1)).forest for seed in SEEDS]
 
 
-def scores(forest: Forest, dataset: Dataset, split: str = "test"):
+def scores(forest, dataset, split="test"):
     return ForestPredictor(forest).scores(np.concatenate(list(dataset.feature_batches(split))))
 
 
-def test_the_average_s_scores_are_the_means_of_the_scores(dataset: Dataset, kept: Path, forests: list[Forest]) -> None:
+def test_the_average_s_scores_are_the_means_of_the_scores(dataset, kept, forests):
     forest = candidate_of(dataset, kept, "average").forest
     assert len({each.sha256 for each in forests}) == 3  # else this says nothing
     assert forest.n_trees == sum(each.n_trees for each in forests)
@@ -64,7 +60,7 @@ def test_the_average_s_scores_are_the_means_of_the_scores(dataset: Dataset, kept
 
 
 @pytest.mark.parametrize("choose", ["best", "average"])
-def test_the_order_of_seeds_threads_and_the_folder_change_nothing(dataset: Dataset, kept: Path, choose: str) -> None:
+def test_the_order_of_seeds_threads_and_the_folder_change_nothing(dataset, kept, choose):
     found = candidate_of(dataset, kept, choose)
     other = candidate_of(dataset, None, choose, seeds=(3, 1, 2), n_threads=2)
     assert other.forest.to_bytes() == found.forest.to_bytes()
@@ -72,13 +68,11 @@ def test_the_order_of_seeds_threads_and_the_folder_change_nothing(dataset: Datas
     assert other.record() == found.record()
 
 
-def _json(facts: object) -> str:
+def _json(facts):
     return to_line(facts)
 
 
-def test_the_best_is_best_on_the_valid_split_and_the_forest_of_its_own_training(
-    dataset: Dataset, kept: Path, forests: list[Forest]
-) -> None:
+def test_the_best_is_best_on_the_valid_split_and_the_forest_of_its_own_training(dataset, kept, forests):
     found = candidate_of(dataset, kept, "best")
     values = [each.metrics["valid"]["ndcg@10"] for each in found.seeds]
     assert found.chosen == SEEDS[values.index(max(values))]
@@ -90,7 +84,7 @@ def test_the_best_is_best_on_the_valid_split_and_the_forest_of_its_own_training(
     assert worst.chosen == SEEDS[losses.index(min(losses))]
 
 
-def test_the_noise_floor_is_mean_deviation_and_range_over_the_seeds(dataset: Dataset, kept: Path) -> None:
+def test_the_noise_floor_is_mean_deviation_and_range_over_the_seeds(dataset, kept):
     found = candidate_of(dataset, kept, "average", splits=("test",))
     assert set(found.noise_floor) == {"valid", "test"}
     for split, metrics in found.noise_floor.items():
@@ -103,7 +97,7 @@ def test_the_noise_floor_is_mean_deviation_and_range_over_the_seeds(dataset: Dat
     assert Spread.of([1.0, 1.0]).deviation == 0.0
 
 
-def test_the_average_says_what_it_measures_itself(dataset: Dataset, kept: Path) -> None:
+def test_the_average_says_what_it_measures_itself(dataset, kept):
     found = candidate_of(dataset, kept, "average", splits=("test",))
     for split in ("train", "valid", "test"):
         assert found.facts.metrics[split] == measure(found.forest, dataset, split, SMALL, METRICS)[0]
@@ -114,7 +108,7 @@ def test_the_average_says_what_it_measures_itself(dataset: Dataset, kept: Path) 
     assert found.forest.info["dataset_digest"] == dataset.digest
 
 
-def test_one_seed_is_a_plain_training(dataset: Dataset) -> None:
+def test_one_seed_is_a_plain_training(dataset):
     plain = training.train(dataset, replace(SMALL, seed=2), TrainingOptions(n_threads=1))
     for seeds, parameters in (((2,), SMALL), ((), replace(SMALL, seed=2))):
         found = train_candidate(
@@ -125,7 +119,7 @@ def test_one_seed_is_a_plain_training(dataset: Dataset) -> None:
         assert found.noise_floor is None
 
 
-def test_trainings_that_are_done_are_not_done_again(dataset: Dataset, tmp_path: Path, monkeypatch) -> None:
+def test_trainings_that_are_done_are_not_done_again(dataset, tmp_path, monkeypatch):
     first = candidate_of(dataset, tmp_path, "best", seeds=(1, 2))
     calls = []
     real = training.train
@@ -154,17 +148,17 @@ def test_trainings_that_are_done_are_not_done_again(dataset: Dataset, tmp_path: 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_killed_training_of_three_seeds_resumes_with_the_third(dataset: Dataset, tmp_path: Path) -> None:
+def test_a_killed_training_of_three_seeds_resumes_with_the_third(dataset, tmp_path):
     whole = candidate_of(dataset, None, "average")
 
-    def killed(record) -> None:
+    def killed(record):
         if (record.seed, record.round_number) == (3, 4):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         candidate_of(dataset, tmp_path, "average", on_round=killed, checkpoint_every=0.0)
-    reported: list[str] = []
-    seen: list[int] = []
+    reported = []
+    seen = []
     found = candidate_of(
         dataset,
         tmp_path,
@@ -180,7 +174,7 @@ def test_a_killed_training_of_three_seeds_resumes_with_the_third(dataset: Datase
     assert not list(tmp_path.glob("*.checkpoint"))
 
 
-def test_every_thing_that_decides_a_training_is_in_its_key(dataset: Dataset) -> None:
+def test_every_thing_that_decides_a_training_is_in_its_key(dataset):
     keys = {
         training_key(dataset, SMALL),
         training_key(dataset, replace(SMALL, seed=8)),
@@ -192,7 +186,7 @@ def test_every_thing_that_decides_a_training_is_in_its_key(dataset: Dataset) -> 
     assert training_key(dataset, SMALL) in keys
 
 
-def test_on_top_of_a_base_model_the_base_is_there_once(dataset: Dataset) -> None:
+def test_on_top_of_a_base_model_the_base_is_there_once(dataset):
     base = training.train(
         dataset, replace(SMALL, n_rounds=3, early_stopping_rounds=0), TrainingOptions(n_threads=1)
     ).forest
@@ -205,7 +199,7 @@ def test_on_top_of_a_base_model_the_base_is_there_once(dataset: Dataset) -> None
     assert found.facts.base_model == OtherModel(sha256=base.sha256)
 
 
-def test_an_average_cannot_be_resumed(dataset: Dataset, kept: Path) -> None:
+def test_an_average_cannot_be_resumed(dataset, kept):
     forest = candidate_of(dataset, kept, "average").forest
     with refused(InvalidParameter, "resume", "average", "seeds"):
         training.train(dataset, replace(SMALL, seed=1), TrainingOptions(resume=StartingModel(forest)))
@@ -220,13 +214,13 @@ def test_an_average_cannot_be_resumed(dataset: Dataset, kept: Path) -> None:
         ({"seeds": (1, 2), "choose": "average", "parameters": {"objective": "mcrank"}}, "probabilities"),
     ],
 )
-def test_what_cannot_be_is_refused_before_the_training(dataset: Dataset, asked, message: str) -> None:
+def test_what_cannot_be_is_refused_before_the_training(dataset, asked, message):
     parameters = replace(SMALL, **asked.pop("parameters", {}))
     with refused(InvalidParameter, message):
         plan_candidate(dataset, parameters, TrainingOptions(), SeedOptions(**asked))
 
 
-def test_without_a_valid_split_only_the_average_is_permitted(tmp_path: Path) -> None:
+def test_without_a_valid_split_only_the_average_is_permitted(tmp_path):
     alone = small_dataset(tmp_path, {"train": 1.0}, queries=30)
     with refused(InvalidParameter, "seeds", "valid"):
         plan_candidate(alone, SMALL, TrainingOptions(), SeedOptions(seeds=(1, 2)))
@@ -235,7 +229,7 @@ def test_without_a_valid_split_only_the_average_is_permitted(tmp_path: Path) -> 
     plan_candidate(alone, SMALL, TrainingOptions(), SeedOptions(seeds=(1,)))
 
 
-def test_an_average_is_no_other_seed_of_a_single_model(dataset: Dataset, kept: Path) -> None:
+def test_an_average_is_no_other_seed_of_a_single_model(dataset, kept):
     average, best = (candidate_of(dataset, kept, choose).facts for choose in ("average", "best"))
     plain = facts_of(dataset, training.train(dataset, replace(SMALL, seed=3), TrainingOptions(n_threads=1)))
     versions = [SimpleNamespace(manifest=as_json(facts)) for facts in (average, best, plain)]

@@ -1,7 +1,5 @@
 """Weights that few queries cannot fool: the best ones where the queries agree, near to even where they do not."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

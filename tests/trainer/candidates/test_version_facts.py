@@ -1,10 +1,7 @@
 """What a registered version says of itself, against the data, the model and an evaluation of it."""
 
-from __future__ import annotations
-
 import hashlib
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,7 +20,6 @@ from rankmill.scorer.models.identity import ModelIdentity
 from rankmill.trainer.candidates import version_facts
 from rankmill.trainer.candidates.train_on_dataset import train
 from rankmill.trainer.candidates.version_facts import attachments_of, facts_of
-from rankmill.trainer.rounds.training_result import TrainingResult
 from rankmill.trainer.training_facts import CIRCUMSTANCES, OtherModel
 from rankmill.trainer.training_options import StartingModel, TrainingOptions
 from tests.trainer.fixed import fixed
@@ -33,7 +29,7 @@ SHARES = {"train": 0.6, "valid": 0.2, "test": 0.2}
 
 
 @pytest.fixture(scope="module")
-def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+def dataset(tmp_path_factory):
     folder = tmp_path_factory.mktemp("lineage")
     for seed in (1, 2):
         settings = SynthParameters(queries=60, documents_per_query=8, features=10, seed=seed)
@@ -46,11 +42,11 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
 
 
 @pytest.fixture(scope="module")
-def result(dataset: Dataset) -> TrainingResult:
+def result(dataset):
     return train(dataset, SMALL, TrainingOptions(eval_metrics=["map", "concordance_micro", "deviance"], n_threads=1))
 
 
-def test_the_facts_name_data_code_and_parameters(dataset: Dataset, result: TrainingResult) -> None:
+def test_the_facts_name_data_code_and_parameters(dataset, result):
     facts = as_json(facts_of(dataset, result))
     manifest = dataset.manifest
     assert facts["dataset_digest"] == dataset.digest == result.forest.info["dataset_digest"]
@@ -74,16 +70,14 @@ def test_the_facts_name_data_code_and_parameters(dataset: Dataset, result: Train
     assert "base_model" not in facts
 
 
-def test_the_same_training_says_the_same_and_no_time_or_path(dataset: Dataset, result: TrainingResult) -> None:
+def test_the_same_training_says_the_same_and_no_time_or_path(dataset, result):
     again = train(dataset, SMALL, TrainingOptions(eval_metrics=["map", "concordance_micro", "deviance"], n_threads=2))
     facts = to_line(facts_of(dataset, result))
     assert facts == to_line(facts_of(dataset, again))
     assert str(dataset.path.parent) not in facts
 
 
-def test_of_many_sources_their_number_and_a_digest_are_reported(
-    dataset: Dataset, result: TrainingResult, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_many_sources_their_number_and_a_digest_are_reported(dataset, result, monkeypatch):
     whole = as_json(facts_of(dataset, result))["dataset"]["sources"]
     monkeypatch.setattr(version_facts, "MOST_SOURCES", 1)
     short = as_json(facts_of(dataset, result))["dataset"]["sources"]
@@ -93,7 +87,7 @@ def test_of_many_sources_their_number_and_a_digest_are_reported(
     }
 
 
-def test_metrics_and_intervals_are_those_of_an_evaluation(dataset: Dataset, result: TrainingResult) -> None:
+def test_metrics_and_intervals_are_those_of_an_evaluation(dataset, result):
     facts = as_json(facts_of(dataset, result))
     names = ["ndcg@10", "map", "concordance_micro"]
     assert result.best_round < len(result.history)  # else this would say nothing of which round is reported
@@ -113,7 +107,7 @@ def test_metrics_and_intervals_are_those_of_an_evaluation(dataset: Dataset, resu
 
 
 @pytest.mark.parametrize("options", [{"rounds_by": "test"}, {"rounds_by": "oob", "query_fraction": 0.5}])
-def test_the_best_round_by_any_rule_is_the_one_that_is_reported(dataset: Dataset, options: dict) -> None:
+def test_the_best_round_by_any_rule_is_the_one_that_is_reported(dataset, options):
     parameters = fixed(n_rounds=12, max_leaves=4, learning_rate=0.5, early_stopping_rounds=0, **options)
     result = train(dataset, parameters, TrainingOptions(n_threads=1))
     facts = as_json(facts_of(dataset, result))
@@ -125,7 +119,7 @@ def test_the_best_round_by_any_rule_is_the_one_that_is_reported(dataset: Dataset
     assert facts["metrics"]["valid"]["ndcg@10"] == found.means[found.metrics[0]]
 
 
-def test_a_cross_validation_tells_folds_and_deviations(dataset: Dataset) -> None:
+def test_a_cross_validation_tells_folds_and_deviations(dataset):
     result = train(dataset, fixed(n_rounds=4, max_leaves=4, rounds_by="cv", folds=3), TrainingOptions(n_threads=1))
     facts = as_json(facts_of(dataset, result))
     assert result.cross_validation is not None
@@ -137,7 +131,7 @@ def test_a_cross_validation_tells_folds_and_deviations(dataset: Dataset) -> None
     assert set(facts["intervals"]) == {"train", "valid"}
 
 
-def test_a_base_model_is_named_with_its_digest(dataset: Dataset, result: TrainingResult) -> None:
+def test_a_base_model_is_named_with_its_digest(dataset, result):
     identity = ModelIdentity(sha256=result.forest.sha256, name="web", number=3)
     on_top = train(dataset, SMALL, TrainingOptions(base_model=StartingModel(result.forest), n_threads=1))
     named = facts_of(dataset, on_top, StartingModel(result.forest, identity)).base_model
@@ -148,9 +142,7 @@ def test_a_base_model_is_named_with_its_digest(dataset: Dataset, result: Trainin
     )
 
 
-def test_attachments_hold_the_queries_trained_on_and_the_circumstances(
-    dataset: Dataset, result: TrainingResult
-) -> None:
+def test_attachments_hold_the_queries_trained_on_and_the_circumstances(dataset, result):
     identity = ModelIdentity(sha256=result.forest.sha256, name="web", number=1)
     attached = attachments_of(dataset, StartingModel(result.forest, identity))
     sketch = QuerySketch.from_bytes(attached[TRAIN_QUERIES])
@@ -164,8 +156,8 @@ def test_attachments_hold_the_queries_trained_on_and_the_circumstances(
     assert "resumed" not in json.loads(attachments_of(dataset)[CIRCUMSTANCES])
 
 
-def test_the_code_digest_follows_paths_and_bytes_of_sources_alone(tmp_path: Path) -> None:
-    def digest(**files: str) -> bytes:
+def test_the_code_digest_follows_paths_and_bytes_of_sources_alone(tmp_path):
+    def digest(**files):
         folder = tmp_path / str(len(list(tmp_path.iterdir())))
         for name, text in files.items():
             path = folder / name.replace("__", "/").replace("_py", ".py")
@@ -187,7 +179,7 @@ def test_the_code_digest_follows_paths_and_bytes_of_sources_alone(tmp_path: Path
 
 
 @pytest.mark.parametrize("weighted", [False, True])
-def test_the_normal_interval_is_the_bootstrap_s_of_many_queries(weighted: bool) -> None:
+def test_the_normal_interval_is_the_bootstrap_s_of_many_queries(weighted):
     rng = np.random.default_rng(3)
     values = rng.beta(0.5, 0.5, NORMAL_FROM + 7)
     weights = rng.gamma(2.0, 0.5, len(values)) if weighted else None
@@ -203,7 +195,7 @@ def test_the_normal_interval_is_the_bootstrap_s_of_many_queries(weighted: bool) 
     assert (more[1] - more[0]) * np.sqrt(2.0) == pytest.approx(spread, rel=0.12)
 
 
-def test_a_base_model_s_queries_count_as_trained_on(dataset: Dataset, result: TrainingResult) -> None:
+def test_a_base_model_s_queries_count_as_trained_on(dataset, result):
     test = dataset.queries("test").qid
     attached = attachments_of(dataset, base=StartingModel(result.forest, queries=QuerySketch.of([test])))
     sketch = QuerySketch.from_bytes(attached[TRAIN_QUERIES])

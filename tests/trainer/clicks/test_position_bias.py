@@ -1,8 +1,6 @@
 """Laws of learning position bias beside the trees, of weighing clicks by inverse propensities, and of the naive model
 beside."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from itertools import pairwise
@@ -21,7 +19,7 @@ from rankmill.registry import Registry
 from rankmill.trainer.candidates.train_on_dataset import train
 from rankmill.trainer.clicks.position_bias import POSITION_BIAS
 from rankmill.trainer.clicks.propensities_given import as_propensities
-from rankmill.trainer.data.rows import RankedRows, TrainingData
+from rankmill.trainer.data.rows import TrainingData
 from rankmill.trainer.objectives.registry import objective_of
 from rankmill.trainer.options import SeedOptions
 from rankmill.trainer.parameters import TrainParameters, options_for
@@ -39,7 +37,7 @@ RANKS = 10
 THETA = 1.0 / np.arange(1, RANKS + 1)
 
 
-def impressions(seed=1, n_lists=300, theta=THETA, positions=None, follows=0, noise=2.0) -> RankedRows:
+def impressions(seed=1, n_lists=300, theta=THETA, positions=None, follows=0, noise=2.0):
     """Lists of ten in an order that follows a feature, by default one that says a little, with clicks of a
     position-based model."""
     x, grades, starts = planted(seed, n_queries=n_lists)
@@ -63,7 +61,7 @@ def impressions(seed=1, n_lists=300, theta=THETA, positions=None, follows=0, noi
     return replace(found, positions=(at + 1 if positions is None else np.full(len(at), positions)).astype(np.int32))
 
 
-def data_of(rows=None) -> TrainingData:
+def data_of(rows=None):
     _, second, binspec = small_data()
     return TrainingData(
         train=rows or impressions(),

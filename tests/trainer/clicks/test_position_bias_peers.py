@@ -6,8 +6,6 @@ XGBoost takes the order of rows for the position, and counts log(1 + exp(s_i - s
 count log 2, that of equal scores; after the first round, where all scores are equal, the ratios are the same.
 """
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

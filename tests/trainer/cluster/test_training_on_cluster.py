@@ -1,30 +1,24 @@
 """A training on a cluster has the bytes of one machine, whatever worker is lost at whatever step."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from rankmill.cli import execute
-from rankmill.foundation.cluster.workers import Cluster, open_cluster
+from rankmill.foundation.cluster.workers import open_cluster
 from rankmill.foundation.errors import ClusterUnavailable, InvalidParameter, WorkerLost
-from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.trainer.candidates.train_on_dataset import train
 from rankmill.trainer.cluster.train_on_cluster import train_on_cluster
 from rankmill.trainer.rounds.checkpoints import Checkpoints
-from rankmill.trainer.rounds.training_result import RoundRecord, TrainingResult
 from rankmill.trainer.training_options import StartingModel, TrainingOptions
 from tests.clusters import UNPROFILED, dask, joined_and_killed, look_often, square
 from tests.refusals import refused, unnamed
@@ -37,16 +31,16 @@ OPTIONS = TrainingOptions(n_threads=1)
 
 
 @pytest.fixture(scope="module")
-def expected(dataset: Dataset) -> TrainingResult:
+def expected(dataset):
     return train(dataset, SHORT, OPTIONS)
 
 
 @pytest.fixture(autouse=True)
-def _look_often(monkeypatch: pytest.MonkeyPatch) -> None:
+def _look_often(monkeypatch):
     look_often(monkeypatch)
 
 
-def check_same(found: TrainingResult, expected: TrainingResult) -> None:
+def check_same(found, expected):
     assert found.forest.to_bytes() == expected.forest.to_bytes()
     assert found.history == expected.history
     assert found.best_round == expected.best_round
@@ -56,10 +50,8 @@ def check_same(found: TrainingResult, expected: TrainingResult) -> None:
 
 
 @pytest.mark.parametrize("workers", ["a", "a b", "a b c"])
-def test_any_number_of_workers_and_the_progress_of_one_machine(
-    workers: str, dataset: Dataset, expected: TrainingResult
-) -> None:
-    reported: list[RoundRecord] = []
+def test_any_number_of_workers_and_the_progress_of_one_machine(workers, dataset, expected):
+    reported = []
     options = replace(OPTIONS, on_round=reported.append)
     cluster, engine = in_threads(*workers.split())
     check_same(train_on_cluster(dataset, SHORT, options, None, cluster, "key"), expected)
@@ -68,7 +60,7 @@ def test_any_number_of_workers_and_the_progress_of_one_machine(
     assert not [path for path in dataset.path.iterdir() if path.name.startswith(".")]
 
 
-def test_early_stopping_and_resuming(dataset: Dataset) -> None:
+def test_early_stopping_and_resuming(dataset):
     longer = replace(SMALL, n_rounds=40, early_stopping_rounds=2)
     whole, short = train(dataset, longer, OPTIONS), train(dataset, SHORT, OPTIONS)
     cluster, _ = in_threads("a", "b")
@@ -80,9 +72,9 @@ def test_early_stopping_and_resuming(dataset: Dataset) -> None:
     )
 
 
-def steps_of(dataset: Dataset, worker: str) -> int:
+def steps_of(dataset, worker):
     """Return how many steps a worker takes: one before and one after every exchange."""
-    seen: list[int] = []
+    seen = []
     cluster, _ = in_threads("a", "b", at_step=lambda who, step: seen.append(step) if who == worker else None)
     train_on_cluster(dataset, SHORT, OPTIONS, None, cluster, "key")
     return max(seen) + 1
@@ -90,15 +82,13 @@ def steps_of(dataset: Dataset, worker: str) -> int:
 
 @pytest.mark.parametrize("worker", ["a", "b"])
 @pytest.mark.parametrize("every", [67, pytest.param(1, marks=pytest.mark.slow)])
-def test_a_worker_is_lost_before_and_after_every_exchange(
-    every: int, worker: str, dataset: Dataset, expected: TrainingResult
-) -> None:
+def test_a_worker_is_lost_before_and_after_every_exchange(every, worker, dataset, expected):
     n_steps = steps_of(dataset, worker)
     assert n_steps > 60
     for lost_at in range(0, n_steps, every):
-        said: list[str] = []
+        said = []
 
-        def lose(who: str, step: int, lost_at: int = lost_at) -> None:
+        def lose(who, step, lost_at=lost_at):
             if who == worker and step == lost_at:
                 raise Lost
 
@@ -110,12 +100,10 @@ def test_a_worker_is_lost_before_and_after_every_exchange(
         assert finished or worker in said[0]
 
 
-def test_a_worker_that_joins_gets_its_share(
-    dataset: Dataset, expected: TrainingResult, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_that_joins_gets_its_share(dataset, expected, monkeypatch):
     monkeypatch.setattr("rankmill.foundation.cluster.workers._JOIN_SECONDS", 0.0)
 
-    def add(who: str, step: int) -> None:
+    def add(who, step):
         if step == 40 and "c" not in engine.here:
             engine.here.append("c")
             until_true(engine.is_asked_to_stop, 30.0)
@@ -128,12 +116,10 @@ def test_a_worker_that_joins_gets_its_share(
 
 
 @pytest.mark.slow
-def test_when_all_workers_are_lost_the_checkpoint_stays(
-    dataset: Dataset, expected: TrainingResult, tmp_path: Path
-) -> None:
-    lost: set[str] = set()
+def test_when_all_workers_are_lost_the_checkpoint_stays(dataset, expected, tmp_path):
+    lost = set()
 
-    def lose(who: str, step: int) -> None:
+    def lose(who, step):
         if step == 70 or lost - {who}:  # the other one, even if it is about to begin again with fewer steps
             lost.add(who)
             raise Lost
@@ -149,16 +135,16 @@ def test_when_all_workers_are_lost_the_checkpoint_stays(
     kept = checkpoints.of("whole").read()
     assert kept is not None
     assert kept.n_rounds >= 1
-    seen: list[int] = []
+    seen = []
     cluster, _ = in_threads("a", at_step=lambda _, step: seen.append(step))
     check_same(train_on_cluster(dataset, SHORT, OPTIONS, checkpoints, cluster, "again"), expected)
     assert len(seen) < steps_of(dataset, "a")
 
 
-def test_workers_that_cannot_reach_each_other_begin_anew(dataset: Dataset, expected: TrainingResult) -> None:
-    said: list[str] = []
+def test_workers_that_cannot_reach_each_other_begin_anew(dataset, expected):
+    said = []
 
-    def cut_off(who: str, step: int) -> None:
+    def cut_off(who, step):
         if who == "b" and step == 20 and not said:
             raise ConnectionError("worker b cannot reach a")
 
@@ -168,8 +154,8 @@ def test_workers_that_cannot_reach_each_other_begin_anew(dataset: Dataset, expec
     assert said == ["worker b cannot reach a; all workers begin anew"]
 
 
-def test_a_failure_of_a_worker_is_that_of_the_caller(dataset: Dataset) -> None:
-    def fail(who: str, step: int) -> None:
+def test_a_failure_of_a_worker_is_that_of_the_caller(dataset):
+    def fail(who, step):
         if who == "b" and step == 20:
             raise InvalidParameter("a failure of b")
 
@@ -179,13 +165,13 @@ def test_a_failure_of_a_worker_is_that_of_the_caller(dataset: Dataset) -> None:
 
 
 @pytest.fixture(scope="module")
-def processes() -> Iterator[Cluster]:
+def processes():
     with open_cluster("local:2") as cluster:
         yield cluster
 
 
 @contextmanager
-def at_most(seconds: float) -> Iterator[None]:
+def at_most(seconds):
     """Kill this process if the block takes longer: a training that hangs would otherwise never end."""
     timer = threading.Timer(seconds, os._exit, [3])
     timer.daemon = True
@@ -196,7 +182,7 @@ def at_most(seconds: float) -> Iterator[None]:
         timer.cancel()
 
 
-def until_true(condition: Callable[[], bool], seconds: float) -> bool:
+def until_true(condition, seconds):
     until = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > until:
@@ -205,14 +191,12 @@ def until_true(condition: Callable[[], bool], seconds: float) -> bool:
     return True
 
 
-def pids_of(cluster: Cluster, folder: Path) -> list[int]:
+def pids_of(cluster, folder):
     return [pid for _, (_, pid) in cluster.run(square, range(2), folder)]
 
 
 @pytest.mark.slow
-def test_processes_that_are_killed(
-    dataset: Dataset, expected: TrainingResult, processes: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_processes_that_are_killed(dataset, expected, processes, tmp_path, monkeypatch):
     for at_step, process in [(0, 1), (41, 0)]:
         killing = partial(joined_and_killed, at_step, process, tmp_path / f"{at_step}-{process}")
         monkeypatch.setattr("rankmill.foundation.cluster.dask_engine.DaskEngine.join", lambda _, way=killing: way)
@@ -223,13 +207,11 @@ def test_processes_that_are_killed(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("process", [0, 1])
-def test_a_process_is_killed_before_and_after_every_exchange(
-    process: int, dataset: Dataset, expected: TrainingResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_is_killed_before_and_after_every_exchange(process, dataset, expected, tmp_path, monkeypatch):
     monkeypatch.setattr("rankmill.foundation.cluster.workers._LOOK_SECONDS", 0.2)
     short = replace(SHORT, n_rounds=1)
     alone = train(dataset, short, OPTIONS)
-    seen: list[int] = []
+    seen = []
     counting, _ = in_threads("a", "b", at_step=lambda _, step: seen.append(step))
     train_on_cluster(dataset, short, OPTIONS, None, counting, "key")
     steps = iter(range(max(seen) + 1))
@@ -251,12 +233,10 @@ def test_a_process_is_killed_before_and_after_every_exchange(
 
 
 @pytest.mark.slow
-def test_a_process_is_stopped_for_a_while(
-    dataset: Dataset, expected: TrainingResult, processes: Cluster, tmp_path: Path
-) -> None:
+def test_a_process_is_stopped_for_a_while(dataset, expected, processes, tmp_path):
     pid = pids_of(processes, tmp_path)[1]
 
-    def stop(record: RoundRecord) -> None:
+    def stop(record):
         if record.round_number == 1:
             os.kill(pid, signal.SIGSTOP)
             threading.Timer(1.0, os.kill, [pid, signal.SIGCONT]).start()
@@ -267,8 +247,8 @@ def test_a_process_is_stopped_for_a_while(
 
 
 @pytest.mark.slow
-def test_an_interrupt_leaves_no_worker_busy(dataset: Dataset, processes: Cluster, tmp_path: Path) -> None:
-    def interrupt(_: RoundRecord) -> None:
+def test_an_interrupt_leaves_no_worker_busy(dataset, processes, tmp_path):
+    def interrupt(_):
         raise KeyboardInterrupt
 
     long = replace(SHORT, n_rounds=100_000)
@@ -279,9 +259,7 @@ def test_an_interrupt_leaves_no_worker_busy(dataset: Dataset, processes: Cluster
 
 
 @pytest.mark.slow
-def test_the_command_registers_the_same_model_and_says_what_it_costs(
-    dataset: Dataset, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_registers_the_same_model_and_says_what_it_costs(dataset, tmp_path, capfd):
     usual = ["train", str(dataset.path), "--name", "web", "--json", "--n-rounds", "3", "--refit", "none"]
     assert execute([*usual, "--registry", str(tmp_path / "alone")]) == 0
     alone = json.loads(capfd.readouterr().out)
@@ -296,9 +274,7 @@ def test_the_command_registers_the_same_model_and_says_what_it_costs(
 
 
 @pytest.mark.slow
-def test_when_the_scheduler_is_killed_the_checkpoint_stays(
-    dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_when_the_scheduler_is_killed_the_checkpoint_stays(dataset, tmp_path, monkeypatch):
     monkeypatch.setattr("rankmill.foundation.cluster.workers._LOOK_SECONDS", 0.2)
     long = replace(SHORT, n_rounds=300)
     checkpoints, file = Checkpoints(tmp_path, "k" * 64, every=0.0), tmp_path / "scheduler.json"
@@ -308,7 +284,7 @@ def test_when_the_scheduler_is_killed_the_checkpoint_stays(
         one, other = (dask("worker", address, "--nthreads", "1", **UNPROFILED) for _ in range(2))
         with one, other:
 
-            def n_workers() -> int:
+            def n_workers():
                 try:
                     with open_cluster(address) as cluster:
                         return cluster.size
@@ -317,7 +293,7 @@ def test_when_the_scheduler_is_killed_the_checkpoint_stays(
 
             until(lambda: n_workers() == 2, scheduler)
 
-            def kill(record: RoundRecord) -> None:
+            def kill(record):
                 if record.round_number == 20:
                     scheduler.kill()
 

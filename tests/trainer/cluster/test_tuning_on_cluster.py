@@ -1,28 +1,23 @@
 """A search and a cross-validation on a cluster: the same as on one machine, for any workers, any order and any loss."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from rankmill.cli import app, execute
-from rankmill.foundation.cluster.workers import Cluster, open_cluster
+from rankmill.foundation.cluster.workers import open_cluster
 from rankmill.foundation.errors import InputError, InvalidParameter, TrainingDataRejected, WorkerLost
 from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.trainer.candidates.train_on_dataset import cross_validate
 from rankmill.trainer.cluster.cross_validate_on_cluster import cross_validate_on_cluster
 from rankmill.trainer.options import TuneOptions
-from rankmill.trainer.rounds.training_result import RoundRecord
 from rankmill.trainer.training_options import TrainingOptions
-from rankmill.trainer.tuning.search import TunePlan, plan_tuning, tune
+from rankmill.trainer.tuning.search import plan_tuning, tune
 from rankmill.trainer.tuning.space import space_of
-from rankmill.trainer.tuning.trials import Outcome, Task
 from tests.clusters import in_memory, killing_in, look_often, square
 from tests.refusals import refused, unnamed
 from tests.trainer.small_dataset import SMALL
@@ -34,30 +29,26 @@ OPTIONS = TuneOptions(trials=4, repeat=1, best=2, compare_by="valid")
 
 
 @pytest.fixture(scope="module")
-def plan(dataset: Dataset) -> TunePlan:
+def plan(dataset):
     return plan_tuning(dataset, BASE, SPACE, replace(OPTIONS, workers=1))
 
 
 @pytest.fixture(scope="module")
-def expected(plan: TunePlan, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+def expected(plan, tmp_path_factory):
     out = tmp_path_factory.mktemp("alone") / "t"
     tune(plan, out)
     return files_in(out)
 
 
 @pytest.mark.parametrize("looks", [["a"], ["a b c"], ["a b c", "a", "", "b", "b c d", "d"]], ids=" / ".join)
-def test_any_workers_any_order_and_any_loss(
-    plan: TunePlan, expected: dict[str, bytes], looks: list[str], tmp_path: Path, monkeypatch
-) -> None:
+def test_any_workers_any_order_and_any_loss(plan, expected, looks, tmp_path, monkeypatch):
     look_often(monkeypatch)
     cluster, _ = in_memory(*looks, seed=len(looks))
     tune(replace(plan, cluster_workers=3), tmp_path / "t", cluster=cluster)
     assert files_in(tmp_path / "t") == expected
 
 
-def test_a_search_that_lost_all_workers_resumes(
-    plan: TunePlan, expected: dict[str, bytes], tmp_path: Path, monkeypatch
-) -> None:
+def test_a_search_that_lost_all_workers_resumes(plan, expected, tmp_path, monkeypatch):
     look_often(monkeypatch)
     cluster, _ = in_memory("a b", "a b", "a b", "")
     with pytest.raises(WorkerLost):
@@ -70,7 +61,7 @@ def test_a_search_that_lost_all_workers_resumes(
     assert len(engine.started) == len([name for name in expected if name.startswith("trials/")]) - finished
 
 
-def test_a_dataset_that_is_another_one_there_is_refused(plan: TunePlan, tmp_path: Path) -> None:
+def test_a_dataset_that_is_another_one_there_is_refused(plan, tmp_path):
     class Other(Dataset):
         digest = "0" * 64  # type: ignore[assignment]
 
@@ -80,12 +71,10 @@ def test_a_dataset_that_is_another_one_there_is_refused(plan: TunePlan, tmp_path
 
 
 @pytest.mark.slow
-def test_the_trials_of_a_killed_process_run_again(
-    plan: TunePlan, expected: dict[str, bytes], dask: Cluster, tmp_path: Path
-) -> None:
+def test_the_trials_of_a_killed_process_run_again(plan, expected, dask, tmp_path):
     pids = [pid for _, (_, pid) in dask.run(square, range(2), tmp_path)]
 
-    def kill(task: Task, outcome: Outcome) -> None:
+    def kill(task, outcome):
         if pids:  # while the other one is in the middle of a trial
             os.kill(pids.pop(), signal.SIGKILL)
             pids.clear()
@@ -95,9 +84,7 @@ def test_the_trials_of_a_killed_process_run_again(
 
 
 @pytest.mark.slow
-def test_the_command_writes_the_same_and_refuses_processes_beside(
-    plan: TunePlan, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_writes_the_same_and_refuses_processes_beside(plan, tmp_path, capfd):
     usual = [
         "tune",
         str(plan.dataset.path),
@@ -119,7 +106,7 @@ def test_the_command_writes_the_same_and_refuses_processes_beside(
 
 
 @pytest.mark.slow
-def test_what_is_not_done_in_time_stops_on_workers_too(plan: TunePlan, tmp_path: Path, monkeypatch) -> None:
+def test_what_is_not_done_in_time_stops_on_workers_too(plan, tmp_path, monkeypatch):
     look_often(monkeypatch)
     cluster, _ = in_memory("a b")
     long = replace(plan.base, options=replace(plan.base.options, n_rounds=50_000))
@@ -139,12 +126,12 @@ OF_FOLDS = TrainingOptions(n_threads=1, eval_metrics=["map"])
 
 
 @pytest.mark.parametrize("looks", [("a",), ("a b", "a b", "b", "b c", "a c")])
-def test_any_workers_in_any_order(looks: tuple[str, ...], dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_workers_in_any_order(looks, dataset, monkeypatch):
     look_often(monkeypatch)
-    reported: list[RoundRecord] = []
+    reported = []
     expected = cross_validate(dataset, PARAMETERS, replace(OF_FOLDS, on_round=reported.append))
     assert len({sum(record.fold == fold for record in reported) for fold in range(1, 5)}) > 1
-    heard: list[RoundRecord] = []
+    heard = []
     cluster, _ = in_memory(*looks, seed=len(looks))
     found = cross_validate_on_cluster(dataset, PARAMETERS, replace(OF_FOLDS, on_round=heard.append), cluster)
     assert found == expected
@@ -156,7 +143,7 @@ def test_any_workers_in_any_order(looks: tuple[str, ...], dataset: Dataset, monk
 
 
 @pytest.mark.slow
-def test_a_process_is_killed(dataset: Dataset) -> None:
+def test_a_process_is_killed(dataset):
     with open_cluster("local:2") as cluster, killing_in("_train_fold", cluster) as killed:
         found = cross_validate_on_cluster(dataset, PARAMETERS, OF_FOLDS, cluster)
         assert killed
@@ -164,14 +151,14 @@ def test_a_process_is_killed(dataset: Dataset) -> None:
 
 
 @pytest.mark.slow
-def test_the_command_cv(dataset: Dataset) -> None:
+def test_the_command_cv(dataset):
     words = ["cv", str(dataset.path), "--folds", "3", "--n-rounds", "4", "--max-leaves", "4", "--json"]
     alone, together = (CliRunner().invoke(app, [*words, *more]) for more in ([], ["--cluster", "local:2"]))
     assert alone.exit_code == together.exit_code == 0, together.stderr
     assert alone.stdout == together.stdout
 
 
-def test_too_many_folds_are_refused(dataset: Dataset) -> None:
+def test_too_many_folds_are_refused(dataset):
     cluster, _ = in_memory("a b")
     with refused(TrainingDataRejected, 1000, "folds"):
         cross_validate_on_cluster(dataset, replace(PARAMETERS, folds=1000), OF_FOLDS, cluster)

@@ -1,7 +1,5 @@
 """What is learnt from: grades, pairs or both; pairs replace no grades unless that is asked for."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import warnings

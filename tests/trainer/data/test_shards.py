@@ -1,7 +1,5 @@
 """A training whose rows are divided among processes gives the bytes of one process."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Ordered target encoding: against its definition, what a row may not see, and the model that comes out of it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Splits by sets of categories: against all subsets, against the documented limits, and whatever the codes are."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """What trees may be split by and what holds their values back, in whole models: obeyed, stored, resumed, refused."""
 
-from __future__ import annotations
-
 import numpy as np
 import polars as pl
 import pytest

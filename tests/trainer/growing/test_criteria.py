@@ -1,7 +1,5 @@
 """Which criteria choose the same trees, and which do not (Xia, Zhai & Wang, section 3); which splits may stand."""
 
-from __future__ import annotations
-
 import itertools
 from fractions import Fraction
 

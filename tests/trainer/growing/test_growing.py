@@ -1,8 +1,6 @@
 """Laws of a tree: workers, pools, samples, directions, bounds, ties, controls; the best splits:
 test_growth_by_definition.py."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

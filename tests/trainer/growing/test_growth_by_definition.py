@@ -1,8 +1,6 @@
 """Every split of a tree is the best one that its options permit: one oracle, for a table of options, kinds of rows and
 ways to grow."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Histogram, packing, subtraction and partition kernels against their slow twins."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

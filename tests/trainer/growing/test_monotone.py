@@ -1,7 +1,5 @@
 """Constraints of direction, whatever splits are chosen by and however leaves step."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,8 +1,6 @@
 """One tree on given gradients and hessians beside LightGBM's, same bins, no bound of rows; and dart, which drops
 everything."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Small data and trainings of nets, for the tests of this folder."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from rankmill.trainer.data.rows import RankedRows
@@ -12,12 +10,12 @@ from tests.trainer.planted import planted
 SMALL = {"layers": (40, 8), "batch_documents": 200, "epochs": 4, "early_stopping_epochs": 0, "transform": "log1p"}
 
 
-def rows_of(part, **columns) -> NetRows:
+def rows_of(part, **columns):
     x, grades, starts = part
     return NetRows(x, RankedRows(grades, starts, (), **columns))
 
 
-def planted_data(seed=1, *, n_queries=60, valid=True, categories=0) -> NetData:
+def planted_data(seed=1, *, n_queries=60, valid=True, categories=0):
     """Planted queries; with ``categories`` the last feature is one of so many, and the better the higher its code."""
     parts = [planted(seed + k, n_queries=n_queries) for k in range(2)]
     names = [f"f{i}" for i in range(parts[0][0].shape[1])]

@@ -1,7 +1,5 @@
 """Cross-validation of nets: each fold is the net that its own training part gives, and all count for as many epochs."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np
@@ -26,7 +24,7 @@ OPTIONS = NetOptions(
 )
 
 
-def by_hand(data: NetData, apart: np.ndarray, options: NetOptions):
+def by_hand(data, apart, options):
     """The net of rows that are picked out one by one, measured on the others."""
 
     def rows_where(which):

@@ -1,8 +1,6 @@
 """Products of matrices: against NumPy, and the same bits for any rows around, any share of work and any width of
 vectors."""
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import os

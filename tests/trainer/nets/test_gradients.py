@@ -1,7 +1,5 @@
 """Gradients of all weights against central differences of a float64 twin, and steps of the optimisers."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

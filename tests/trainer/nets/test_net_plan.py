@@ -1,7 +1,5 @@
 """The memory that is announced before a net is trained is not exceeded, and not much more than what is taken."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

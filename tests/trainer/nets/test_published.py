@@ -1,7 +1,5 @@
 """RankNet and LambdaRank as published: forces, factored updates, and what LambdaRank gains."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,8 +1,6 @@
 """``rankmill train --model net`` and ``[train] model = "net"``: registered, resumed, refused, and used like any other
 model."""
 
-from __future__ import annotations
-
 import json
 from functools import partialmethod
 

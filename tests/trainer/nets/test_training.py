@@ -1,7 +1,5 @@
 """Trainings of nets: the same bytes however they are run, early stopping, resume, objectives and refusals."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
 
@@ -275,7 +273,7 @@ def test_given_pairs_count_only_where_grades_order_nothing():
 
 
 @pytest.mark.parametrize("size", [1e31, 1e299])
-def test_labels_beyond_the_scores_of_a_net_are_refused_in_one_line(size) -> None:
+def test_labels_beyond_the_scores_of_a_net_are_refused_in_one_line(size):
     rng = np.random.default_rng(0)
     x, qid = rng.normal(size=(60, 2)), np.repeat(np.arange(6), 10)
     ranker = Ranker(model="net", objective="l2", epochs=1, layers=(2,))

@@ -1,7 +1,5 @@
 """A search over options of nets: trials are the trainings that they say, the same for any workers and after any kill."""
 
-from __future__ import annotations
-
 import json
 import tomllib
 from dataclasses import replace

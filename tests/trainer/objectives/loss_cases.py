@@ -1,7 +1,5 @@
 """Small rows for the tests of losses, and what the losses and their derivatives are by definition."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What holds for every objective that is registered, whatever it is."""
 
-from __future__ import annotations
-
 import re
 import sys
 from dataclasses import replace

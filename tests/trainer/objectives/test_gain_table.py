@@ -1,7 +1,5 @@
 """Gains of grades from a table: in losses, in early stopping and in what a ranker measures."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

@@ -1,14 +1,12 @@
 """Laws of the mix of the losses of several goals."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
-from rankmill.trainer.data.rows import RankedRows, TrainingData
+from rankmill.trainer.data.rows import TrainingData
 from rankmill.trainer.objectives.registry import objective_class, objective_of
 from rankmill.trainer.rounds.boosting import boost
 from rankmill.trainer.training_options import StartingModel, TrainingOptions
@@ -41,12 +39,12 @@ def goal_grades(part, seed):
     return np.digitize(x, [0.3, 1.0]).astype(np.int32)
 
 
-def goal_rows(part, seed=1, **goals) -> RankedRows:
+def goal_rows(part, seed=1, **goals):
     rows = rows_of(part, small_data()[2])
     return replace(rows, goals=goals or {"bought": goal_grades(part, seed)})
 
 
-def data_of(train=None, watch=False, watched=None, **goals) -> TrainingData:
+def data_of(train=None, watch=False, watched=None, **goals):
     first, second, binspec = small_data()
     valid = goal_rows(second, 2)
     if watched is not None:

@@ -1,7 +1,5 @@
 """What a user may get wrong about objectives, and whether the answer names the right thing and a cure that is there."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np
@@ -22,7 +20,7 @@ SEEN = QID % 4 > 0
 SMALL = {"preset": "defaults-1", "n_rounds": 12, "max_leaves": 4, "min_rows_in_leaf": 5, "n_threads": 1}
 
 
-def halves(y: np.ndarray, **extras: np.ndarray) -> tuple[dict[str, np.ndarray], list[object]]:
+def halves(y, **extras):
     """What ``fit`` takes for three quarters of the queries, and the others as an eval set."""
     first = {"X": X[SEEN], "y": y[SEEN], "qid": QID[SEEN], **{name: of_row[SEEN] for name, of_row in extras.items()}}
     rest = {"qid": QID[~SEEN], **{name: of_row[~SEEN] for name, of_row in extras.items()}}
@@ -43,7 +41,7 @@ def test_hazards_stop_by_their_loss_and_not_by_a_metric_of_the_reversed_order():
 
 
 @pytest.mark.parametrize("objective", ["l2", "coxph"])
-def test_whole_numbers_that_are_too_large_for_grades_are_labels(objective: str):
+def test_whole_numbers_that_are_too_large_for_grades_are_labels(objective):
     days = np.round(300 + 80 * SIGNAL)
     as_whole, as_real = (
         Ranker(objective=objective, **SMALL).fit(X, y, qid=QID).predict(X) for y in (days.astype(np.int64), days)
@@ -65,7 +63,7 @@ def test_a_stop_metric_without_a_value_is_refused_only_where_it_decides():
 
 
 @pytest.mark.parametrize("objective", ["mcrank", "bernoulli"])
-def test_what_is_wrong_with_the_train_split_is_not_said_of_an_eval_set(objective: str):
+def test_what_is_wrong_with_the_train_split_is_not_said_of_an_eval_set(objective):
     first, watched = halves(np.where(SEEN, 0, RNG.integers(0, 3, len(X))))
     with pytest.raises(TrainingDataRejected, match=f"^{objective}"):
         Ranker(objective=objective, **SMALL).fit(**first, eval_set=[tuple(watched)])

@@ -1,7 +1,5 @@
 """What has no weight might as well not be there, and a query of weight two might come twice, whatever the loss."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

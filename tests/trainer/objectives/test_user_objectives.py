@@ -1,7 +1,5 @@
 """Losses and swap deltas that users write: they do what the built-in ones do, and say what is wrong with them."""
 
-from __future__ import annotations
-
 import numba
 import numpy as np
 import pytest

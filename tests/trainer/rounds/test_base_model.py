@@ -1,7 +1,5 @@
 """Trees on top of a model: learnt from what its scores leave, and joined to it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Whole trainings: the same bytes whatever the machine, scores that the forest reproduces, known signals found."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

@@ -1,17 +1,13 @@
 """A training that is killed goes on, with the bytes and the history of one that was not."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from rankmill.foundation.interrupts import HeldSignals
-from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.scorer.forest.forest import Forest
 from rankmill.trainer.candidates.multi_seed_training import train_candidate
 from rankmill.trainer.candidates.train_on_dataset import train
@@ -28,14 +24,14 @@ class Killed(BaseException):
     """What ends a training in these tests where a signal would."""
 
 
-def test_a_cross_validation_goes_on_in_the_fold_where_it_was(dataset: Dataset, tmp_path: Path) -> None:
+def test_a_cross_validation_goes_on_in_the_fold_where_it_was(dataset, tmp_path):
     parameters = replace(SMALL, rounds_by="cv", folds=3)
     whole = train(dataset, parameters, TrainingOptions(n_threads=1))
     for part in range(1, 5):
         checkpoints = Checkpoints(tmp_path, "k", every=0.0)
         writes = 0
 
-        def dying(self: Checkpoint, rounds, forest, part=part, real=Checkpoint.write) -> None:
+        def dying(self, rounds, forest, part=part, real=Checkpoint.write):
             nonlocal writes
             writes += 1
             real(self, rounds, forest)
@@ -55,7 +51,7 @@ def test_a_cross_validation_goes_on_in_the_fold_where_it_was(dataset: Dataset, t
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_is_no_checkpoint_of_this_training_is_passed_over(tmp_path: Path) -> None:
+def test_what_is_no_checkpoint_of_this_training_is_passed_over(tmp_path):
     data, path = small_data(), tmp_path / "a.checkpoint"
     whole = fit(data)
     path.write_bytes(b"damaged")
@@ -64,12 +60,12 @@ def test_what_is_no_checkpoint_of_this_training_is_passed_over(tmp_path: Path) -
     assert fit(data, options={"checkpoint": Checkpoint(path)}).forest == whole.forest
 
 
-def test_a_disk_that_is_full_is_reported_and_ends_no_training(tmp_path: Path, monkeypatch) -> None:
-    def full(*_: object) -> None:
+def test_a_disk_that_is_full_is_reported_and_ends_no_training(tmp_path, monkeypatch):
+    def full(*_):
         raise OSError(28, "no space left on device")
 
     monkeypatch.setattr("rankmill.trainer.rounds.checkpoints.write_atomically", full)
-    reported: list[str] = []
+    reported = []
     fit(small_data(), n_rounds=2, options={"checkpoint": Checkpoint(tmp_path / "c", 0.0, reported.append)})
     assert reported
     assert all("no space left" in line for line in reported)
@@ -99,7 +95,7 @@ for number in rounds:
 
 
 @pytest.mark.slow
-def test_a_kill_without_warning_costs_what_was_not_written_and_nothing_else(dataset: Dataset, tmp_path: Path) -> None:
+def test_a_kill_without_warning_costs_what_was_not_written_and_nothing_else(dataset, tmp_path):
     subprocess.run(
         [sys.executable, "-c", DYING, str(dataset.path), str(tmp_path), "1", "3", "6"],
         cwd=ROOT,
@@ -116,7 +112,7 @@ def test_a_kill_without_warning_costs_what_was_not_written_and_nothing_else(data
 
 
 @pytest.mark.slow
-def test_a_request_to_end_ends_the_command_soon_with_a_checkpoint(dataset: Dataset, tmp_path: Path) -> None:
+def test_a_request_to_end_ends_the_command_soon_with_a_checkpoint(dataset, tmp_path):
     arguments = ["train", str(dataset.path), "--name", "web", "--registry", str(tmp_path / "r"), "--n-rounds", "200000"]
     arguments += ["--early-stopping-rounds", "0", "--checkpoint", str(tmp_path / "c"), "--checkpoint-every", "0"]
     running = subprocess.Popen(
@@ -133,8 +129,8 @@ def test_a_request_to_end_ends_the_command_soon_with_a_checkpoint(dataset: Datas
     assert Forest.load(path).n_rounds >= 1
 
 
-def test_signals_wait_while_they_are_held() -> None:
-    seen: list[int] = []
+def test_signals_wait_while_they_are_held():
+    seen = []
     before = signal.signal(signal.SIGTERM, lambda number, _: seen.append(number))
     try:
         with HeldSignals() as held:

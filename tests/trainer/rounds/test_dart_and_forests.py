@@ -1,7 +1,5 @@
 """dart, whose rounds drop earlier ones, and random forests, whose trees are averaged."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """What is watched while a model grows: several sets and metrics, callbacks; none of it changes the model."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

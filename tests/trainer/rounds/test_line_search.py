@@ -1,7 +1,5 @@
 """Steps along the trees of a round: never worse than the plain one, and what was added is what the forest holds."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy.optimize import minimize_scalar

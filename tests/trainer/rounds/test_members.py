@@ -1,7 +1,5 @@
 """Several models boosted side by side, whose mean is the forest."""
 
-from __future__ import annotations
-
 from dataclasses import fields
 
 import numpy as np
@@ -22,7 +20,7 @@ DRAWN = {"query_fraction": 0.7, "feature_fraction": 0.6, "bootstrap": "bayesian"
 RANDOM = {**DRAWN, "members": 3, "n_rounds": 9, "early_stopping_rounds": 0}
 
 
-def member_of(forest: Forest, member: int, members: int) -> Forest:
+def member_of(forest, member, members):
     """Return the trees of one member as a forest of its own."""
     trees = np.flatnonzero(np.arange(forest.n_trees) // (forest.trees_a_round // members) % members == member)
     nodes = np.concatenate([np.arange(forest.tree_starts[t], forest.tree_starts[t + 1]) for t in trees])

@@ -1,7 +1,5 @@
 """A resumed training gives the bytes of training in one go, or one line about what differs."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

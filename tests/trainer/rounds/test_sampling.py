@@ -1,8 +1,6 @@
 """What is drawn for each tree, rows, features and weights, by queries or documents, and what leaf values are computed
 from."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The best round by a stop metric that is smoothed over rounds."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from math import inf, nan
 
@@ -41,14 +39,14 @@ def best_by_definition(values, window, patience, sign=1.0, least=0.0):
     st.lists(st.sampled_from([nan, *(i / 8 for i in range(9))]), min_size=1, max_size=40),
     st.integers(2, 20), st.integers(0, 9), st.booleans(), st.sampled_from([0.0, 0.1]),
 )  # fmt: skip
-def test_it_is_the_best_of_the_moving_means(values, window, patience, higher, least) -> None:
+def test_it_is_the_best_of_the_moving_means(values, window, patience, higher, least):
     stopping = EarlyStopping(patience, higher, min_improvement=least + 1e-12, window=window)
     trained = next((n for n, value in enumerate(values, start=1) if stopping.update(n, value)), len(values))
     expected = best_by_definition(values, window, patience, 1.0 if higher else -1.0, least)
     assert (stopping.best_round, trained) == expected
 
 
-def test_training_keeps_the_round_that_the_smoothed_curve_says() -> None:
+def test_training_keeps_the_round_that_the_smoothed_curve_says():
     found, raw = fit(small_data(), **SMOOTH), fit(small_data(), **{**SMOOTH, "stop_window": 1})
     values = [record.metrics["valid"]["ndcg@10"] for record in found.history]
     assert (found.best_round, len(found.history)) == best_by_definition(values, 8, 6)
@@ -58,6 +56,6 @@ def test_training_keeps_the_round_that_the_smoothed_curve_says() -> None:
     assert "stop_window" not in raw.forest.parameters
 
 
-def test_a_window_is_of_a_round_at_least() -> None:
+def test_a_window_is_of_a_round_at_least():
     with pytest.raises(InvalidParameter, match="stop_window must be in 1"):
         replace(fixed(), stop_window=0)

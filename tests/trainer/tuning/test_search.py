@@ -1,7 +1,5 @@
 """A search for parameters: the same table for any workers and after any kill, and trials that are what they say."""
 
-from __future__ import annotations
-
 import json
 import math
 import os
@@ -11,14 +9,12 @@ import sys
 import time
 import tomllib
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from rankmill.cli import execute
 from rankmill.foundation.errors import DatasetFormatError, InvalidParameter
-from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.scorer.metrics.per_query import mean_of
 from rankmill.trainer.candidates.train_on_dataset import cross_validate, train
 from rankmill.trainer.nets.options import NetOptions
@@ -31,7 +27,7 @@ from rankmill.trainer.tuning import searched as of_kinds
 from rankmill.trainer.tuning.gain import gain_of
 from rankmill.trainer.tuning.search import plan_tuning, tune
 from rankmill.trainer.tuning.space import space_of
-from rankmill.trainer.tuning.table import Row, Table
+from rankmill.trainer.tuning.table import Row
 from rankmill.trainer.tuning.trials import Outcome
 from tests import ROOT
 from tests.refusals import refused, unnamed
@@ -45,21 +41,21 @@ USUAL = TuneOptions(trials=6, repeat=1, best=2, workers=1, compare_by="valid")
 
 
 @pytest.fixture(autouse=True)
-def _one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+def _one_thread(monkeypatch):
     monkeypatch.setattr("rankmill.trainer.team.available_cores", lambda: 1)
 
 
-def searched(dataset: Dataset, out: Path, options: TuneOptions = USUAL, **more) -> Table:
+def searched(dataset, out, options=USUAL, **more):
     return tune(plan_tuning(dataset, BASE, SPACE, options), out, **more)
 
 
 @pytest.fixture(scope="module")
-def done(dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Table]:
+def done(dataset, tmp_path_factory):
     out = tmp_path_factory.mktemp("done") / "t"
     return out, searched(dataset, out)
 
 
-def test_a_trial_is_the_training_that_it_says(dataset: Dataset, done: tuple[Path, Table]) -> None:
+def test_a_trial_is_the_training_that_it_says(dataset, done):
     _, table = done
     assert [row.trial for row in table.rows if not row.values] == [0]  # the parameters as they were given
     for row in (table.rows[0], table.rows[-1]):
@@ -73,7 +69,7 @@ def test_a_trial_is_the_training_that_it_says(dataset: Dataset, done: tuple[Path
         assert outcome.score == result.history[result.best_round - 1].metrics["valid"]["ndcg@10"]
 
 
-def test_the_best_trials_and_the_options_as_given_are_repeated(done: tuple[Path, Table]) -> None:
+def test_the_best_trials_and_the_options_as_given_are_repeated(done):
     _, table = done
     scores = [row.outcome.score for row in table.rows]
     assert scores == sorted(scores, reverse=True)
@@ -84,7 +80,7 @@ def test_the_best_trials_and_the_options_as_given_are_repeated(done: tuple[Path,
     assert reported["least"] == min(table.rows[0].scores)
 
 
-def test_the_winner_is_the_best_trial_only_if_it_gains_on_other_queries(done: tuple[Path, Table]) -> None:
+def test_the_winner_is_the_best_trial_only_if_it_gains_on_other_queries(done):
     """The gain is that of the means over seeds; without queries' values the best trial wins."""
     _, table = done
     rows = sorted(table.rows, key=lambda row: row.trial)
@@ -111,9 +107,7 @@ def test_the_winner_is_the_best_trial_only_if_it_gains_on_other_queries(done: tu
 
 
 @pytest.mark.slow
-def test_the_folder_has_the_same_bytes_for_two_workers(
-    dataset: Dataset, done: tuple[Path, Table], tmp_path: Path
-) -> None:
+def test_the_folder_has_the_same_bytes_for_two_workers(dataset, done, tmp_path):
     out, table = done
     other = searched(dataset, tmp_path / "two", replace(USUAL, workers=2))
     assert other.to_json() == table.to_json()
@@ -122,8 +116,8 @@ def test_the_folder_has_the_same_bytes_for_two_workers(
 
 
 def test_a_search_that_is_killed_again_and_again_leaves_what_an_undisturbed_one_does(
-    dataset: Dataset, done: tuple[Path, Table], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    dataset, done, tmp_path, monkeypatch
+):
     out, table = done
     real, calls = of_kinds.train, 0
 
@@ -149,7 +143,7 @@ def test_a_search_that_is_killed_again_and_again_leaves_what_an_undisturbed_one_
     assert calls == before  # all is known
 
 
-def test_a_trial_that_fails_is_reported_and_ends_nothing(dataset: Dataset, tmp_path: Path) -> None:
+def test_a_trial_that_fails_is_reported_and_ends_nothing(dataset, tmp_path):
     space = space_of({"objective": "l2,gbrank", "step_search": "line"}, "t")  # which gbrank's loss does not have
     options = TuneOptions(trials=6, repeat=0, workers=1)
     table = tune(plan_tuning(dataset, replace(BASE, n_rounds=3), space, options), tmp_path / "t")
@@ -162,10 +156,10 @@ def test_a_trial_that_fails_is_reported_and_ends_nothing(dataset: Dataset, tmp_p
 
 
 @pytest.mark.parametrize("error", [OSError(5, "i/o"), MemoryError(), DatasetFormatError("damaged")], ids=str)
-def test_what_may_be_otherwise_next_time_is_not_recorded(dataset: Dataset, tmp_path: Path, monkeypatch, error) -> None:
+def test_what_may_be_otherwise_next_time_is_not_recorded(dataset, tmp_path, monkeypatch, error):
     options = TuneOptions(trials=1, repeat=0, workers=1, compare_by="valid")
 
-    def failing(*_: object, **__: object) -> None:
+    def failing(*_, **__):
         raise error
 
     with monkeypatch.context() as patch:
@@ -176,14 +170,14 @@ def test_what_may_be_otherwise_next_time_is_not_recorded(dataset: Dataset, tmp_p
     assert all(row.outcome.score is not None for row in table.rows)
 
 
-def test_where_all_fail_the_first_says_why(dataset: Dataset, tmp_path: Path) -> None:
+def test_where_all_fail_the_first_says_why(dataset, tmp_path):
     base = replace(BASE, objective="gbrank", stop_metric="deviance")  # which only a training refuses
     plan = plan_tuning(dataset, base, space_of({"max_leaves": "4..8"}, "t"), TuneOptions(trials=2, workers=1))
     with refused(InvalidParameter, "trial", "InvalidParameter"):
         tune(plan, tmp_path / "t")
 
 
-def test_few_queries_are_compared_by_folds_of_all_that_the_model_learns_from(dataset: Dataset, tmp_path: Path) -> None:
+def test_few_queries_are_compared_by_folds_of_all_that_the_model_learns_from(dataset, tmp_path):
     options = TuneOptions(trials=2, repeat=2, best=1, workers=1)
     plan = plan_tuning(dataset, replace(BASE, n_rounds=8, folds=3, refit="all"), SPACE, options)
     assert "3 folds of the train and valid splits" in plan.render()
@@ -212,15 +206,15 @@ def test_few_queries_are_compared_by_folds_of_all_that_the_model_learns_from(dat
 class Clock:
     """Each reading is some seconds after the one before."""
 
-    def __init__(self, step: float) -> None:
+    def __init__(self, step):
         self.now, self.step = 0.0, step
 
-    def __call__(self) -> float:
+    def __call__(self):
         self.now += self.step
         return self.now
 
 
-def test_time_decides_the_number_of_trials_and_nothing_else(dataset: Dataset, tmp_path: Path) -> None:
+def test_time_decides_the_number_of_trials_and_nothing_else(dataset, tmp_path):
     timed = TuneOptions(minutes=1.0, repeat=0, workers=1, compare_by="valid")
     plan = plan_tuning(dataset, replace(BASE, n_rounds=3), SPACE, timed)
     assert "1 minutes" in plan.render()
@@ -243,11 +237,11 @@ def test_time_decides_the_number_of_trials_and_nothing_else(dataset: Dataset, tm
 class Late:
     """A clock by which the time is over some real seconds from now."""
 
-    def __init__(self, minutes: float, left: float) -> None:
+    def __init__(self, minutes, left):
         self.ahead = 60.0 * minutes - left - time.monotonic()
         self.read = False
 
-    def __call__(self) -> float:
+    def __call__(self):
         """Return 0 at first, when the search begins."""
         if not self.read:
             self.read = True
@@ -256,7 +250,7 @@ class Late:
 
 
 @pytest.mark.parametrize(("model", "compare_by"), [("trees", "valid"), ("net", "folds")])
-def test_what_is_not_done_in_time_stops_after_its_round_and_goes_on_later(dataset, tmp_path, model, compare_by) -> None:
+def test_what_is_not_done_in_time_stops_after_its_round_and_goes_on_later(dataset, tmp_path, model, compare_by):
     options = TuneOptions(minutes=1.0, trials=1, repeat=1, workers=1, compare_by=compare_by)
     varied = space_of({"learning_rate": [0.01, 0.02]}, "space", model)
     long = replace(BASE, n_rounds=50_000, early_stopping_rounds=0)
@@ -271,7 +265,7 @@ def test_what_is_not_done_in_time_stops_after_its_round_and_goes_on_later(datase
     assert bool(kept) == (model == "trees")
 
 
-def test_a_clock_that_is_set_back_lengthens_no_search(dataset, tmp_path, monkeypatch) -> None:
+def test_a_clock_that_is_set_back_lengthens_no_search(dataset, tmp_path, monkeypatch):
     days = iter(range(10**9))
     monkeypatch.setattr(time, "time", lambda: -86_400.0 * next(days))
     options = TuneOptions(minutes=1.0, trials=1, repeat=1, workers=1, compare_by="valid")
@@ -280,7 +274,7 @@ def test_a_clock_that_is_set_back_lengthens_no_search(dataset, tmp_path, monkeyp
         tune(plan, tmp_path / "t", clock=Late(1.0, 0.3))
 
 
-def test_repeats_count_only_if_all_trials_have_them(dataset: Dataset, tmp_path: Path) -> None:
+def test_repeats_count_only_if_all_trials_have_them(dataset, tmp_path):
     options = TuneOptions(minutes=1.0, trials=2, best=2, repeat=3, workers=1, compare_by="valid")
     plan = plan_tuning(dataset, replace(BASE, n_rounds=3), SPACE, options)
     whole = tune(replace(plan, options=replace(options, minutes=0.0)), tmp_path / "all")
@@ -292,7 +286,7 @@ def test_repeats_count_only_if_all_trials_have_them(dataset: Dataset, tmp_path: 
     assert files_in(tmp_path / "t") == files_in(tmp_path / "all")
 
 
-def test_the_winner_can_be_pasted_and_trains_what_it_says(dataset: Dataset, done: tuple[Path, Table]) -> None:
+def test_the_winner_can_be_pasted_and_trains_what_it_says(dataset, done):
     out, table = done
     section = tomllib.loads((out / "winner.toml").read_text())["train"]
     parameters = TrainParameters(**section)
@@ -301,7 +295,7 @@ def test_the_winner_can_be_pasted_and_trains_what_it_says(dataset: Dataset, done
     assert result.history[result.best_round - 1].metrics["valid"]["ndcg@10"] == table.winner.outcome.score
 
 
-def test_trials_train_one_of_the_models_that_the_preset_averages(dataset: Dataset, tmp_path: Path) -> None:
+def test_trials_train_one_of_the_models_that_the_preset_averages(dataset, tmp_path):
     options, few = TuneOptions(trials=1, repeat=0, workers=1), TrainParameters(n_rounds=4)
     space = space_of({"max_depth": "2..5"}, "test")
     members = with_preset(few, shape_of_dataset(dataset)).members
@@ -314,7 +308,7 @@ def test_trials_train_one_of_the_models_that_the_preset_averages(dataset: Datase
     assert [each.section().get("members", 1) for each in (table, alone, given)] == [members, 1, members]
 
 
-def test_the_default_space_keeps_to_what_the_given_options_allow(dataset: Dataset) -> None:
+def test_the_default_space_keeps_to_what_the_given_options_allow(dataset):
     for given in ({"monotone": {"f1": 1}}, {"max_leaves": 5}, {"criterion": "ole"}):
         plan = plan_tuning(dataset, TrainParameters(n_rounds=5, **given), None, TuneOptions(trials=2), fixed=[*given])
         assert not plan.space.parts.keys() & {"grow", *given}
@@ -322,7 +316,7 @@ def test_the_default_space_keeps_to_what_the_given_options_allow(dataset: Datase
     assert not plan.space.parts.keys() & {"lambda_l2", "l2_scale"}  # which keeps its unit
 
 
-def test_a_folder_of_another_search_is_refused_or_let_go_of(dataset: Dataset, tmp_path: Path) -> None:
+def test_a_folder_of_another_search_is_refused_or_let_go_of(dataset, tmp_path):
     options = TuneOptions(trials=1, repeat=0, workers=1)
     searched(dataset, tmp_path / "t", options)
     other = plan_tuning(dataset, BASE, space_of({"max_leaves": "2..3"}, "t"), options)
@@ -350,7 +344,7 @@ def test_a_folder_of_another_search_is_refused_or_let_go_of(dataset: Dataset, tm
         ({"compare_by": "valid"}, {"objective": "l2,lambdamart"}, "objectives"),  # their losses are not compared
     ],
 )
-def test_what_cannot_be_searched_is_refused(dataset: Dataset, options, space, message: str) -> None:
+def test_what_cannot_be_searched_is_refused(dataset, options, space, message):
     with refused(InvalidParameter, message):
         plan_tuning(
             dataset,
@@ -360,7 +354,7 @@ def test_what_cannot_be_searched_is_refused(dataset: Dataset, options, space, me
         )
 
 
-def test_the_command(dataset: Dataset, tmp_path: Path, capsys) -> None:
+def test_the_command(dataset, tmp_path, capsys):
     out = str(tmp_path / "t")
     command = [
         "tune",
@@ -392,8 +386,8 @@ def test_the_command(dataset: Dataset, tmp_path: Path, capsys) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_a_killed_command_leaves_no_worker_and_goes_on(dataset: Dataset, tmp_path: Path, number: int) -> None:
-    def command(out: str, *more: str) -> list[str]:
+def test_a_killed_command_leaves_no_worker_and_goes_on(dataset, tmp_path, number):
+    def command(out, *more):
         options = ["--trials", "6", "--n-rounds", "400", "--early-stopping-rounds", "0", "--repeat", "1", *more]
         options += ["--compare-by", "valid"]
         return [sys.executable, "-m", "rankmill", "tune", str(dataset.path), "-o", str(tmp_path / out), *options]
@@ -412,7 +406,7 @@ def test_a_killed_command_leaves_no_worker_and_goes_on(dataset: Dataset, tmp_pat
     assert files_in(tmp_path / "killed") == files_in(tmp_path / "whole")
 
 
-def _in_group(group: int) -> bool:
+def _in_group(group):
     try:
         os.killpg(group, 0)
     except ProcessLookupError:
@@ -421,13 +415,13 @@ def _in_group(group: int) -> bool:
 
 
 @pytest.mark.slow
-def test_a_worker_that_is_killed_is_reported(dataset: Dataset, tmp_path: Path, monkeypatch) -> None:
+def test_a_worker_that_is_killed_is_reported(dataset, tmp_path, monkeypatch):
     from joblib.externals.loky.process_executor import TerminatedWorkerError
 
     class Broken:
-        def __init__(self, **_: object) -> None: ...
+        def __init__(self, **_): ...
 
-        def __call__(self, _: object):
+        def __call__(self, _):
             raise TerminatedWorkerError("killed")
 
     monkeypatch.setattr(search, "Parallel", Broken)

@@ -1,7 +1,5 @@
 """Expected DCG, of drawn orders and of noisy scores: exact values, estimates right on average, symmetries."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from statistics import NormalDist

@@ -1,7 +1,5 @@
 """Losses of lists with closed forms: against their definitions, finite differences and their symmetries."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

@@ -1,7 +1,5 @@
 """GBRank against its algorithm written out: targets, fits, averages."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

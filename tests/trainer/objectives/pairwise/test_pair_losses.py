@@ -1,7 +1,5 @@
 """Losses over pairs against the definition, their symmetries, what they learn and what they refuse."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

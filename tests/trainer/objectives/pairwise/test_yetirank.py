@@ -1,7 +1,5 @@
 """YetiRank against the definition: its permutations, their law, and what neighbours in them weigh."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

@@ -1,7 +1,5 @@
 """The NDCG-consistent losses of Ravikumar, Tewari & Yang."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

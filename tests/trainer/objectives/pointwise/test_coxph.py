@@ -1,7 +1,5 @@
 """Cox's partial likelihood against its definition and against XGBoost."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

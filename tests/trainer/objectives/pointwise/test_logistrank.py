@@ -1,7 +1,5 @@
 """LogistRank, McRank and the ordinal models against their formulas."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

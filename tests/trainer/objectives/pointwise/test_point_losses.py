@@ -1,7 +1,5 @@
 """Losses of single documents with one score each: their laws, and the rules of their starts and leaves."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,8 +1,6 @@
 """A hundred rounds beside the peers at equal settings: deviance by one formula, within a hundredth; and what no setting
 may change."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import cache
 
