@@ -13,9 +13,9 @@ SMALL = fixed(n_rounds=12, max_leaves=4, learning_rate=0.3, early_stopping_round
 
 
 def small_dataset(folder, shares=None, queries=100):
-    """Write judgments into ``folder``, and a dataset of them."""
+    """Write judgments into ``folder``, and a dataset of them; without ``shares`` it has no split."""
     text = folder / "judgments.txt"
     write_synthetic(text, SynthParameters(queries=queries, documents_per_query=8, features=10, seed=5))
-    ingest([text], folder / "d", options=IngestOptions(buckets=3, split=SHARES if shares is None else shares))
+    ingest([text], folder / "d", options=IngestOptions(buckets=3, split=(SHARES if shares is None else shares) or None))
     bin_dataset(Dataset.open(folder / "d"), 31)
     return Dataset.open(folder / "d")

@@ -1,35 +1,31 @@
 """``rankmill cv``, ``train --rounds-by`` and the columns of a dataset besides grades, as a person types them."""
 
-import json
 import shutil
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pytest
 
 from rankmill import Ranker
-from rankmill.cli import execute
+from rankmill.pipeline.bins.binning import bin_dataset
 from rankmill.pipeline.dataset.dataset import Dataset
-from rankmill.pipeline.options import SynthParameters
-from rankmill.pipeline.synth import write_synthetic
+from rankmill.pipeline.ingest import ingest
+from rankmill.pipeline.options import IngestOptions
 from rankmill.scorer.forest.forest import Forest
 from rankmill.scorer.forest.predict import predict
 from rankmill.trainer.candidates.train_on_dataset import cross_validate, plan_of, train
 from rankmill.trainer.training_options import TrainingOptions
 from tests.refusals import unnamed
 from tests.trainer.fixed import FIXED, fixed
+from tests.trainer.small_dataset import small_dataset
 
-SMALL = ["--n-rounds", "6", "--max-leaves", "4", "--min-rows-in-leaf", "5", "--n-threads", "1"]
+SMALL = "--n-rounds 6 --max-leaves 4 --min-rows-in-leaf 5 --n-threads 1"
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("made")
-    file, made = folder / "j.txt", str(folder / "d")
-    write_synthetic(file, SynthParameters(queries=40, documents_per_query=8, features=10, seed=1))
-    assert execute(["data", "ingest", str(file), "-o", made, "--buckets", "2"]) == 0
-    assert execute(["data", "bin", made, "--max-bin", "31"]) == 0
-    return folder
+    return small_dataset(tmp_path_factory.mktemp("made"), {}, 40).path.parent
 
 
 @pytest.fixture
@@ -39,34 +35,25 @@ def dataset(made, tmp_path, monkeypatch):
     return "d"
 
 
-def facts(capsys, *arguments):
-    capsys.readouterr()
-    assert execute([*arguments, "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
-
-
-def test_cv_says_what_a_training_is_worth(dataset, capsys):
-    found = facts(capsys, "cv", dataset, "--folds", "4", *SMALL, "--eval-metric", "map")
-    assert found["folds"] == 4
-    assert found["rounds_trained"] == 6
-    curve = found["curves"]["ndcg@10"]
+def test_cv_says_what_a_training_is_worth(dataset, typed):
+    found = typed.json(f"cv {dataset} --folds 4 {SMALL} --eval-metric map")
+    assert (found["folds"], found["rounds_trained"]) == (4, 6)
+    curve, best = found["curves"]["ndcg@10"], found["best"]
     assert np.allclose(curve["mean"], np.mean(curve["folds"], axis=0))
     assert np.allclose(curve["deviation"], np.std(curve["folds"], axis=0, ddof=1))
     assert found["best_round"] == int(np.argmax(curve["mean"])) + 1
-    assert found["best"]["map"]["mean"] == found["curves"]["map"]["mean"][found["best_round"] - 1]
-    assert execute(["cv", dataset, "--folds", "4", *SMALL]) == 0
-    out = capsys.readouterr().out
+    assert best["map"]["mean"] == found["curves"]["map"]["mean"][found["best_round"] - 1]
+    out = typed.out(f"cv {dataset} --folds 4 {SMALL}")
     assert not unnamed(out, f"{found['best_round']} of 6", "ndcg@10")
-    assert f"{found['best']['ndcg@10']['mean']:.4f} +- {found['best']['ndcg@10']['deviation']:.4f}" in out
+    assert f"{best['ndcg@10']['mean']:.4f} +- {best['ndcg@10']['deviation']:.4f}" in out
     assert not Path("registry-data").exists()
-    for option in (["--rounds-by", "oob"], ["--holdout-fraction", "0.5"]):  # which would say nothing to it
-        assert execute(["cv", dataset, *SMALL, *option]) == 2
-        assert "unknown option" in capsys.readouterr().err
+    for option in ("--rounds-by oob", "--holdout-fraction 0.5"):  # which would say nothing to it
+        assert "unknown option" in typed.err(f"cv {dataset} {SMALL} {option}", code=2)
 
 
-def test_folds_of_a_dataset_go_by_the_ids_of_queries_whatever_its_buckets(dataset, capsys):
-    assert execute(["data", "ingest", "j.txt", "-o", "other", "--buckets", "7"]) == 0
-    assert execute(["data", "bin", "other", "--max-bin", "31"]) == 0
+def test_folds_of_a_dataset_go_by_the_ids_of_queries_whatever_its_buckets(dataset, typed):
+    typed("data ingest judgments.txt -o other --buckets 7")
+    typed("data bin other --max-bin 31")
     parameters = fixed(n_rounds=3, max_leaves=4, objective="l2", folds=3)
     one, two = (
         cross_validate(Dataset.open(Path(name)), parameters, TrainingOptions(n_threads=1)) for name in ("d", "other")
@@ -76,31 +63,26 @@ def test_folds_of_a_dataset_go_by_the_ids_of_queries_whatever_its_buckets(datase
 
 
 @pytest.mark.parametrize(
-    ("options", "word"),
+    ("rounds_by", "options", "word"),
     [
-        (["--rounds-by", "cv", "--folds", "3"], "cv"),
-        (["--rounds-by", "test", "--holdout-fraction", "0.25"], "holdout"),
-        (["--rounds-by", "oob", "--query-fraction", "0.5", "--objective", "listnet"], "train"),
+        ("cv", "--folds 3", "cv"),
+        ("test", "--holdout-fraction 0.25", "holdout"),
+        ("oob", "--query-fraction 0.5 --objective listnet", "train"),
     ],
-    ids=str,
 )
-def test_train_says_what_decided(dataset, capsys, options, word):
-    found = facts(capsys, "train", dataset, "--name", "web", *SMALL, *options)
+def test_train_says_what_decided(dataset, typed, rounds_by, options, word):
+    command = f"train {dataset} --name web {SMALL} --rounds-by {rounds_by} {options}"
+    found, shown = typed.json(command), typed.json("models show web")
     assert found[word]["ndcg@10"] > 0.3
-    shown = facts(capsys, "models", "show", "web")
-    forest = Forest.from_bytes(Path(shown["model_path"]).read_bytes())
-    assert forest.parameters["rounds_by"] == options[1]
+    assert Forest.load(Path(shown["model_path"])).parameters["rounds_by"] == rounds_by
     curves = found["curves"]
     assert len(curves["metrics"]["train"]["ndcg@10"]) == found["rounds_trained"]
-    if options[1] == "oob":
+    if rounds_by == "oob":
         assert found["rounds"] == int(np.argmax(np.cumsum(curves["oob_improvement"]))) + 1
-    if options[1] == "cv":
+    if rounds_by == "cv":
         assert found["cross_validation"]["best_round"] == found["rounds"]
     assert shown["manifest"]["parameters"]["criterion"] == ""  # left to the objective
-    assert execute(["train", dataset, "--name", "web", *SMALL, *options]) == 0
-    assert f"{word} ndcg@10" in capsys.readouterr().out
-    assert execute(["train", dataset, "--name", "x", *SMALL, "--metric", "deviance"]) == 2
-    assert "set stop_metric to deviance" in capsys.readouterr().err  # it is watched and not optimised
+    assert f"{word} ndcg@10" in typed.out(command)
 
 
 def test_memory_for_the_copy_is_in_the_plan(dataset):
@@ -117,22 +99,21 @@ def made_columns(tmp_path_factory):
     n, n_queries = 300, 30
     qid = np.repeat(np.arange(n_queries), n // n_queries)
     x = rng.normal(size=(n, 3)).astype(np.float32)
-    of_query = rng.choice([0.5, 1.0, 3.0], size=n_queries)
     arrays = {
         "y": np.clip(np.round(x[:, 0] + 1), 0, 3).astype(int),
         "label": x[:, 0] + x[:, 1] * x[:, 2],
         "sample_weight": rng.uniform(0.1, 2.0, size=n),
         "offset": rng.normal(size=n),
-        "query_weight": of_query[qid],
+        "query_weight": rng.choice([0.5, 1.0, 3.0], size=n_queries)[qid],
     }
-    names = ["qid", "doc_id", "grade", "label", "weight", "offset", "query_weight", "a", "b", "c"]
-    lines = [
-        ",".join(map(repr, [int(qid[i]), int(i), *(value[i].item() for value in arrays.values()), *map(float, x[i])]))
-        for i in rng.permutation(n)
-    ]
-    (folder / "j.csv").write_text("\n".join([",".join(names), *lines]) + "\n")
-    assert execute(["data", "ingest", str(folder / "j.csv"), "-o", str(folder / "d"), "--buckets", "4"]) == 0
-    assert execute(["data", "bin", str(folder / "d")]) == 0
+    names = {"y": "grade", "sample_weight": "weight"}
+    frame = pl.DataFrame({
+        "qid": qid, "doc_id": np.arange(n), **{names.get(name, name): values for name, values in arrays.items()},
+        "a": x[:, 0], "b": x[:, 1], "c": x[:, 2],
+    })  # fmt: skip
+    frame.sample(fraction=1.0, shuffle=True, seed=4).write_csv(folder / "j.csv")
+    ingest([folder / "j.csv"], folder / "d", options=IngestOptions(buckets=4))
+    bin_dataset(Dataset.open(folder / "d"))
     return folder, x, qid, arrays
 
 
@@ -157,19 +138,17 @@ def test_a_dataset_with_all_columns_trains_as_arrays_do(columns, objective):
     assert not np.allclose(plain.predict(x), ranker.predict(x), atol=1e-3)
 
 
-def test_pairs_of_a_dataset_are_learnt_as_those_of_arrays(columns, capsys):
+def test_pairs_of_a_dataset_are_learnt_as_those_of_arrays(columns, typed):
     _, x, qid, arrays = columns
     rng = np.random.default_rng(9)
     pairs = np.array(
         [(i, j) for i in range(300) for j in range(300) if qid[i] == qid[j] and x[i, 1] > x[j, 1] + rng.random()]
     )
     weight, probability = rng.uniform(0.5, 2.0, size=len(pairs)), rng.uniform(0.6, 1.0, size=len(pairs))
-    lines = [
-        f"{qid[i]} {i} {j} {w.item()!r} {p.item()!r}" for (i, j), w, p in zip(pairs, weight, probability, strict=True)
-    ]
+    given = zip(pairs, weight.tolist(), probability.tolist(), strict=True)
+    lines = [f"{qid[i]} {i} {j} {w!r} {p!r}" for (i, j), w, p in given]
     Path("pairs.txt").write_text("\n".join(rng.permutation(lines)) + "\n")
-    again = ["data", "ingest", "j.csv", "--pairs", "pairs.txt", "-o", "d", "--buckets", "4", "--overwrite"]
-    assert execute(again) == 0, capsys.readouterr().err
+    typed("data ingest j.csv --pairs pairs.txt -o d --buckets 4 --overwrite")
     own = {**FIXED, "n_rounds": 8, "max_leaves": 6, "objective": "ranknet", "learn_from": "pairs"}
     dataset = Dataset.open(Path("d"))
     forest = train(dataset, fixed(**own), TrainingOptions(n_threads=1)).forest

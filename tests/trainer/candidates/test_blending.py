@@ -1,13 +1,10 @@
 """Weights of a blend: never worse than each model alone, exact for two, found again when they are planted."""
 
-import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from rankmill.cli import app
 from rankmill.foundation.errors import InvalidParameter
 from rankmill.registry import Registry
 from rankmill.scorer.evaluate.train_test_overlap import TrainedModel
@@ -16,7 +13,10 @@ from rankmill.scorer.metrics.per_query import PreparedQueries
 from rankmill.scorer.models.loading import Blend
 from rankmill.scorer.models.model_service import model_of
 from rankmill.trainer.candidates.blending import blended, weights_of
-from rankmill.trainer.options import BlendOptions
+from rankmill.trainer.options import BlendOptions, SeedOptions
+from rankmill.trainer.parameters import TrainParameters
+from rankmill.trainer.training_options import TrainingOptions
+from rankmill.trainer.training_service import train_and_register
 from tests.refusals import refused
 
 NDCG, POLICY = parse_metric("ndcg@10"), Policy(max_grade=3)
@@ -72,102 +72,59 @@ def test_given_weights_are_measured_not_searched():
     assert same.together == pytest.approx(found.together)
 
 
-def invoke(*arguments):
-    return CliRunner().invoke(app, [str(each) for each in arguments])
-
-
 @pytest.fixture(scope="module")
-def trained(dataset, tmp_path_factory):
-    """A dataset, and where ``web@1`` and ``web@2`` are, which know its train split alone."""
-    folder = tmp_path_factory.mktemp("blends")
+def registry(dataset, tmp_path_factory):
+    """Where ``web@1`` and ``web@2`` are, which know the train split of the dataset alone."""
+    found = Registry(tmp_path_factory.mktemp("blends") / "r")
     for objective in ("l2", "lambdamart"):
-        options = ["--objective", objective, "--n-rounds", 4, "--refit", "none", "--registry", folder / "r"]
-        done = invoke("train", dataset.path, "--name", "web", *options)
-        assert done.exit_code == 0, done.output
-    return dataset, folder / "r"
+        given = TrainParameters(objective=objective, n_rounds=4, refit="none")
+        train_and_register(dataset, "web", found, given, TrainingOptions(), SeedOptions())
+    return found
 
 
-def test_the_command_registers_a_blend_that_ranks_and_is_compared(trained, tmp_path):
-    dataset, registry = trained
-    common = ["--registry", registry]
-    arguments = ["models", "blend", "web@1", "web@2", "--on", dataset.path, "--name", "both", *common, "--json"]
-    done = invoke(*arguments)
-    assert done.exit_code == 0, done.output
-    report = json.loads(done.stdout)
+def test_the_command_registers_a_blend_that_ranks_and_is_compared(dataset, registry, tmp_path, typed):
+    at, on = f"--registry {registry.root}", dataset.path
+    report = typed.json(f"models blend web@1 web@2 --on {on} --name both {at}")
     assert (report["model"], report["new"], report["split"]) == ("both@1", True, "valid")
     assert report["together"] >= max(part["alone"] for part in report["parts"])
-    blend = model_of(Registry(registry).resolve("both@1", bare="latest"))
+    blend = model_of(registry.resolve("both@1", bare="latest"))
     assert isinstance(blend, Blend)
     assert blend.weights.tolist() == [part["weight"] for part in report["parts"]]
-    again = json.loads(invoke(*arguments).stdout)
+    again = typed.json(f"models blend web@1 web@2 --on {on} --name both {at}")
     assert (again["new"], again["sha256"]) == (False, report["sha256"])
-    seen = invoke(
-        "evaluate", dataset.path, "--model", "both@1", "--split", "valid", "--metric", "ndcg@10", "--json", *common
-    )
-    assert json.loads(seen.stdout)["metrics"]["ndcg@10"]["mean"] == pytest.approx(report["together"])
+    seen = typed.json(f"evaluate {on} --model both@1 --split valid --metric ndcg@10 {at}")
+    assert seen["metrics"]["ndcg@10"]["mean"] == pytest.approx(report["together"])
     for command in (
-        ["compare", "both@1", "web@1", "--on", dataset.path, "--split", "valid"],
-        ["rerank", dataset.path / "_unjudged", "--model", "both@1", "-o", tmp_path / "none"],
-        ["models", "show", "both@1"],
-        ["models", "diff", "web@1", "both@1"],
-    ):
-        found = invoke(*command, *common)
-        assert found.exit_code == 0 or "rerank" in command, found.output
-    nested = invoke("models", "blend", "both@1", "web@1", "--on", dataset.path, "--name", "b", *common)
-    assert nested.exit_code
-    assert "itself" in f"{nested.output}{nested.exception}"
+        f"compare both@1 web@1 --on {on} --split valid", "models show both@1", "models diff web@1 both@1",
+    ):  # fmt: skip
+        typed(f"{command} {at}")
+    assert "itself" in typed.err(f"models blend both@1 web@1 --on {on} --name b {at}", code=2)
 
 
-def test_a_split_that_a_model_or_its_base_learnt_from_is_refused_and_said(trained):
-    dataset, registry = trained
-    common = ["--registry", registry]
-    blend = ["models", "blend", "--on", dataset.path, "--name", "b", *common]
-    done = invoke(*blend, "web@1", "web@2", "--split", "train")
-    assert "learnt from the train split" in f"{done.output}{done.exception}"
-    train = ["train", dataset.path, "--n-rounds", 3]
-    for more in (
-        ["--name", "base", "--refit", "all"],
-        ["--name", "joined", "--refit", "none", "--base-model", "base@1"],
-    ):
-        done = invoke(*train, *more, *common)
-        assert done.exit_code == 0, done.output
+def test_a_split_that_a_model_or_its_base_learnt_from_is_refused_and_said(dataset, registry, typed):
+    at, on = f"--registry {registry.root}", dataset.path
+    blend = f"models blend --on {on} --name b {at}"
+    assert "learnt from the train split" in typed.err(f"{blend} web@1 web@2 --split train", code=2)
+    for more in ("--name base --refit all", "--name joined --refit none --base-model base@1"):
+        typed(f"train {on} --n-rounds 3 {more} {at}")
     for model in ("base@1", "joined@1"):
-        done = invoke(*blend, model, "web@1")
-        assert done.exit_code
-        assert f"{model} learnt from the valid split" in f"{done.output}{done.exception}"
-    said = invoke("evaluate", dataset.path, "--model", "joined@1", "--split", "valid", *common)
-    assert "joined@1 was trained on valid: SEEN IN TRAINING" in said.output
-    said = invoke("evaluate", dataset.path, "--model", "web@1", "--split", "valid", *common)
-    assert "web@1 was trained" not in said.output
+        assert f"{model} learnt from the valid split" in typed.err(f"{blend} {model} web@1", code=2)
+    said = ["".join(typed(f"evaluate {on} --model {model} --split valid {at}")) for model in ("joined@1", "web@1")]
+    assert "joined@1 was trained on valid: SEEN IN TRAINING" in said[0]
+    assert "web@1 was trained" not in said[1]
 
 
-def test_weights_that_mix_nothing_are_refused(trained):
-    dataset, registry = trained
-    arguments = [
-        "models",
-        "blend",
-        "web@1",
-        "web@2",
-        "--on",
-        dataset.path,
-        "--name",
-        "b",
-        "--registry",
-        registry,
-        "--weights",
-    ]
+def test_weights_that_mix_nothing_are_refused(dataset, registry, typed):
+    blend = f"models blend web@1 web@2 --on {dataset.path} --name b --registry {registry.root} --weights"
     for weights in ("0,0", "nan,1", "inf,1", "1e308,1e308"):
-        done = invoke(*arguments, weights)
-        assert done.exit_code
-        assert "must be finite numbers, not all 0" in f"{done.output}{done.exception}"
-    given = json.loads(invoke(*arguments, "3,1", "--json").stdout)
+        assert "must be finite numbers, not all 0" in typed.err(f"{blend} {weights}", code=2)
+    given = typed.json(f"{blend} 3,1")
     assert [part["share"] for part in given["parts"]] == [0.75, 0.25]
     assert given["remarks"][0] == "not seen in training"
 
 
-def test_a_feature_of_two_kinds_is_refused_in_one_line(trained):
-    dataset, registry = trained
-    forest = model_of(Registry(registry).resolve("web@1", bare="latest"))
+def test_a_feature_of_two_kinds_is_refused_in_one_line(dataset, registry):
+    forest = model_of(registry.resolve("web@1", bare="latest"))
     names = (*forest.feature_names, "unused")
     starts = np.append(forest.cut_starts, forest.cut_starts[-1])
     models = [replace(forest, feature_names=names, cut_starts=starts, categories=kind) for kind in ({}, {"unused": []})]

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from rankmill import Ranker, cross_validate
-from rankmill.cli import execute
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
@@ -23,19 +22,7 @@ from tests.trainer.fixed import fixed
 from tests.trainer.objectives.loss_cases import build, case, derivatives
 from tests.trainer.small_dataset import SHARES, small_dataset
 
-SMALL = [
-    "--max-leaves",
-    "4",
-    "--min-rows-in-leaf",
-    "5",
-    "--preset",
-    "defaults-1",
-    "--n-threads",
-    "1",
-    "--registry",
-    "r",
-]
-ROUNDS = ["--n-rounds", "5"]
+SMALL = "--max-leaves 4 --min-rows-in-leaf 5 --preset defaults-1 --n-threads 1"
 
 
 @pytest.fixture
@@ -59,58 +46,54 @@ def add_pairs(work):
     ingest([work / "judgments.txt"], work / "d", pairs=[work / "clicks.csv"], options=options)
 
 
-def trained(name, *options):
-    assert execute(["train", "d", "--name", name, *SMALL, *(() if "--n-rounds" in options else ROUNDS), *options]) == 0
-    version = Registry("r").resolve(name, bare="latest")
-    return version, Forest.from_bytes(version.read(), name)
+@pytest.fixture
+def trained(typed):
+    """Train a version of ``d``; return it, its forest and what was said on stderr."""
+
+    def call(name, options="", rounds=5):
+        said = typed.err(f"train d --name {name} --registry r {SMALL} --n-rounds {rounds} {options}")
+        version = Registry("r").resolve(name, bare="latest")
+        return version, Forest.from_bytes(version.read(), name), said
+
+    return call
 
 
 def values(forest):
     return forest.node_feature.tolist(), forest.node_value.tolist()
 
 
-def test_pairs_that_are_added_to_a_dataset_replace_no_grades(work, capsys):
-    _, before = trained("before")
-    assert not unnamed(capsys.readouterr().err, "learning from grades")
+def test_pairs_that_are_added_to_a_dataset_replace_no_grades(work, typed, trained):
+    _, before, said = trained("before")
+    assert not unnamed(said, "learning from grades")
     add_pairs(work)
     n = Dataset.open(work / "d").pairs("train").better.size
     assert n > 100
-    capsys.readouterr()
-    version, after = trained("after")
-    said = capsys.readouterr().err
+    version, after, said = trained("after")
     assert not unnamed(said, f"{n:,} pairs", "NOT", "pairs or both")
     assert values(after) == values(before)
     assert after.info["learnt_from"] == version.manifest["learnt_from"] == "grades"
-    assert values(trained("explicit", "--learn-from", "grades")[1]) == values(before)
-
-    version, pairs = trained("pairs", "--learn-from", "pairs")
-    assert not unnamed(capsys.readouterr().err, f"{n:,} pairs", "not from grades")
+    assert values(trained("explicit", "--learn-from grades")[1]) == values(before)
+    version, pairs, said = trained("pairs", "--learn-from pairs")
+    assert not unnamed(said, f"{n:,} pairs", "not from grades")
     assert pairs.info["learnt_from"] == version.manifest["learnt_from"] == "pairs"
     assert version.manifest["metrics"]["train"]["ndcg@10"] < 0.8 * max(0.1, before.info["train"]["ndcg@10"])
-    heavy, light = (
-        trained(f"both{i}", "--learn-from", "both", "--pairs-weight", w)[1] for i, w in enumerate(("100", "0.001"))
-    )
-    assert not unnamed(capsys.readouterr().err, "grades and")
+    (_, heavy, said), (_, light, _) = (trained("both", f"--learn-from both --pairs-weight {w}") for w in (100, 0.001))
+    assert not unnamed(said, "grades and")
     assert heavy.info["train"]["ndcg@10"] < light.info["train"]["ndcg@10"]
-
-    assert execute(["train", "d", "--name", "x", *SMALL, *ROUNDS, "--objective", "l2"]) == 0
-    assert not unnamed(capsys.readouterr().err, f"{n:,} pairs", "NOT", "l2")
-    assert execute(["train", "d", "--name", "x", *SMALL, *ROUNDS, "--objective", "l2", "--learn-from", "pairs"]) == 2
-    assert not unnamed(capsys.readouterr().err, "l2", "pairs", "gbrank, lambdaloss")
-    assert execute(["cv", "d", *SMALL[:-2], *ROUNDS, "--folds", "2", "--learn-from", "pairs"]) == 0
-    assert not unnamed(capsys.readouterr().err, f"{n:,} pairs")
+    assert not unnamed(trained("x", "--objective l2")[2], f"{n:,} pairs", "NOT", "l2")
+    wrong = typed.err(f"train d --name x {SMALL} --objective l2 --learn-from pairs", code=2)
+    assert not unnamed(wrong, "l2", "pairs", "gbrank, lambdaloss")
+    assert not unnamed(typed.err(f"cv d {SMALL} --n-rounds 5 --folds 2 --learn-from pairs"), f"{n:,} pairs")
 
 
-def test_resuming_continues_with_what_the_model_has_learnt_from(work, capsys):
+def test_resuming_continues_with_what_the_model_has_learnt_from(work, typed, trained):
     add_pairs(work)
-    trained("web", "--learn-from", "pairs")
-    long = [*SMALL, "--n-rounds", "8", "--resume", "web@1", "--keep-rounds", "all"]
-    assert execute(["train", "d", "--name", "web", *long]) == 2
-    assert not unnamed(capsys.readouterr().err, "trained on pairs", "learn_from")
-    whole = trained("whole", "--learn-from", "pairs", "--n-rounds", "8", "--keep-rounds", "all")[1]
-    assert execute(["train", "d", "--name", "web", *long, "--learn-from", "pairs"]) == 0
-    resumed = Forest.from_bytes(Registry("r").resolve("web@2", bare="latest").read(), "web@2")
-    assert resumed.to_bytes() == whole.to_bytes()
+    trained("web", "--learn-from pairs")
+    long = "--resume web@1 --keep-rounds all"
+    wrong = typed.err(f"train d --name web --registry r {SMALL} --n-rounds 8 {long}", code=2)
+    assert not unnamed(wrong, "trained on pairs", "learn_from")
+    whole = trained("whole", "--learn-from pairs --keep-rounds all", 8)[1]
+    assert trained("web", f"{long} --learn-from pairs", 8)[1].to_bytes() == whole.to_bytes()
 
 
 @pytest.mark.parametrize(

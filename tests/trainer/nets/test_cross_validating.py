@@ -1,11 +1,8 @@
 """Cross-validation of nets: each fold is the net that its own training part gives, and all count for as many epochs."""
 
-import json
-
 import numpy as np
 import pytest
 
-from rankmill.cli import execute
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.scorer.metrics.per_query import mean_of
 from rankmill.trainer.data.rows import RankedRows
@@ -98,18 +95,12 @@ def test_refusals():
         cross_validate_net(data, NetOptions(objective="coxph"), 2)
 
 
-def test_the_command(dataset, capsys):
-    path = str(dataset.path)
-    command = ["cv", path, "--folds", "3", "--model", "net", "--layers", "8", "--epochs", "2"]
-    assert execute(command) == 0
-    printed = capsys.readouterr()
-    assert not unnamed(printed.err, "cross-validating a net (8) in 3 folds")
-    assert not unnamed(printed.out, "of 2 epochs", "ndcg@10")
-    assert execute([*command, "--json"]) == 0
-    reported = json.loads(capsys.readouterr().out)
+def test_the_command(dataset, typed):
+    command = f"cv {dataset.path} --folds 3 --model net --layers 8 --epochs 2"
+    out, err = typed(command)
+    assert not unnamed(err, "cross-validating a net (8) in 3 folds")
+    assert not unnamed(out, "of 2 epochs", "ndcg@10")
+    reported = typed.json(command)
     assert (reported["folds"], reported["rounds_trained"]) == (3, 2)
-    for more, named in ((["--max-leaves", "5"], "--max-leaves is an option of trees"),):
-        assert execute([*command, *more]) == 2
-        assert named in capsys.readouterr().err
-    assert execute(["cv", path, "--layers", "8"]) == 2
-    assert "--layers is an option of nets; add --model net" in capsys.readouterr().err
+    assert "--max-leaves is an option of trees" in typed.err(f"{command} --max-leaves 5", code=2)
+    assert "--layers is an option of nets; add --model net" in typed.err(f"cv {dataset.path} --layers 8", code=2)

@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rankmill.cli import execute
 from rankmill.foundation.errors import InvalidParameter
 from rankmill.registry import Registry
 from rankmill.scorer.metrics.per_query import mean_of
@@ -80,65 +79,28 @@ def test_the_space_of_a_net(tmp_path):
         space_of({"learning_rate": "0.5..2"}, "t", "net").check(NetOptions())
 
 
-def test_the_command_and_its_winner(dataset, tmp_path, capsys):
+def test_the_command_and_its_winner(dataset, tmp_path, typed):
     out, store = tmp_path / "t", tmp_path / "r"
-    command = [
-        "tune",
-        str(dataset.path),
-        "-o",
-        str(out),
-        "--model",
-        "net",
-        "--trials",
-        "2",
-        "--repeat",
-        "0",
-        "--workers",
-        "1",
-        "--folds",
-        "2",
-        "--epochs",
-        "3",
-        "--vary",
-        "layers=(8),(4),()",
-        "--batch-documents",
-        "100",
-    ]
-    assert execute(command) == 0
-    printed = capsys.readouterr()
-    assert not unnamed(printed.err, "2 random trials", "2 folds", "3 epochs at most")
-    assert '[train]\nmodel = "net"' in printed.out
-    assert execute([*command, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == json.loads((out / "table.json").read_text())
+    command = (
+        f"tune {dataset.path} -o {out} --model net --trials 2 --repeat 0 --workers 1 --folds 2 --epochs 3"
+        " --vary layers=(8),(4),() --batch-documents 100"
+    )
+    printed, err = typed(command)
+    assert not unnamed(err, "2 random trials", "2 folds", "3 epochs at most")
+    assert '[train]\nmodel = "net"' in printed
+    assert typed.json(command) == json.loads((out / "table.json").read_text())
     section = tomllib.loads((out / "winner.toml").read_text())["train"]
-    train = [
-        "train",
-        str(dataset.path),
-        "--name",
-        "web",
-        "--params",
-        str(out / "winner.toml"),
-        "--registry",
-        str(store),
-    ]
-    assert execute([*train, "--seed", "3"]) == 0
+    assert section.pop("model") == "net"
+    typed(f"train {dataset.path} --name web --params {out}/winner.toml --registry {store} --seed 3")
     net = model_of(Registry(store).resolve("web@1", bare="latest"))
     assert isinstance(net, Net)
-    stored = {**net.parameters}
-    assert {name: stored[name] for name in section if name != "model"} == {
-        name: value for name, value in section.items() if name != "model"
-    }
-    assert stored["seed"] == 3
+    assert {name: {**net.parameters}[name] for name in section} == section
+    assert net.parameters["seed"] == 3
     kind, parameters = ModelOptions(params=out / "winner.toml").started(TrainParameters(), [])
-    assert kind.net_options(parameters) == NetOptions(
-        **{name: value for name, value in section.items() if name != "model"}
-    )
-    capsys.readouterr()
+    assert kind.net_options(parameters) == NetOptions(**section)
     for more, named in (
-        (["--max-leaves", "5"], "--max-leaves is an option of trees"),
-        (["--vary", "max_leaves=2..4"], "trees"),
-    ):
-        assert execute([*command, *more, "--fresh"]) == 2
-        assert named in capsys.readouterr().err
-    assert execute(["tune", str(dataset.path), "-o", str(tmp_path / "x"), "--layers", "8"]) == 2
-    assert "--layers is an option of nets; add --model net" in capsys.readouterr().err
+        ("--max-leaves 5", "--max-leaves is an option of trees"), ("--vary max_leaves=2..4", "trees"),
+    ):  # fmt: skip
+        assert named in typed.err(f"{command} {more} --fresh", code=2)
+    wrong = typed.err(f"tune {dataset.path} -o {tmp_path}/x --layers 8", code=2)
+    assert "--layers is an option of nets; add --model net" in wrong
