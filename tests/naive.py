@@ -139,37 +139,6 @@ def number_of(token: str) -> np.float32 | None:
         return np.float32(float(token))
 
 
-def comment_of(line: str) -> tuple[str, str]:
-    """The fields of a line of LETOR text, and its comment: a word that begins with ``#``, and what follows."""
-    mark = re.search(r"(?:^|[ \t])#", line)
-    return (line, "") if mark is None else (line[: mark.end() - 1], line[mark.end() :])
-
-
-def parse_letor(text: str) -> list[tuple[int, str, str | None, dict[int, np.float32]]]:
-    """Grade, query, document and features by written index of every line; ValueError for a bad one."""
-    rows = []
-    for line in text.removeprefix("\ufeff").split("\n"):
-        if "\r" in line.removesuffix("\r"):
-            raise ValueError(line)
-        fields, comment = comment_of(line.removesuffix("\r"))
-        words = [word for word in re.split("[ \t]+", fields) if word]
-        if not words:
-            continue
-        grade = re.fullmatch(r"(\+?\d+|-0+)(\.0*)?", words[0], re.ASCII)
-        if grade is None or len(words) < 2 or not words[1].startswith("qid:") or words[1] == "qid:":
-            raise ValueError(line)
-        features = {}
-        for word in words[2:]:
-            pair = re.fullmatch(r"(\d+):(.+)", word, re.ASCII)
-            value = number_of(pair[2]) if pair else None
-            if pair is None or value is None or int(pair[1]) in features:
-                raise ValueError(line)
-            features[int(pair[1])] = value
-        named = re.match(r"[ \t]*docid[ \t]*=[ \t]*([^ \t]+)", comment, re.IGNORECASE)
-        rows.append((int(grade[1]), words[1][4:], named[1] if named else None, features))
-    return rows
-
-
 def query_numbers(sizes: str, rows: int) -> list[int]:
     """Number of the query, from 1, of each of ``rows`` rows, by a text of sizes; ValueError where they do not fit."""
     numbers = [number for number, size in enumerate(map(int, sizes.split()), start=1) for _ in range(size)]

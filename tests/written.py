@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import random
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,17 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import feather
+
+
+def some_rows(n: int, seed: int = 1, **columns: Sequence[Any]) -> list[dict[str, Any]]:
+    """Return ``n`` rows of about n / 8 queries: qid, doc_id, grade, what is drawn from ``columns``, and a feature x."""
+    rng = random.Random(seed)
+    return [
+        {"qid": f"q{rng.randrange(max(n // 8, 1))}", "doc_id": f"d{k}", "grade": rng.randrange(4)}
+        | {name: rng.choice(cells) for name, cells in columns.items()}
+        | {"x": rng.random()}
+        for k in range(n)
+    ]
 
 
 def write_rows(
@@ -32,6 +44,13 @@ def write_rows(
             writer = csv.writer(file, delimiter="," if path.suffix == ".csv" else "\t", lineterminator="\n")
             writer.writerow(names)
             writer.writerows([_as_text(row[name]) for name in names] for row in rows)
+    elif path.suffix == ".txt":  # LETOR text has no names, but qid, doc_id and grade
+        with path.open("w", encoding="utf-8") as file:
+            for row in rows:
+                numbers = [row[name] for name in names if name not in {"qid", "doc_id", "grade"}]
+                values = " ".join(f"{k}:{'nan' if x is None else repr(x)}" for k, x in enumerate(numbers, start=1))
+                named = f" # docid = {row['doc_id']}" if row["doc_id"] else ""
+                file.write(f"{row['grade']} qid:{row['qid']} {values}{named}\n")
     elif path.suffix == ".jsonl":
         objects = [
             {name: row[name] for name in names if row[name] is not None or not number}

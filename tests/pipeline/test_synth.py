@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import itertools
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -155,20 +154,6 @@ def test_what_is_there_is_not_replaced_unasked(tmp_path):
     assert path.read_text() == "mine"
     with refused(InputError, "folder", "file"):
         write_synthetic(tmp_path, SynthParameters(queries=5), overwrite=True)
-
-
-def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
-    path = tmp_path / "a.txt"
-    path.write_text("old")
-
-    def fail(parameters: SynthParameters) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(synth, "generate", fail)
-    with pytest.raises(OSError, match="No space left"):
-        write_synthetic(path, SynthParameters(), overwrite=True)
-    assert path.read_text() == "old"
-    assert [p.name for p in Path(tmp_path).iterdir()] == ["a.txt"]
 
 
 PLANTED = SynthParameters(queries=300, documents_per_query=20, features=12, seed=4, categorical=(10, 200))

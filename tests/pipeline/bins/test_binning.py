@@ -64,14 +64,6 @@ def test_no_other_cut_has_a_lighter_heaviest_bin(counts, max_bin):
     assert heaviest == naive.lightest_heaviest_bin(counts, max_bin)
 
 
-def test_zero_stands_alone_and_the_rest_share_the_bins_evenly():
-    rng = np.random.default_rng(3)
-    values = np.concatenate([np.zeros(7000), rng.lognormal(size=3000)]).astype(np.float32)
-    bins = masses(values, edges_of(values))
-    assert bins[0] == Counter({0.0: 7000})
-    assert {b.total() for b in bins[1:]} <= {11, 12}  # 3000 / 254 = 11.8
-
-
 @pytest.mark.parametrize("max_bin", [15, 255])
 def test_a_value_heavier_than_its_fair_share_stands_alone(max_bin):
     rng = np.random.default_rng(9)

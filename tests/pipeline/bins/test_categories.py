@@ -171,17 +171,6 @@ def test_texts_with_the_same_code_are_reported(tmp_path, monkeypatch):
     assert Dataset.open(tmp_path / "dataset").vocabulary.clashes == {"brand": [("Acme", "acme")]}
 
 
-def test_the_vocabulary_reads_back_what_it_wrote():
-    words = Vocabulary()
-    words.add({"a": {"x": 0.25, "y": 0.5}, "b": {}})
-    words.begin(["a", "b"])
-    values = np.array([0.25, 3.0, 3.0, np.nan], dtype=np.float32)
-    words.count([vocabulary.tally_of(values), vocabulary.tally_of(vocabulary.EMPTY)])
-    again = Vocabulary.from_table(words.table(["a", "b"]))
-    assert again.table(["a", "b"]).equals(words.table(["a", "b"]))
-    assert again.most_frequent("a") == [("3", 2), ("x", 1)]
-
-
 @pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet", "arrow"])
 def test_candidates_are_read_with_the_categories_that_the_model_names(tmp_path, suffix):
     rows = some_rows()

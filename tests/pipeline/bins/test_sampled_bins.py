@@ -26,7 +26,7 @@ from rankmill.pipeline.bins import binning, sampled_bins
 from rankmill.pipeline.bins import write as bin_work
 from rankmill.pipeline.bins.binning import bin_dataset, bin_plan, find_bins
 from rankmill.pipeline.bins.quantiles import sort_values
-from rankmill.pipeline.bins.sampled_bins import SAMPLE_SALT, Atoms, atoms_of, cumulated, sampled_edges, sampled_places
+from rankmill.pipeline.bins.sampled_bins import SAMPLE_SALT, Atoms, atoms_of, sampled_edges, sampled_places
 from rankmill.pipeline.bins.spec import BinSpec, apply_bins, feature_bins
 from rankmill.pipeline.cli import app
 from rankmill.pipeline.dataset.dataset import Dataset
@@ -93,21 +93,6 @@ def test_a_sample_of_all_rows_gives_the_exact_edges(values, max_bin):
     np.testing.assert_array_equal(
         sampled_edges(values.copy(), column, max_bin), feature_bins("x", values, max_bin).edges
     )
-
-
-@law
-@given(VALUES, st.integers(0, 2**31), st.integers(1, 60))
-def test_the_weights_of_a_sample_add_up_to_all_rows(values, seed, k):
-    sample = np.random.default_rng(seed).permutation(values)[:k]
-    column = look_through(values, [])
-    atoms, counts, beside = column[:3]
-    distinct, cumulative = cumulated(sample.copy(), column)
-    assert np.all(np.diff(distinct) > 0)
-    assert np.all(np.diff(cumulative) > 0)
-    light = sample[~np.isnan(sample) & ~np.isin(sample, atoms)]
-    assert cumulative[-1] == (column.present if len(light) else counts.sum() + len(beside))
-    masses = dict(zip(distinct.tolist(), np.diff(cumulative).tolist(), strict=True))
-    assert {value: masses[value] for value in atoms.tolist()} == dict(zip(atoms.tolist(), counts.tolist(), strict=True))
 
 
 # ---- golden values: zeros, denormals, infinities, neighbours ---------------------------------------------------------

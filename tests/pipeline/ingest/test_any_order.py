@@ -74,19 +74,14 @@ def write(path: Path, rows: list[dict[str, Any]], rng: random.Random) -> None:
     """Write ``rows`` in the format of the suffix, keys and other columns than features in any order, brands at times
     encoded."""
     if path.suffix == ".txt":
-        lines = []
-        for row in rows:
-            values = (row[f"x{k}"] for k in range(WIDTH))
-            features = " ".join(f"{k}:{'nan' if x is None else repr(x)}" for k, x in enumerate(values, start=1))
-            named = f" #docid = {row['doc_id']}" if row["doc_id"] else ""
-            lines.append(f"{row['grade'] or 0} qid:{row['qid']} {features}{named}\n")
-        path.write_text("".join(lines))
+        names = ["qid", "doc_id", "grade", *FEATURES[1:]]
+        rows = [row | {"grade": row["grade"] or 0} for row in rows]
     else:
         names = rng.sample(list(rows[0]), len(rows[0]))
         if path.suffix != ".jsonl":  # features of tables have the order of their columns
             ordered = iter(FEATURES)
             names = [next(ordered) if name in FEATURES else name for name in names]
-        write_rows(path, rows, names, encoded=rng.choice([(), ("brand",)]))
+    write_rows(path, rows, names, encoded=rng.choice([(), ("brand",)]) if "brand" in names else ())
 
 
 def read_as(kind: str, *categorical: int) -> ReadOptions:

@@ -17,7 +17,8 @@ from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.ingest import run_ingest as running
 from rankmill.pipeline.options import IngestOptions, ReadOptions
-from tests import naive
+from rankmill.pipeline.read.grades import GradeRules
+from tests import naive, naive_text
 from tests.refusals import refused
 from tests.written import files_in
 
@@ -65,7 +66,7 @@ def test_every_row_comes_through_once(tmp_path_factory, lines, buckets, missing)
     ingest(
         [folder / "rows.txt"], folder / "out", options=IngestOptions(buckets=buckets, read=ReadOptions(absent=absent))
     )
-    parsed = naive.parse_letor(text)
+    parsed = naive_text.letor(text.encode(), GradeRules()).rows
     width = max(index for *_, features in parsed for index in features)
     expected = []
     for grade, qid, doc_id, features in parsed:
@@ -99,23 +100,6 @@ def test_mq2008(tmp_path, test_data):
 
 
 # ---- splits --------------------------------------------------------------------------------------------------------
-
-
-def test_splits_by_hash_keep_queries_whole_and_stay_when_data_grow(tmp_path):
-    lines = judgments(400)
-    (tmp_path / "a.txt").write_text("".join(lines[:150]))
-    (tmp_path / "b.txt").write_text("".join(lines[150:]))
-    options = IngestOptions(split={"train": 0.6, "valid": 0.2, "test": 0.2})
-    ingest([tmp_path / "a.txt"], tmp_path / "small", options=options)
-    ingest([tmp_path / "a.txt", tmp_path / "b.txt"], tmp_path / "large", options=options)
-    split_of = {}
-    for name in ("large", "small"):
-        dataset = Dataset.open(tmp_path / name)
-        for split in ("train", "valid", "test"):
-            for qid in dataset.queries(split).qid.to_pylist():
-                assert split_of.setdefault(qid, split) == split
-            assert dataset.queries(split).n_rows == len(dataset.rows(split)) > 0
-        assert sum(len(dataset.queries(split)) for split in ("train", "valid", "test")) == len(dataset.queries())
 
 
 def test_a_query_in_two_splits_is_refused(tmp_path):

@@ -357,14 +357,6 @@ def test_bins_have_the_bytes_of_one_process(made: Path, tmp_path: Path, sampled_
         assert len(engine.started) >= 6
 
 
-def test_bins_that_were_made_and_lost_are_made_again(made: Path, tmp_path: Path) -> None:
-    expected = binned(made, tmp_path / "alone", 200)
-    with on(BINNING, "a b") as engine:
-        lost = lose_each_call_once(engine)
-        assert binned(made, tmp_path / "out", 200, cluster="local:2") == expected
-    assert len(lost) * 2 == len(engine.started)
-
-
 def test_a_binning_that_lost_all_workers_leaves_the_dataset_as_it_was(made: Path, tmp_path: Path) -> None:
     with on(BINNING, "a b", "a b", "a b", ""), pytest.raises(WorkerLost, match=r"run the same command again$"):
         binned(made, tmp_path / "out", None, cluster="local:2")
@@ -376,15 +368,6 @@ def test_bins_that_exist_need_no_cluster(made: Path, tmp_path: Path) -> None:
     shutil.copytree(made, tmp_path / "out")
     spec = bin_dataset(Dataset.open(tmp_path / "out"))
     assert bin_dataset(Dataset.open(tmp_path / "out"), cluster="tcp://127.0.0.1:1").digest == spec.digest
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("killed_at", ["bin_features", "write_bins_of_shards"])
-def test_bins_of_a_killed_process_are_made_again(made: Path, tmp_path: Path, dask: Cluster, killed_at: str) -> None:
-    expected = binned(made, tmp_path / "alone", 200)
-    with killing_in(killed_at, dask) as killed, opened_by(BINNING, dask):
-        assert binned(made, tmp_path / "out", 200, cluster="local:2") == expected
-    assert killed
 
 
 @pytest.mark.slow

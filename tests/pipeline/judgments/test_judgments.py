@@ -1,5 +1,6 @@
 """Grades from qrels, rows of a document made one, unjudged rows apart: laws of whole datasets."""
 
+import itertools
 import json
 import random
 
@@ -13,14 +14,15 @@ from rankmill.foundation.errors import DataRejected, InputError
 from rankmill.pipeline.cli import app
 from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.dataset.sql import query_dataset
+from rankmill.pipeline.group import shard_writer
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.memory_plans import MemoryShare
 from rankmill.pipeline.options import AGGREGATES, IngestOptions, ReadOptions
 from rankmill.pipeline.read.files import find_files
 from rankmill.pipeline.statistics.describe_dataset import describe
-from tests import naive_judgments
+from tests import naive_datasets
 from tests.refusals import refused, unnamed
-from tests.written import files_in
+from tests.written import data_of
 
 SHARES = {"train": 0.6, "valid": 0.2, "test": 0.2}
 FEATURES = ("x", "z")
@@ -49,7 +51,11 @@ def write_rows(path, rows, grades=None):
 
 
 def write_qrels(path, judgments):
-    path.write_text("".join(f"{qid} 0 {doc_id} {grade}\n" for qid, doc_id, grade in judgments))
+    """TREC's form, or a table of judgments with their times."""
+    if path.suffix == ".csv":
+        path.write_text("qid,doc_id,grade,when\n" + "".join(",".join(map(str, each)) + "\n" for each in judgments))
+    else:
+        path.write_text("".join(f"{qid} 0 {doc_id} {grade}\n" for qid, doc_id, grade in judgments))
     return path
 
 
@@ -60,8 +66,9 @@ def some_judgments(rows, seed=2, *, conflicting=True):
     found = []
     for qid, doc_id in known:
         first = rng.randrange(5)
+        grades = (0, 1, 2, 3, 4, 2**31 - 2, 2**31 - 1)
         times = range(rng.choice([0, 1, 1, 2, 4]))
-        found += [(qid, doc_id, rng.randrange(5) if conflicting else first) for _ in times]
+        found += [(qid, doc_id, rng.choice(grades) if conflicting else first) for _ in times]
     rng.shuffle(found)
     return found
 
@@ -76,14 +83,14 @@ def unjudged_of(dataset):
     return [row for table in tables for row in table.to_pylist()]
 
 
-@pytest.mark.parametrize("how", [None, "median", "majority"])
+@pytest.mark.parametrize("how", [*AGGREGATES, None])
 def test_a_dataset_of_qrels_is_that_of_rows_with_these_grades(tmp_path, how):
-    rows = some_rows()
-    judgments = some_judgments(rows, conflicting=how is not None)
-    by_document = naive_judgments.by_document([(*judgment, 0) for judgment in judgments])
-    answers = {document: naive_judgments.aggregate(given, how) for document, given in by_document.items()}
-    options = IngestOptions(split=SHARES, buckets=5, aggregate=how)
-    qrels = write_qrels(tmp_path / "qrels", judgments)
+    rows, rng = some_rows(), random.Random(4)
+    judgments = [(*judgment, rng.randrange(3)) for judgment in some_judgments(rows, conflicting=how is not None)]
+    by_document = naive_datasets.by_document(judgments)
+    answers = {document: naive_datasets.aggregate(given, how) for document, given in by_document.items()}
+    options = IngestOptions(split=SHARES, buckets=5, aggregate=how, read=ReadOptions(time_column="when"))
+    qrels = write_qrels(tmp_path / "qrels.csv", judgments)
     report = ingest([write_rows(tmp_path / "rows.csv", rows)], tmp_path / "joined", qrels=[qrels], options=options)
 
     grades = {document: [answers[document][0]] for document in rows if document in answers}
@@ -104,7 +111,7 @@ def test_a_dataset_of_qrels_is_that_of_rows_with_these_grades(tmp_path, how):
 
     found = report.manifest.judgments
     assert found.judgments == len(judgments)
-    assert found.without_row == sum((q, d) not in rows for q, d, _ in judgments) > 0
+    assert found.without_row == sum((q, d) not in rows for q, d, *_ in judgments) > 0
     assert found.repeated == sum(len(given) > 1 for given in by_document.values()) > 0
     assert found.conflicting == sum(len({grade for grade, _ in given}) > 1 for given in by_document.values())
     assert {(row["qid"], row["doc_id"]) for row in unjudged_of(tmp_path / "joined")} == {
@@ -149,45 +156,35 @@ def test_rows_of_several_judges_are_merged_as_their_qrels_are(tmp_path, how):
 
 @pytest.mark.parametrize(("how", "by_qrels"), [("mean", True), ("latest", True), (None, True), ("heaviest", False)])
 def test_neither_order_nor_files_nor_memory_show(tmp_path, how, by_qrels, monkeypatch):
-    rows = some_rows(20)
-    rng = random.Random(3)
+    rows, rng, seen = some_rows(20), random.Random(3), set()
     judgments = [(*judgment, rng.randrange(3)) for judgment in some_judgments(rows, conflicting=how is not None)]
-    judgments = [judgment for judgment in judgments if by_qrels or judgment[:2] in rows]
-    options = {"buckets": 3, "aggregate": how, "read": ReadOptions(time_column="when")}
-    seen = set()
+    judgments = [(*each, *rows.get(each[:2], ())) for each in judgments if by_qrels or each[:2] in rows]
     for seed, (n_files, memory, threads) in enumerate([(1, 2 * 10**9, 1), (3, 512 * 10**6, 2), (2, 2 * 10**9, 2)]):
         rng = random.Random(seed)
         rng.shuffle(judgments)
         if seed == 1:  # too much to be held
-            monkeypatch.setattr(
-                "rankmill.pipeline.group.shard_writer.writing_share", lambda *_, **__: MemoryShare(2, 1)
-            )
+            monkeypatch.setattr(shard_writer, "writing_share", lambda *_, **__: MemoryShare(2, 1))
         else:
             monkeypatch.undo()
-        names = []
-        for k in range(n_files):
-            lines = [
-                f"{q},{d},{g},{t}" + ("" if by_qrels else "," + ",".join(rows[q, d]))
-                for q, d, g, t in judgments[k::n_files]
-            ]
-            names.append(tmp_path / f"{seed}-{k}.csv")
-            names[-1].write_text(
-                "qid,doc_id,grade,when" + ("" if by_qrels else ",x,z") + "\n" + "\n".join(lines) + "\n"
-            )
-        out = tmp_path / f"out-{seed}"
-        chosen = IngestOptions(memory=memory, threads=threads, block_size=rng.choice([1, 100]), **options)
+        files = [tmp_path / f"{seed}-{k}.csv" for k in range(n_files)]
+        for k, file in enumerate(files):
+            if by_qrels:
+                write_qrels(file, [each[:4] for each in judgments[k::n_files]])
+            else:
+                lines = [",".join(map(str, each)) + "\n" for each in judgments[k::n_files]]
+                file.write_text("qid,doc_id,grade,when,x,z\n" + "".join(lines))
+        options = IngestOptions(
+            buckets=3, aggregate=how, read=ReadOptions(time_column="when"), memory=memory, threads=threads,
+            block_size=rng.choice([1, 100]),
+        )  # fmt: skip
+        of_rows = files
         if by_qrels:
-            order = rng.sample(sorted(rows), len(rows))
-            source = write_rows(tmp_path / f"rows-{seed}.csv", {document: rows[document] for document in order})
-            ingest([source], out, qrels=names, options=chosen)
-        else:
-            ingest(names, out, options=chosen)
-        Dataset.open(out).verify()
-        manifest = json.loads((out / "_manifest.json").read_text())
-        del manifest["sources"]
-        if by_qrels:
-            del manifest["judgments"]["sources"]
-        seen.add((json.dumps(manifest), json.dumps(sorted(files_in(out, "*.parquet")))))
+            shuffled = {document: rows[document] for document in rng.sample(sorted(rows), len(rows))}
+            of_rows = [write_rows(tmp_path / f"rows-{seed}.csv", shuffled)]
+        ingest(of_rows, tmp_path / str(seed), qrels=files if by_qrels else (), options=options)
+        Dataset.open(tmp_path / str(seed)).verify()
+        manifest, shards = data_of(tmp_path / str(seed), "judgments")
+        seen.add((json.dumps(manifest), *sorted(shards)))
     assert len(seen) == 1
 
 
@@ -250,17 +247,17 @@ def test_every_row_is_somewhere(tmp_path, how):
     """Rows in = judged + unjudged + merged + rejected, and each is where plain Python has it."""
     rng = random.Random(str(how))
     lines, rows, bad = [], [], 0
-    for time in range(60):
-        qid, doc_id = f"q{rng.randrange(4)}", rng.choice(["", "a", "b", "c"])
+    for time in range(200):
+        qid, doc_id = f"q{rng.randrange(9)}", rng.choice(["", "a", "b", "c"])
         x = rng.randrange(3) if not doc_id or how in {"latest", None} else len(qid + doc_id)
-        grade = rng.choice(["", "0", "1", "3", "null", "x"])
+        grade = rng.choice(["", "0", "1", "3", "null", "x", "2147483646", "2147483647"])
         bad += grade == "x"
         lines.append(f"{qid},{doc_id},{grade},{x},{time}")
         if grade != "x":
             rows.append((qid, doc_id or None, int(grade) if grade.isdigit() else -1, float(x), time))
     source = tmp_path / "rows.csv"
     source.write_text("qid,doc_id,grade,x,when\n" + "\n".join(rng.sample(lines, len(lines))) + "\n")
-    options = IngestOptions(aggregate=how, max_rejects=99, buckets=3, read=ReadOptions(time_column="when"))
+    options = IngestOptions(aggregate=how, max_rejects=200, buckets=3, read=ReadOptions(time_column="when"))
     manifest = ingest([source], tmp_path / "out", options=options).manifest
 
     groups = {}
@@ -271,7 +268,7 @@ def test_every_row_is_somewhere(tmp_path, how):
         known = [row for row in group if row[2] >= 0] or group
         qid, doc_id, _, x, _ = max(known, key=lambda row: row[4]) if how == "latest" else known[0]
         if known[0][2] >= 0:
-            grade, label = naive_judgments.aggregate([(row[2], row[4]) for row in known], how)
+            grade, label = naive_datasets.aggregate([(row[2], row[4]) for row in known], how)
             judged.append((qid, doc_id, grade, x) if label is None else (qid, doc_id, grade, x, label))
         else:
             unjudged.append((qid, doc_id, x))
@@ -309,6 +306,8 @@ def test_judgments_that_cannot_be_used(tmp_path):
     latest = {"aggregate": "latest", "read": ReadOptions(time_column="t")}
     for qrels, options, *facts in (
         ({"j": "z 0 a 1\nz 0 a 2\n"}, {"buckets": 50}, "'z'", "'a'", "1 and 2", "aggregate"),
+        ({"j": "q 0 b 3\nq 0 c 1\nq 0 b 0\nq 0 c 0\nq 0 b 1\n"}, {}, "'q'", "'b'", "0, 1 and 3", *AGGREGATES),
+        ({"j": "q 0 a 1\n"}, {"read": ReadOptions(unjudged="reject")}, "'q'", "'b'", "unjudged keep", "unjudged zero"),
         ({"j": "q 0 a 1\n"}, latest, "j", "times", "TREC", "table"),
         ({"j.csv": "qid,doc_id,grade,T\nq,a,1,1\n"}, latest, "j.csv", "'t'", "time_column", "latest"),
         ({"j": "q 0 a 7\n"}, {"read": ReadOptions(max_grade=4)}, "j:1:7", "4", "'7'"),
@@ -321,12 +320,36 @@ GRADED = "qid,doc_id,grade,x,z\n"
 
 def test_rows_that_cannot_be_merged(tmp_path):
     for rows, how, *facts in (
-        (GRADED + "q,a,1,1,1\nq,b,1,1,1\nq,a,2,1,7\n", "mean", "'q'", "'a'", "1 and 7", "'z'", "latest"),
+        *(
+            (GRADED + "".join(lines), how, "'q'", "'a'", "1 and 7", "feature 'z'", f"aggregate {how}", "latest")
+            for lines in itertools.permutations(["q,a,1,1,1\n", "q,b,1,1,1\n", "q,a,2,1,7\n"])
+            for how in ("mean", "max")
+        ),
+        (GRADED + "q,a,1,,1\nq,a,2,1,1\n", "mean", "1 and nan", "feature 'x'"),
+        ("qid,doc_id,grade,weight,x\nq,a,1,1,1\nq,a,1,0.25,1\n", "max", "0.25 and 1", "column 'weight'"),
         (GRADED + "q,a,1,1,1\nq,a,2,1,1\n", "latest", "times", "time_column"),
         ("qid,doc_id,grade,label,x\nq,a,1,1,1\n", "median", "rows.csv", "labels"),
         ("qid,doc_id,label,x\nq,a,1,1\n", "max", "rows.csv", "no grades"),
     ):
         assert not unnamed(rejection(tmp_path, rows, aggregate=how), *facts)
+
+
+def test_of_equal_times_the_higher_grade_is_the_latest_whole_row(tmp_path):
+    rows = ["q,d,3,1,1,1\n", "q,d,0,2,2,2\n", "q,d,1,3,3,2\n", "q,d,,4,4,9\n"]
+    read = ReadOptions(time_column="when", unjudged="keep")
+    for number, lines in enumerate(itertools.permutations(rows)):
+        (tmp_path / "a.csv").write_text("qid,doc_id,grade,x,z,when\n" + "".join(lines))
+        options = IngestOptions(aggregate="latest", read=read)
+        assert ingest([tmp_path / "a.csv"], tmp_path / str(number), options=options).manifest.repeats.merged_rows == 3
+        found = table_of(tmp_path / str(number), ("grade", "x", "z"))
+        assert found == [{"grade": 1, "x": 3.0, "z": 3.0}]
+
+
+def test_rows_without_a_judgment_may_be_zero(tmp_path):
+    source, qrels = write_rows(tmp_path / "a.csv", {("q", "a"): ("1", "1"), ("q", "b"): ("2", "2")}), tmp_path / "j"
+    options = IngestOptions(read=ReadOptions(unjudged="zero"))
+    ingest([source], tmp_path / "out", qrels=[write_qrels(qrels, [("q", "b", 2)])], options=options)
+    assert [row["grade"] for row in table_of(tmp_path / "out")] == [0, 2]
 
 
 def test_rows_of_a_query_in_two_splits_are_no_more_hidden_by_merging(tmp_path):

@@ -121,29 +121,6 @@ def test_what_is_no_judgment_is_named(tmp_path):
             read(tmp_path / name, GradeRules(highest=9))
 
 
-@pytest.mark.parametrize(
-    ("columns", "message"),
-    [
-        ({"qid": ["1", None]}, ("row 2", "'qid'", "query")),
-        ({"doc_id": ["", "d"]}, ("row 1", "'doc_id'", "document")),
-        ({"grade": [1, -1]}, ("row 2", "'grade'", "-1", "negative_grades zero", "grade")),
-        ({"grade": ["1", "x"]}, ("row 2", "'grade'", "'x'", "grades good=1,bad=0", "grade")),
-        ({"grade": [1.0, None]}, ("row 2", "'grade'", "unjudged keep", "grade")),
-        ({"grade": [1, 0.5]}, ("row 2", "'grade'", "0.5", "grade")),
-        ({"grade": [[1], [2]]}, ("'grade'", "list<element", "int64>")),
-        ({"qid": [1.5, 2.5]}, ("'qid'", "double")),
-        ({"when": ["2026-01-01", "soon"]}, ("row 2", "'when'", "time", "whole seconds since 1970", "2026-01-31, 2026-01-31T08:30:00Z", "soon")),
-        ({"when": [True, False]}, ("'when'", "ISO", "whole seconds since 1970", "bool")),
-    ],
-)  # fmt: skip
-def test_what_is_no_judgment_in_parquet_is_named(tmp_path, columns, message):
-    path = tmp_path / "a.parquet"
-    good = {"qid": ["1", "2"], "doc_id": ["a", "b"], "grade": [0, 1], "when": [0, 1]}
-    pq.write_table(pa.table(good | columns), path)
-    with refused(DataRejected, path, message):
-        read(path, GradeRules(), time_column="when")
-
-
 @pytest.mark.parametrize("name", ["a.txt", "a.csv", "a.parquet"])
 @pytest.mark.parametrize("block_bytes", [1, 1 << 20])
 def test_bad_judgments_are_quarantined_in_order_and_the_good_ones_stay(tmp_path, name, block_bytes):

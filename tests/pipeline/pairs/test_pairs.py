@@ -10,14 +10,14 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from rankmill.foundation.errors import DataRejected, DatasetFormatError, InputError, TooManyRejects
+from rankmill.foundation.errors import DataRejected, DatasetFormatError, TooManyRejects
 from rankmill.pipeline.bins.binning import bin_dataset
 from rankmill.pipeline.cli import app
 from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.options import IngestOptions
 from rankmill.pipeline.statistics.describe_dataset import describe
-from tests import naive_preferences
+from tests import naive_datasets
 from tests.refusals import refused
 from tests.written import files_in
 
@@ -99,7 +99,7 @@ def test_pairs_join_their_rows_whatever_brings_them(tmp_path, judged):
     for split in (None, "train", "valid", "test"):
         rows = rows_of(dataset, split)
         there = {qid for qid, _ in rows}
-        pairs, starts, refused = naive_preferences.joined(rows, [pair for pair in wanted if pair[0] in there])
+        pairs, starts, refused = naive_datasets.joined(rows, [pair for pair in wanted if pair[0] in there])
         assert found_in(dataset, split) == (pairs, starts)
         assert not refused
         assert len(dataset.pairs(split)) == len(pairs) > 0
@@ -181,24 +181,6 @@ def test_a_bad_pair_is_named_and_nothing_is_written(tmp_path, name):
         assert sorted(file.name for file in tmp_path.iterdir()) == [name, "rows.csv"]
 
 
-PARQUET = [  # beside what tests/test_same_bytes_same_rules.py asks of every format
-    ({"qid": ["q1", None]}, ("row 2", "'qid'", "query")),
-    ({"worse": ["d1", "d7"]}, ("row 2", "'worse'", "'q1'", "'d7'")),
-    ({"weight": ["1", "2"]}, ("'weight'", "string")),
-    ({"x": [1, 2]}, ("column", "'x'")),
-]
-
-
-def test_a_bad_pair_of_parquet_is_named_by_row(tmp_path):
-    (tmp_path / "rows.csv").write_text(SMALL)
-    path = tmp_path / "p.parquet"
-    for columns, message in PARQUET:
-        pq.write_table(pa.table({"qid": ["q1", "q1"], "better": ["d0", "d0"], "worse": ["d1", "d1"]} | columns), path)
-        with refused(DataRejected, path, message):
-            ingest([tmp_path / "rows.csv"], tmp_path / "out", pairs=[path])
-        assert not (tmp_path / "out").exists()
-
-
 @pytest.mark.parametrize("suffix", [".txt", ".parquet"])
 def test_the_first_pairs_that_do_not_fit_are_quarantined_in_the_order_of_the_files(tmp_path, judged, suffix):
     rng = random.Random(4)
@@ -216,7 +198,7 @@ def test_the_first_pairs_that_do_not_fit_are_quarantined_in_the_order_of_the_fil
         ingest([judged], out, pairs=files, options=IngestOptions(max_rejects=9, block_size=block, buckets=7))
         dataset = Dataset.open(out)
         assert (dataset.manifest.pairs.rejected, dataset.manifest.rejected_rows) == (9, 0)
-        assert found_in(dataset)[0] == naive_preferences.joined(rows_of(dataset), good)[0]
+        assert found_in(dataset)[0] == naive_datasets.joined(rows_of(dataset), good)[0]
         assert not (out / "_rejects.parquet").exists()
         listed = pq.read_table(out / "_pair_rejects.parquet").to_pylist()
         words = [pair[0] if pair[0] == "zz" else pair[2] for pair in wrong_pairs]
@@ -265,19 +247,6 @@ def test_rows_and_pairs_share_one_bound_and_have_lists_of_their_own(tmp_path):
         with refused(DataRejected, "p.txt", "pair", "1"):
             ingest([tmp_path / "rows.csv"], tmp_path / out, pairs=[tmp_path / "p.txt"], options=options)
     assert files_in(tmp_path / "old") == before
-
-
-def test_files_that_are_none_or_given_twice(tmp_path, judged):
-    path = tmp_path / "p.txt"
-    path.write_text("q1 d0 d1\n")
-    for pairs, message in (
-        ([tmp_path / "gone.txt"], (tmp_path / "gone.txt", "no such file")),
-        ([path, path], (path, "twice")),
-        ([judged], (judged, "twice")),
-    ):
-        with refused(InputError, message):
-            ingest([judged], tmp_path / "out", pairs=pairs)
-        assert not (tmp_path / "out").exists()
 
 
 # ---- a dataset that is there ---------------------------------------------------------------------------------------
@@ -343,7 +312,7 @@ def test_commands_tell_of_pairs(tmp_path, judged):
     found = describe(dataset)
     for split in found.splits:
         pairs, starts = found_in(dataset, split.name)
-        assert (split.pairs.pairs, split.pairs.contradicted) == (len(pairs), naive_preferences.contradicted(pairs))
+        assert (split.pairs.pairs, split.pairs.contradicted) == (len(pairs), naive_datasets.contradicted(pairs))
         assert split.pairs.queries == sum(b > a for a, b in itertools.pairwise(starts))
     assert sum(split.pairs.contradicted for split in found.splits) > 0
     shown = run.invoke(app, ["describe", str(tmp_path / "out")]).stdout
@@ -363,6 +332,6 @@ def test_contradictions_are_counted_as_they_are_defined():
         better = rng.integers(0, 6, n).astype(np.int32)
         worse = ((better + rng.integers(1, 6, n)) % 6).astype(np.int32)
         pairs = PreferencePairs(better, worse, np.ones(n), np.ones(n), np.array([0, n]))
-        assert pairs.contradicted() == naive_preferences.contradicted(
+        assert pairs.contradicted() == naive_datasets.contradicted(
             list(zip(better.tolist(), worse.tolist(), strict=True))
         )

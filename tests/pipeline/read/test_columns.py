@@ -2,7 +2,6 @@
 names."""
 
 import json
-import random
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -20,7 +19,7 @@ from rankmill.pipeline.read.column_roles import HABITS, OPTIONAL, PARTS, parse_c
 from rankmill.pipeline.read.columns import table_columns
 from rankmill.pipeline.read.open_source import open_source
 from tests.refusals import refused
-from tests.written import data_of, write_rows
+from tests.written import data_of, some_rows, write_rows
 
 NAMES = {
     "qid": "Query ID",
@@ -33,27 +32,15 @@ NAMES = {
     "position": "shown_at",
     "query_weight": "qw",
 }
-COLUMNS = ("qid", "doc_id", "grade", "label", "event", "weight", "offset", "position", "query_weight", "x", "y.z")
+COLUMNS = ("qid", "doc_id", "grade", "label", "event", "weight", "offset", "position", "query_weight", "x", "a.b")
 
 
 def judgments(n, seed):
-    rng = random.Random(seed)
-    return [
-        {
-            "qid": f"q{rng.randrange(n // 8)}",
-            "doc_id": f"d{rng.randrange(n)}",
-            "grade": rng.randrange(4),
-            "label": rng.random(),
-            "event": rng.randrange(2),
-            "weight": rng.random(),
-            "offset": rng.gauss(0, 1),
-            "position": rng.choice([1, 2, 2**31 - 1]),
-            "query_weight": 1.5,
-            "x": rng.random(),
-            "y.z": rng.gauss(0, 9),
-        }
-        for _ in range(n)
-    ]
+    numbers = [-1.5, 0.0, 0.1, 0.7, 3.0]
+    return some_rows(
+        n, seed, label=numbers, event=range(2), weight=numbers[1:], offset=numbers, position=[1, 2, 2**31 - 1],
+        query_weight=[1.5], **{"a.b": numbers},
+    )  # fmt: skip
 
 
 def renamed(rows, called, more=None):
@@ -171,21 +158,15 @@ def test_all_files_call_a_part_alike_and_text_has_no_names(tmp_path):
 
 
 def test_bad_cells_are_named_by_the_column_of_the_file(tmp_path):
-    rows = judgments(8, 3)
+    rows, options = judgments(8, 3), IngestOptions(read=ReadOptions(columns=NAMES))
     rows[2]["position"] = 0
-    read = ReadOptions(columns=NAMES)
-    path = write_rows(tmp_path / "in.csv", renamed(rows, NAMES))
-    with refused(MalformedLine, "in.csv:4", "position", "'0'"):
-        ingest([path], tmp_path / "out", options=IngestOptions(read=read))
-    with refused(MalformedRow, "row 3", "'shown_at'", "position", "0"):
-        ingest(
-            [write_rows(tmp_path / "in.parquet", renamed(rows, NAMES))],
-            tmp_path / "out",
-            options=IngestOptions(read=read),
-        )
-    rows[2] |= {"position": 1, "qid": ""}
-    with refused(MalformedLine, "in.csv:4:1", "query"):
-        ingest([write_rows(path, renamed(rows, NAMES))], tmp_path / "out", options=IngestOptions(read=read))
+    for suffix, error, *facts in (
+        (".csv", MalformedLine, "in.csv:4", "position", "'0'"),
+        (".parquet", MalformedRow, "row 3", "'shown_at'", "position", "0"),
+    ):
+        path = write_rows(tmp_path / f"in{suffix}", renamed(rows, NAMES))
+        with refused(error, *facts):
+            ingest([path], tmp_path / "out", options=options)
 
 
 def test_a_position_is_a_whole_number_of_one_or_more(tmp_path):

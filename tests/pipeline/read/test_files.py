@@ -1,17 +1,32 @@
 """Which files a name, a folder or a pattern means."""
 
-import itertools
-import os
+from __future__ import annotations
 
+import bz2
+import gzip
+import io
+import itertools
+import lzma
+import os
+import zipfile
+
+import polars as pl
+import pyarrow as pa
 import pytest
+from pyarrow import orc
 from typer.testing import CliRunner
 
 from rankmill.cli import execute
-from rankmill.foundation.errors import InputError
+from rankmill.clicks.read_log import open_click_log
+from rankmill.foundation.errors import DataRejected, InputError, RankmillError
 from rankmill.pipeline.cli import app
 from rankmill.pipeline.dataset.dataset import Dataset
+from rankmill.pipeline.dataset.manifest import MANIFEST_NAME
 from rankmill.pipeline.ingest import ingest
+from rankmill.pipeline.options import IngestOptions, ReadOptions
 from rankmill.pipeline.read.files import find_files, format_of
+from rankmill.scorer.evaluate.scored_file import read_qrels, read_scored
+from rankmill.scorer.rerank.candidate_sources import files_of
 from tests.refusals import only_line, refused, unnamed
 
 LINE = "1 qid:{} 1:0.5\n"
@@ -175,3 +190,206 @@ def test_a_name_that_is_no_text_is_refused_in_one_line(tmp_path, monkeypatch, ca
     assert execute(["data", "bin", str(odd)]) == 2
     err = capsys.readouterr().err
     assert not unnamed(only_line(err), rf"{tmp_path}/caf\xe9", "UTF-8")
+
+
+# ---- files without rows: skipped in every role, an error only if nothing is left -------------------------------------
+
+TABLE = pl.DataFrame({"qid": ["q1", "q1", "q2"], "doc_id": ["a", "b", "a"], "grade": [1, 0, 2], "x": [0.5, 1.5, 2.5]})
+EMPTY = {
+    "csv": ["", "\n", "qid,doc_id,grade,x\n", "qid,doc_id,grade,x", "qid,x\r\n\r\n", "\ufeffqid,doc_id\n"],
+    "jsonl": ["", "\n \n"],
+    "txt": ["", "\n", "# nothing today\n"],
+    "parquet": [TABLE.clear()],
+    "arrow": [TABLE.clear()],
+}
+
+
+def write(path, content):
+    if isinstance(content, str):
+        path.write_text(content, encoding="utf-8", newline="")
+    else:
+        writers = {"csv": content.write_csv, "jsonl": content.write_ndjson, "parquet": content.write_parquet}
+        writers.get(path.suffix[1:], content.write_ipc)(path)
+    return path
+
+
+def full(suffix):
+    return "1 qid:q1 1:0.5 #docid = a\n0 qid:q1 1:1.5 #docid = b\n" if suffix == "txt" else TABLE
+
+
+CASES = [(name, each) for name, contents in EMPTY.items() for each in contents]
+
+
+@pytest.mark.parametrize(("number", "suffix", "content"), [(number, *case) for number, case in enumerate(CASES)])
+def test_the_dataset_is_that_of_the_files_with_rows(tmp_path, number, suffix, content):
+    folder = tmp_path / "parts"
+    folder.mkdir()
+    part = write(folder / f"b.{suffix}", full(suffix))
+    ingest([part], tmp_path / "alone")
+    for name in ("a", "c"):  # with the same bytes
+        write(folder / f"{name}.{suffix}", content)
+    (folder / f"d.{suffix}").touch()
+    paths = ([folder], [f"{folder}/*.{suffix}"], sorted(folder.iterdir()))[number % 3]
+    said = []
+    report = ingest(paths, tmp_path / "d", say=said.append)
+    assert report.to_json()["empty_files"] == 3
+    assert (tmp_path / "d" / MANIFEST_NAME).read_bytes() == (tmp_path / "alone" / MANIFEST_NAME).read_bytes()
+    assert len(said) == 1
+    assert "3 of 4 files" in said[0]
+    assert files_of([folder]) == [part]
+
+
+@pytest.mark.parametrize("suffix", EMPTY)
+def test_nothing_is_left_if_all_are_empty(tmp_path, suffix):
+    for number, content in enumerate(EMPTY[suffix]):
+        write(tmp_path / f"{number}.{suffix}", content)
+    (tmp_path / f"z.{suffix}").touch()
+    for read in (lambda: ingest([tmp_path], tmp_path / "d"), lambda: files_of([tmp_path])):
+        with refused(DataRejected, "no rows"):
+            read()
+
+
+def test_each_split_needs_rows_of_its_own(tmp_path):
+    rows, empty = write(tmp_path / "a.csv", TABLE), write(tmp_path / "b.csv", "qid,doc_id,grade,x\n")
+    with refused(DataRejected, "b.csv", "no rows"):
+        ingest([rows], tmp_path / "d", valid=[empty])
+
+
+def test_what_is_compressed_is_looked_into(tmp_path):
+    for name, text in (("a.csv.gz", ""), ("b.csv.gz", "qid,grade,x\n"), ("c.csv.gz", "qid,grade,x\nq,1,2\n")):
+        with gzip.open(tmp_path / name, "wt") as file:
+            file.write(text)
+    assert ingest([tmp_path], tmp_path / "d").manifest.rows == 1
+
+
+def test_a_damaged_file_is_not_an_empty_one(tmp_path):
+    write(tmp_path / "a.csv", TABLE)
+    for name in ("b.parquet", "b.arrow", "b.csv.gz"):
+        (tmp_path / name).write_bytes(b"nothing of the kind")
+        with refused(DataRejected, name):
+            ingest([tmp_path / "a.csv", tmp_path / name], tmp_path / "d")
+    with refused(DataRejected, "c.csv"):
+        ingest([tmp_path / "a.csv", write(tmp_path / "c.csv", "qid,grade,x\n,,\n")], tmp_path / "d")
+
+
+def test_judgments_pairs_and_clicks_are_read_without_their_empty_parts(tmp_path):
+    rows = write(tmp_path / "rows.csv", TABLE)
+    contents = {
+        "qrels": ("q1 0 a 1\nq1 0 b 0\n", "", "\n"),
+        "pairs": ("q1 a b\n", "", "# none\n"),
+        "clicks": (
+            "qid,doc_id,list,position,clicked\nq1,a,l,1,1\nq1,b,l,2,0\n",
+            "qid,doc_id,list,position,clicked\n",
+            "",
+        ),
+    }
+    for role, texts in contents.items():
+        (tmp_path / role).mkdir()
+        for number, text in enumerate(texts):
+            write(tmp_path / role / f"{number}.{'csv' if role == 'clicks' else 'txt'}", text)
+    said = []
+    report = ingest([rows], tmp_path / "d", qrels=[tmp_path / "qrels"], pairs=[tmp_path / "pairs"], say=said.append)
+    assert report.to_json()["empty_files"] == 4
+    assert report.manifest.pairs.pairs == 1
+    assert [line.split(",")[0] for line in said] == ["skipped 2 of 3 files"] * 2
+    with open_click_log([tmp_path / "clicks"], say=said.append) as log:
+        assert log.totals.rows == 2
+    assert len(said) == 3
+
+
+def test_the_format_that_is_given_decides_what_a_header_is(tmp_path):
+    for name, text in (("a.dat", "qid,grade,x\nq,1,2\n"), ("b.dat", "qid,grade,x\n")):
+        (tmp_path / name).write_text(text)
+    assert ingest([tmp_path], tmp_path / "d", options=IngestOptions(format="csv")).manifest.rows == 1
+
+
+# ---- the first bytes show the delimiter, and another format or compression than the name says ------------------------
+
+TABLE_TEXT = "qid,doc_id,grade,x\nq1,a,1,0.5\nq1,b,0,1.5\n"
+DELIMITER_OF = {"csv": ",", "tsv": "\t"}
+DELIMITERS = [",", ";", "\t", "|"]
+
+
+@pytest.mark.parametrize("delimiter", DELIMITERS)
+@pytest.mark.parametrize("suffix", ["csv", "tsv"])
+def test_the_first_line_shows_the_delimiter_in_every_role(tmp_path, delimiter, suffix):
+    def write(name, text):
+        path = tmp_path / f"{name}.{suffix}"
+        path.write_text(text.replace(",", delimiter))
+        return path
+
+    rows, plain = write("rows", TABLE_TEXT), tmp_path / "plain.csv"
+    plain.write_text(TABLE_TEXT)
+    qrels = write("qrels", "qid,doc_id,grade\nq1,a,2\nq1,b,1\n")
+    pairs = write("pairs", "qid,better,worse\nq1,a,b\n")
+    scored = write("scored", "qid,doc_id,score\nq1,a,0.5\n")
+    said: list[str] = []
+    ingest([rows], tmp_path / "d", say=said.append)
+    assert [f"{rows}: cells end at {delimiter!r}" in line for line in said] == [True] * (
+        delimiter != DELIMITER_OF[suffix]
+    )
+    ingest([plain], tmp_path / "e")
+    columns = ("qid", "doc_id", "grade", "x")
+    assert (
+        Dataset.open(tmp_path / "d").rows("train", columns).equals(Dataset.open(tmp_path / "e").rows("train", columns))
+    )
+    assert ingest([rows], tmp_path / "f", qrels=[qrels], pairs=[pairs]).manifest.pairs.pairs == 1
+    assert sorted(each.grade for each in Dataset.open(tmp_path / "f").manifest.grades) == [1, 2]
+    assert read_qrels(qrels)["grade"].to_pylist() == [2, 1]
+    assert read_scored(scored).to_pylist() == [{"qid": "q1", "doc_id": "a", "score": 0.5}]
+
+
+def test_a_delimiter_that_is_given_is_meant(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text(TABLE_TEXT.replace(",", ";"))
+    with refused(RankmillError, "a.csv", "';'"):
+        ingest([path], tmp_path / "d", options=IngestOptions(read=ReadOptions(delimiter=",")))
+
+
+def packed(kind):
+    if kind == "zip":
+        file = io.BytesIO()
+        with zipfile.ZipFile(file, "w") as archive:
+            archive.writestr("rows.csv", TABLE_TEXT)
+        return file.getvalue()
+    if kind == "ORC":
+        file = io.BytesIO()
+        orc.write_table(pa.table({"qid": ["q"], "grade": [1], "x": [0.5]}), file)
+        return file.getvalue()
+    data = TABLE_TEXT.encode()
+    by_arrow = {"zstd": "zstd", "lz4": "lz4"}
+    if kind in by_arrow:
+        sink = pa.BufferOutputStream()
+        with pa.CompressedOutputStream(sink, by_arrow[kind]) as out:
+            out.write(data)
+        return sink.getvalue().to_pybytes()
+    return {"gzip": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress}[kind](data)
+
+
+SUFFIX_OF = {"gzip": ".gz", "bz2": ".bz2", "zstd": ".zst", "lz4": ".lz4"}
+SUFFIXED = ["a.csv", "a.txt", "a.jsonl", "a.parquet", "a.arrow", "a.csv.gz", "a.csv.zst", "a.csv.bz2", "a.csv.lz4"]
+
+
+@pytest.mark.parametrize("kind", ["gzip", "bz2", "zstd", "lz4", "xz", "zip", "ORC"])
+def test_a_file_under_a_wrong_name_is_named_for_what_it_is(tmp_path, kind):
+    data = packed(kind)
+    for name in SUFFIXED:
+        path = tmp_path / name
+        path.write_bytes(data)
+        if kind in SUFFIX_OF and name.endswith(SUFFIX_OF[kind]):
+            assert ingest([path], tmp_path / f"d{name}").manifest.rows == 2
+            continue
+        with refused(RankmillError, path, kind):
+            ingest([path], tmp_path / "d")
+        if name.startswith("a.csv") or name == "a.txt":
+            with refused(RankmillError, path, kind):
+                read_scored(path)
+
+
+@pytest.mark.parametrize("name", ["a.csv.xz", "a.orc", "a.avro", "a.csv.lzma"])
+def test_suffixes_that_are_not_read_are_named_with_the_way_out(tmp_path, name):
+    path = tmp_path / name
+    path.write_bytes(packed("xz"))
+    with refused(RankmillError, path, "decompress it" if name.startswith("a.csv") else "Parquet"):
+        ingest([path], tmp_path / "d")
+    assert find_files([path]) == [path]

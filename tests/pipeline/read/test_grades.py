@@ -12,15 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from rankmill.foundation.errors import DataRejected, InputError, MalformedLine, MalformedRow
+from rankmill.foundation.errors import DataRejected, InputError
 from rankmill.pipeline.cli import app
 from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.options import MAX_GRADE, IngestOptions, ReadOptions, parse_words
 from rankmill.pipeline.read.grades import GRADE_RULE, GradeRules
-from tests import naive_letor
+from tests import naive_text
 from tests.refusals import refused
-from tests.written import data_of
+from tests.written import data_of, write_rows
 
 WORDS = (("Perfect", 4), ("good", 2), ("BAD", 0), ("-2", 0), ("0.5", 1), ("7", 3), ("somewhat bad", 1))
 CELLS = ["perfect", " GOOD ", "bad", "b a d", "Somewhat Bad", "-2", "-2.0", "-1", "0", "-0", "1", "2.0", "2.5", ".5"]
@@ -45,7 +45,7 @@ def test_a_cell_is_read_by_the_map_then_by_its_sign_then_by_whether_it_is_there(
     grades, bad = rules.read_words(pa.array(cells, pa.string()))
     assert grades.dtype == np.int32
     assert [None if b else g for g, b in zip(grades.tolist(), bad.tolist(), strict=True)] == [
-        naive_letor.grade(c, rules) for c in cells
+        naive_text.grade(c, rules) for c in cells
     ]
 
 
@@ -106,23 +106,10 @@ def test_a_map_that_is_none_is_refused():
 
 def write(path, grades, words):
     """Rows whose grades are ``grades``, or the ``words`` for them; the features tell them apart."""
-    cells = [words[grade] if words else str(grade) for grade in grades]
-    queries = [k // 5 for k in range(len(grades))]
-    if path.suffix == ".txt":
-        lines = [f"{cell} qid:{q} 1:{k} # docid = d{k}" for k, (cell, q) in enumerate(zip(cells, queries, strict=True))]
-        path.write_text("\n".join(lines) + "\n")
-    elif path.suffix == ".csv":
-        lines = [f"{q},d{k}, {cell} ,{k}" for k, (cell, q) in enumerate(zip(cells, queries, strict=True))]
-        path.write_text("\n".join(["qid,doc_id,grade,f1", *lines]) + "\n")
-    elif path.suffix == ".jsonl":
-        rows = zip(queries, grades, cells, strict=True)
-        keys = [{"qid": q, "doc_id": f"d{k}", "f1": k, "grade": c if words else g} for k, (q, g, c) in enumerate(rows)]
-        path.write_text("".join(json.dumps(row) + "\n" for row in keys))
-    else:
-        column = pa.array(cells).dictionary_encode() if words else pa.array(grades, pa.int8())
-        table = {"qid": queries, "doc_id": [f"d{k}" for k in range(len(cells))], "grade": column}
-        pq.write_table(pa.table({**table, "f1": [float(k) for k in range(len(cells))]}), path)
-    return path
+    blank = " " if path.suffix == ".csv" else ""
+    cells = [f"{blank}{words[grade]}{blank}" if words else grade for grade in grades]
+    rows = [{"qid": k // 5, "doc_id": f"d{k}", "grade": cell, "f1": float(k)} for k, cell in enumerate(cells)]
+    return write_rows(path, rows, encoded=("grade",) if words else ())
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".txt", ".parquet", ".jsonl"])
@@ -158,18 +145,6 @@ def test_the_manifest_says_options_of_grades_were_given_and_nothing_else(tmp_pat
         "no_grade": "zero",
         "split": None,
     }
-
-
-@pytest.mark.parametrize("suffix", [".csv", ".txt", ".parquet", ".jsonl"])
-def test_a_word_that_is_not_in_the_map_is_a_bad_row_that_lists_it(tmp_path, suffix):
-    path = write(tmp_path / f"in{suffix}", [0, 1, 2], {0: "bad", 1: "good", 2: "fair"})
-    options = IngestOptions(read=ReadOptions(grades=parse_words("good=1,bad=0")), max_rejects=1)
-    report = ingest([path], tmp_path / "out", options=options)
-    (reject,) = pq.read_table(tmp_path / "out" / "_rejects.parquet").to_pylist()
-    assert "expected a grade: one of good=1, bad=0, or a number, found " in reject["reason"]
-    assert (report.manifest.rows, report.manifest.max_grade) == (2, 1)
-    with refused((MalformedLine, MalformedRow), "grade", "fair"):
-        ingest([path], tmp_path / "none", options=IngestOptions(read=ReadOptions(grades=parse_words("good=1,bad=0"))))
 
 
 def test_grades_that_are_mapped_are_bounded_and_no_labels(tmp_path):

@@ -1,6 +1,5 @@
 """CSV, TSV and Parquet: the rows of the same judgments are the same whatever file brings them."""
 
-import datetime
 import gzip
 import itertools
 
@@ -8,17 +7,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from pyarrow import feather, ipc
 
-from rankmill.foundation.errors import DataRejected, InputError, MalformedLine, MalformedRow
-from rankmill.pipeline.ingest import ingest
-from rankmill.pipeline.options import IngestOptions, ReadOptions
+from rankmill.foundation.errors import DataRejected, InputError, MalformedRow
+from rankmill.pipeline.options import ReadOptions
+from rankmill.pipeline.read.arrow_ipc import ArrowSource
 from rankmill.pipeline.read.batch import Quarantine
 from rankmill.pipeline.read.delimited import DelimitedSource
 from rankmill.pipeline.read.open_source import open_source
 from rankmill.pipeline.read.parquet import ParquetSource
-from tests import naive
 from tests.refusals import refused
 
 
@@ -55,105 +52,6 @@ def test_csv_cells_come_through_as_written(tmp_path):
     tabbed = tmp_path / "a.tsv"
     tabbed.write_text("grade\tqid\tx\n1\t7\t .5 \n")
     assert read(tabbed) == [row("7", None, 1, 0.5)]
-
-
-@given(st.lists(st.floats(), min_size=1, max_size=20))
-@settings(max_examples=50, deadline=None)
-def test_a_token_means_the_same_number_in_csv_and_in_letor_text(tmp_path_factory, numbers):
-    folder = tmp_path_factory.getbasetemp()
-    (folder / "x.csv").write_text("qid,grade,f1\n" + "".join(f"q,1,{x!r}\n" for x in numbers))
-    (folder / "x.txt").write_text("".join(f"1 qid:q 1:{x!r}\n" for x in numbers))
-    expected = [row("q", None, 1, naive.number_of(repr(x))) for x in numbers]
-    assert read(folder / "x.csv") == read(folder / "x.txt") == expected
-
-
-NEGATIVE = "negative_grades zero"
-NOTHING = "unjudged keep"
-BAD_CSV = [
-    ("qid,grade,x\n1,0,1\n1,0\n", MalformedLine, (":3:1", "3", "'2 cells'")),
-    ("qid,grade,x\n1,0,1,2\n", MalformedLine, (":2:1", "3", "'4 cells'")),
-    (
-        "qid,grade,x\n1,0,1\n\n1,-1,2\n",
-        MalformedLine,
-        (":4:3", "'-1'", NEGATIVE, "grade"),
-    ),
-    ("qid,grade,x\n1,0.5,2\n", MalformedLine, (":2:3", "'0.5'", "grade")),
-    (
-        "qid,grade,x\n1,,2\n",
-        MalformedLine,
-        (":2:3", NOTHING, "grade"),
-    ),
-    ("qid,grade,x\n1,99999999999,2\n", MalformedLine, (":2:3", "2147483647", "'99999999999'", "grade")),
-    ("qid,grade,x\n,1,abc\n", MalformedLine, (":2:1", "query")),
-    (
-        'qid,grade,x\n"a,b",1,abc\n',
-        MalformedLine,
-        (":2:9", "'x'", "'abc'", "max_rejects N", "ignore x"),
-    ),
-    (
-        "qid,grade,x\n1,1,1 2\n",
-        MalformedLine,
-        (":2:5", "'x'", "'1 2'", "max_rejects N", "ignore x"),
-    ),
-    ("qid,grad,x\n1,0,1\n", DataRejected, ("'grade'", "'grad'", "columns grade=grad")),
-    (
-        "q,z,x\n1,0,1\n",
-        DataRejected,
-        ("2", "(1)", "'qid'", "(2)", "'grade'", "columns qid=NAME", "columns grade=NAME"),
-    ),
-    ("a;b;c\n", DataRejected, ("2", "'qid'", "'grade'", "a, b, c")),  # the first line shows the delimiter
-    (
-        "qid,grade,x,x\n",
-        DataRejected,
-        ("'x'", "twice", "ignore x"),
-    ),
-    (
-        "qid,grade,,x\n",
-        DataRejected,
-        ("column 3", "name", "ignore column_3"),
-    ),
-    (
-        "qid,grade,split\n",
-        DataRejected,
-        ("'split'", "reserved", "ignore split"),
-    ),
-    ("qid,grade\n1,0\n", DataRejected, ("feature", "qid, grade")),
-    ("", DataRejected, (":1", "empty")),
-    ("qid,grade,x\n1,0,\0\n", DataRejected, (":2", "NUL")),
-    ("qid,gr\0ade,x\n", DataRejected, (":1", "NUL")),
-]
-
-
-@pytest.mark.parametrize(("text", "error", "message"), BAD_CSV)
-def test_bad_csv_is_named_by_line_and_column(tmp_path, text, error, message):
-    path = tmp_path / "bad.csv"
-    path.write_text(text)
-    with refused(error, path, message):
-        read(path, unjudged="reject")
-
-
-@pytest.mark.parametrize("rows", [3, 2_000])  # in the first block of text, and far behind it
-@pytest.mark.parametrize("bad", ['5,1,"2', '5,"1,2', '"5,1,2', '5,1,"2\n3"', '"5\n",1,2'])
-def test_a_quote_that_does_not_close_in_its_line_is_named_and_takes_no_row_with_it(tmp_path, bad, rows):
-    path = tmp_path / "a.csv"
-    path.write_text("qid,grade,x\n" + "7,0,1\n" * rows + bad + "\n" + "7,0,1\n" * 2_000)
-    found = bad.split("\n")[0][bad.index('"') :]
-    expected = f"{path}:{rows + 2}:{bad.index(chr(34)) + 1}: expected a cell that ends on its line, found {found!r}"
-    for quarantine in (None, Quarantine(limit=10)):
-        with refused(MalformedLine, expected, "quote", "one line"):
-            read(path, quarantine)
-
-
-def test_csv_that_is_no_text_or_damaged(tmp_path):
-    for name, data, message in (
-        ("a.csv", b"qid,grade,x\n\xff,0,1\n", "text"),
-        ("b.csv", b"\xff,grade,x\n", "text"),
-        ("c.csv.gz", gzip.compress(b"qid,grade,x\n1,1,1\n" * 100)[:-20], "damaged"),
-        ("d.csv.gz", b"qid,grade,x\n", "damaged"),
-    ):
-        (tmp_path / name).write_bytes(data)
-        with refused(DataRejected, message):
-            read(tmp_path / name)
 
 
 def test_csv_rejects_are_listed_in_the_order_of_the_file(tmp_path):
@@ -219,31 +117,6 @@ def test_doubles_are_rounded_once(tmp_path):
         assert read(path) == [row("q", None, 1, np.float32(x)) for x in numbers]
 
 
-BAD_PARQUET = [
-    ({"qid": ["1", ""], "grade": [1, 1], "x": [1, 1]}, ("row 2", "'qid'", "query")),
-    ({"qid": ["1", None], "grade": [1, 1], "x": [1, 1]}, ("row 2", "'qid'", "query")),
-    ({"grade": [-1]}, ("row 1", "'grade'", "-1", NEGATIVE, "grade")),
-    ({"grade": [1.5]}, ("row 1", "'grade'", "1.5", "grade")),
-    ({"grade": pa.array([None], pa.int8())}, ("row 1", "'grade'", NOTHING, "grade")),
-    ({"grade": [float("inf")]}, ("row 1", "'grade'", "grade", "inf")),
-    ({"grade": [2**40]}, ("row 1", "'grade'", "2147483647", "1099511627776", "grade")),
-    ({"grade": ["x"]}, ("row 1", "'grade'", "'x'", "grades good=1,bad=0", "grade")),
-    ({"grade": [datetime.date(2020, 1, 1)]}, ("'grade'", "date32[day]")),
-    ({"qid": [1.5]}, ("'qid'", "double")),
-    ({"x": ["a"]}, ("'x'", "ignore x", "string")),
-    ({"x": [datetime.date(2020, 1, 1)]}, ("'x'", "date32[day]", "ignore x")),
-    ({"split": ["train"]}, ("'split'", "reserved", "ignore split")),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("columns", "message"), BAD_PARQUET)
-def test_bad_parquet_is_named_by_row_and_column(tmp_path, columns, message):
-    path = tmp_path / "bad.parquet"
-    parquet(path, **columns)
-    with refused(DataRejected, path, message):
-        read(path, unjudged="reject")
-
-
 def test_parquet_that_is_none_and_parquet_rejects(tmp_path):
     path = tmp_path / "a.parquet"
     path.write_bytes(b"PAR1 but no more")
@@ -260,27 +133,6 @@ def test_parquet_that_is_none_and_parquet_rejects(tmp_path):
         read(path)
 
 
-def test_files_must_have_the_same_features(tmp_path):
-    (tmp_path / "a.csv").write_text("qid,grade,x,y\n1,1,1,1\n")
-    (tmp_path / "b.csv").write_text("qid,grade,x,z\n1,1,1,1\n")
-    (tmp_path / "c.csv").write_text("qid,grade,x,y,z\n1,1,1,1,1\n")
-    (tmp_path / "d.txt").write_text("1 qid:1 1:1\n")
-    a, b, c, d = (tmp_path / name for name in ("a.csv", "b.csv", "c.csv", "d.txt"))
-    for files, error, message in (
-        ([a, b], DataRejected, (b, "'y'", a)),
-        ([a, c], DataRejected, (c, "'z'", a)),
-        (
-            [a, d],
-            InputError,
-            (a, d, "LETOR"),
-        ),
-    ):
-        with refused(error, message):
-            ingest(files, tmp_path / "out")
-    with refused(InputError, "n_features", "LETOR"):
-        ingest([a], tmp_path / "out", options=IngestOptions(read=ReadOptions(n_features=3)))
-
-
 def test_open_source_goes_by_format_then_suffix(tmp_path):
     (tmp_path / "a.csv").write_text("qid\tgrade\tx\n1\t1\t1\n")
     parquet(tmp_path / "b")
@@ -292,3 +144,120 @@ def test_open_source_goes_by_format_then_suffix(tmp_path):
         open_source(tmp_path / "gone.csv")
     with refused(ValueError, "1", "2"):
         open_source(tmp_path / "b", "parquet").names(2)
+
+
+# ---- Arrow files and streams: the rows of a Parquet file with the same table -----------------------------------------
+
+
+def a_table(rows=50, seed=0):
+    rng = np.random.default_rng(seed)
+    return pa.table(
+        {
+            "title": ["not a feature"] * rows,
+            "x": pa.array(rng.normal(size=rows), mask=rng.random(rows) < 0.2),
+            "qid": pa.array([f"q{k % 7}é" for k in range(rows)]).dictionary_encode(),
+            "doc_id": pa.array([f"d{k}" if k % 5 else None for k in range(rows)], pa.large_string()),
+            "grade": pa.array(rng.integers(0, 5, rows), pa.int8()),
+            "y": pa.array(rng.normal(size=rows), pa.float32()),
+            "weight": rng.random(rows),
+        }
+    )
+
+
+OPTIONS = ReadOptions(ignore=("title",))
+
+
+def write(path, table, *, stream=False, rows=9, compression=None):
+    options = ipc.IpcWriteOptions(compression=compression)
+    opened = ipc.new_stream if stream else ipc.new_file
+    with opened(str(path), table.schema, options=options) as writer:
+        writer.write_table(table, max_chunksize=rows)
+    return path
+
+
+def rows_of(path, quarantine=None, block_bytes=64):
+    rows = []
+    for batch in open_source(path, "auto", OPTIONS, quarantine).batches(block_bytes):
+        extras = list(zip(*(column.tolist() for column in batch.extras.values()), strict=True)) or [()] * len(batch)
+        ids = batch.qid.to_pylist(), batch.doc_id.to_pylist(), batch.grade.tolist()
+        rows += zip(*ids, extras, map(np.ndarray.tobytes, batch.values), strict=True)
+    return rows
+
+
+def test_every_form_brings_the_rows_of_parquet(tmp_path):
+    table = a_table()
+    pq.write_table(table, tmp_path / "a.parquet")
+    expected = rows_of(tmp_path / "a.parquet")
+    views = table.set_column(3, "doc_id", table["doc_id"].cast(pa.string()).cast(pa.string_view()))
+    for name, found, options in (
+        ("a.arrow", table, {}),
+        ("b.ipc", table, {"rows": 1000, "compression": "zstd"}),
+        ("c.arrow", table, {"stream": True, "compression": "lz4"}),
+        ("d.arrows", views, {"stream": True, "rows": 1}),
+        ("e.feather", views, {"compression": "lz4"}),
+    ):
+        assert rows_of(write(tmp_path / name, found, **options)) == expected, name
+    feather.write_feather(table, str(tmp_path / "f.feather"), chunksize=13)
+    assert rows_of(tmp_path / "f.feather") == expected
+    (tmp_path / "g.arrow.gz").write_bytes(gzip.compress((tmp_path / "d.arrows").read_bytes()))
+    assert rows_of(tmp_path / "g.arrow.gz") == expected
+
+
+def test_bad_rows_are_named_in_the_order_of_the_file(tmp_path):
+    table = pa.table({"qid": ["a", "b", None, "d"], "grade": [1, 7, 1, -1], "x": [1.0, 2.0, 3.0, 4.0]})
+    path = write(tmp_path / "a.arrow", table, rows=3)
+    options = ReadOptions(max_grade=5)
+    with refused(MalformedRow, path, "row 2", "'grade'", "5", "7"):
+        list(ArrowSource(path, options).batches())
+    for block_bytes in (1, 1 << 20):
+        quarantine = Quarantine(limit=3)
+        (row,) = [batch for batch in ArrowSource(path, options, quarantine).batches(block_bytes) if len(batch)]
+        assert row.qid.to_pylist() == ["a"]
+        assert [(reject.line, reject.column) for reject in quarantine.rejects] == [(2, 3), (3, 1), (4, 3)]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_is_cut_off_anywhere_is_refused(tmp_path, stream):
+    whole = write(tmp_path / "whole.arrow", a_table(30), stream=stream, rows=10).read_bytes()
+    path = tmp_path / "a.arrow"
+    for length in sorted({*range(0, len(whole), 331), *range(len(whole) - 9, len(whole))}):
+        path.write_bytes(whole[:length])
+        with refused(DataRejected, "a.arrow", "Arrow"):
+            rows_of(path)
+
+
+def test_damage_is_an_error_and_no_crash(tmp_path):
+    whole = write(tmp_path / "whole.arrow", a_table(30), rows=10).read_bytes()
+    rng = np.random.default_rng(1)
+    path = tmp_path / "a.arrow"
+    refused = 0
+    for _ in range(80):
+        data = bytearray(whole)
+        for place in rng.integers(0, len(data), 3):
+            data[place] = rng.integers(0, 256)
+        path.write_bytes(bytes(data))
+        try:
+            rows_of(path, Quarantine(limit=1000))
+        except DataRejected:
+            refused += 1
+    assert refused > 8
+
+
+def test_what_is_no_arrow(tmp_path):
+    table = a_table()
+    for name, data, message in (
+        ("a.arrow", b"qid,grade\n1,2\n", ("Arrow", "truncated")),
+        ("b.feather", b"FEA1" + b"\0" * 50, ("Feather", "version 1", "version 2")),
+        ("c.arrow", b"", ("Arrow", "truncated")),
+        ("d.arrow.gz", gzip.compress(write(tmp_path / "whole", table).read_bytes()), "decompress"),
+        ("e.arrow.gz", gzip.compress(b"text"), ("Arrow", "damaged")),
+    ):
+        (tmp_path / name).write_bytes(data)
+        with refused(DataRejected, message):
+            rows_of(tmp_path / name)
+    text = pa.Array.from_buffers(
+        pa.string(), 2, [None, pa.py_buffer(np.array([0, 1, 2], np.int32)), pa.py_buffer(b"a\xff")]
+    )  # fmt: skip
+    write(tmp_path / "f.arrow", pa.table({"qid": text, "grade": [1, 1], "x": [1.0, 2.0]}))
+    with refused(MalformedRow, "f.arrow", "row 2", "'qid'", "UTF-8"):
+        rows_of(tmp_path / "f.arrow")

@@ -41,7 +41,7 @@ from rankmill.pipeline.statistics.psi import (
     cells_of,
     chi_square_quantile,
 )
-from tests import naive_drift
+from tests import naive_datasets
 from tests.refusals import refused
 
 
@@ -66,7 +66,7 @@ def test_counts_and_covariance_are_those_of_the_queries(queries):
     found = sums_of(queries)
     flat = [cell for query in queries for cell in query]
     assert found.counts.tolist() == [flat.count(cell) for cell in range(5)]
-    np.testing.assert_allclose(found.covariance, naive_drift.covariance(queries, 5), atol=1e-12)
+    np.testing.assert_allclose(found.covariance, naive_datasets.covariance(queries, 5), atol=1e-12)
 
 
 @law
@@ -75,7 +75,7 @@ def test_the_index_is_its_formula_and_knows_no_order(old, new):
     one, other = sums_of(old), sums_of(new)
     index = Index.of(one, other)
     shares = [cells.shares(size).tolist() for cells, size in zip((one, other), index.effective, strict=True)]
-    assert index.psi == pytest.approx(naive_drift.psi(*shares))
+    assert index.psi == pytest.approx(naive_datasets.psi(*shares))
     assert index.psi >= 0
     back = Index.of(other, one)
     assert (back.psi, back.expected) == (pytest.approx(index.psi), pytest.approx(index.expected))
@@ -117,7 +117,7 @@ def test_cells_follow_the_bins_and_the_range(before, now, most):
     assert np.all(np.isin(edges, bins.edges))
     values = np.array(now, dtype=np.float32)
     found = cells_of(values, edges, low, high)
-    wanted = [naive_drift.cell_of(value, edges.tolist(), float(low), float(high)) for value in values.tolist()]
+    wanted = [naive_datasets.cell_of(value, edges.tolist(), float(low), float(high)) for value in values.tolist()]
     assert found.tolist() == wanted
 
 
@@ -317,7 +317,7 @@ def test_joined_sums_are_those_of_joined_cells(queries, into):
         assert np.array_equal(one, other)
     assert joined.squares == direct.squares
     again = [[into[cell] for cell in query] for query in queries]
-    wanted = naive_drift.covariance(again, max(into) + 1)
+    wanted = naive_datasets.covariance(again, max(into) + 1)
     np.testing.assert_allclose(joined.covariance, wanted, atol=1e-12)
 
 
@@ -340,7 +340,7 @@ def test_cells_that_are_joined_hold_what_they_would_have_held(queries, others, m
         assert np.array_equal(one, other)
     assert np.array_equal(joined.sums.products, placed.products)
     new = joined.placed(np.array(others, dtype=np.float32), np.array([0, len(others)]))
-    wanted = [naive_drift.cell_of(x, joined.edges.tolist(), float(joined.low), float(joined.high)) for x in others]
+    wanted = [naive_datasets.cell_of(x, joined.edges.tolist(), float(joined.low), float(joined.high)) for x in others]
     assert new.counts.tolist() == [wanted.count(cell) for cell in range(len(joined.edges) + 4)]
 
 

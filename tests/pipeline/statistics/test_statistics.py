@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import random
+import shutil
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,18 +23,19 @@ from rankmill.foundation.records import as_json
 from rankmill.pipeline.bins.binning import bin_dataset
 from rankmill.pipeline.cli import app
 from rankmill.pipeline.dataset.dataset import Dataset
-from rankmill.pipeline.group import bucket as layout
 from rankmill.pipeline.ingest import ingest
-from rankmill.pipeline.options import IngestOptions, ReadOptions, SynthParameters
+from rankmill.pipeline.options import IngestOptions, ReadOptions
+from rankmill.pipeline.statistics.dataset_drift import compare, compare_with
 from rankmill.pipeline.statistics.describe_dataset import describe
+from rankmill.pipeline.statistics.drift_reference import DriftReference
 from rankmill.pipeline.statistics.feature_statistics import (
     ColumnCollector,
     FeatureFacts,
     Statistics,
     query_counts,
 )
-from rankmill.pipeline.synth import write_synthetic
-from tests import naive_statistics
+from rankmill.pipeline.statistics.psi import FeatureSample, Sums
+from tests import naive_datasets
 
 law = settings(deadline=None)
 SOME = st.sampled_from([0.0, -0.0, 1.0, -1.0, 2.5, np.nan, np.inf, -np.inf, 1e-45]) | st.floats(width=32)
@@ -49,7 +53,7 @@ def test_what_is_counted_is_what_is_there_in_any_pieces(columns, sizes, cuts):
         collector.add(np.ascontiguousarray(piece))
     names = tuple(f"f{number}" for number in range(len(columns)))
     for name, column, found in zip(names, columns.tolist(), collector.table(names).to_pylist(), strict=True):
-        assert found == {"feature": name, **naive_statistics.facts(column, queries)}
+        assert found == {"feature": name, **naive_datasets.facts(column, queries)}
         assert str(found["minimum"]) != "-0.0"
     assert collector.missing == np.isnan(columns).sum()
 
@@ -62,19 +66,6 @@ def test_queries_that_teach_little(queries):
     one_document, one_grade = query_counts(grade, starts)
     assert one_document == sum(len(query) == 1 for query in queries)
     assert one_grade == sum(len(query) > 1 and len(set(query)) == 1 for query in queries)
-
-
-def test_columns_that_differ_in_signs_or_places_alone_have_other_digests():
-    one = np.ones((1, 64), dtype=np.float32)
-    seen = set()
-    for first in range(8):
-        for second in range(first, 8):
-            column = one.copy()
-            column[0, [first, second]] *= -1
-            collector = ColumnCollector(1, np.array([0]))
-            collector.add(column)
-            seen.add(collector.table(("x",)).column("digest")[0].as_py())
-    assert len(seen) == 36
 
 
 TEXT = """\
@@ -91,23 +82,6 @@ def make(folder: Path, text: str = TEXT, name: str = "data", **options: object) 
     read = ReadOptions(absent="missing", n_features=8)
     ingest([folder / f"{name}.txt"], folder / name, options=IngestOptions(read=read, buckets=3, **options))
     return Dataset.open(folder / name)
-
-
-def test_pieces_and_order_do_not_show_in_the_files(tmp_path, monkeypatch):
-    write_synthetic(tmp_path / "in.txt", SynthParameters(queries=40, documents_per_query=30, features=12, seed=2))
-    files = {}
-    for name, group_bytes, blocks in (("one", 64 << 20, 1 << 20), ("other", 4 * 12 * 16, 4096)):
-        monkeypatch.setattr(layout, "ROW_GROUP_BYTES", group_bytes)
-        ingest([tmp_path / "in.txt"], tmp_path / name, options=IngestOptions(buckets=4, block_size=blocks))
-        files[name] = {file.name: file.read_bytes() for file in (tmp_path / name / "_statistics").iterdir()}
-    assert files["one"] == files["other"]
-    dataset = Dataset.open(tmp_path / "other")
-    assert {shard.statistics.digest for shard in dataset.manifest.shards} == {name[:64] for name in files["one"]}
-    for shard in dataset.manifest.shards:
-        (columns,) = (np.concatenate(list(dataset.shard_batches(shard))).T,)
-        queries = dataset.read(dataset.features_path(shard), ["qid"]).column("qid").to_pylist()
-        for column, row in zip(columns.tolist(), dataset.statistics_table(shard).to_pylist(), strict=True):
-            assert row == {"feature": row["feature"], **naive_statistics.facts(column, queries)}
 
 
 def test_describe_needs_no_columns_where_there_are_too_many(tmp_path, monkeypatch):
@@ -318,3 +292,121 @@ def test_features_are_listed_in_the_order_of_the_dataset(tmp_path):
     ingest([tmp_path / "rows.csv"], tmp_path / "d", options=options)
     shown = describe(Dataset.open(tmp_path / "d")).render(width=160)
     assert [line.split()[0] for line in shown.splitlines() if line.strip() and line.split()[0] in names] == names
+
+
+# ---- of categorical features: counts of categories, and drift over cells of the most frequent ones -------------------
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Datasets with the feature ``brand``, whose categories have the weights ``brands``, each made once."""
+    there = {}
+
+    def dataset(brands, *, seed=1, missing=0.1):
+        key = repr((brands, seed, missing))
+        if key not in there:
+            rng = random.Random(seed)
+            lines = ["qid,doc_id,grade,x,brand"]
+            for row in range(2000):
+                brand = "" if rng.random() < missing else rng.choices(list(brands), list(brands.values()))[0]
+                lines.append(f"q{row // 5},d{row},{row % 3},{rng.random():.4f},{brand}")
+            folder = tmp_path_factory.mktemp("categories")
+            (folder / "in.csv").write_text("\n".join(lines) + "\n")
+            read = ReadOptions(categorical=("brand",))
+            ingest([folder / "in.csv"], folder / "data", options=IngestOptions(read=read, buckets=3))
+            there[key] = Dataset.open(folder / "data"), Counter(line.rsplit(",", 1)[1] for line in lines[1:])
+        found, counts = there[key]
+        return found, counts.copy()
+
+    return dataset
+
+
+MANY = {f"b{k}": 1 / (k + 1) for k in range(60)}
+FEW = {"acme": 5.0, "late": 3.0, "17": 2.0}
+
+
+def test_describe_counts_categories_and_has_no_mean_of_codes(made):
+    dataset, counts = made(MANY)
+    missing = counts.pop("")
+    found = describe(dataset)
+    number, brand = found.features
+    assert number.categories is None
+    assert brand.categories is not None
+    assert (brand.minimum, brand.maximum, brand.missing) == (None, None, missing)
+    assert brand.distinct == brand.categories.number == len(counts)
+    listed = {each.text: each.rows for each in brand.categories.most_frequent}
+    assert [*listed.values()] == sorted(counts.values(), reverse=True)[: len(listed)]
+    assert all(counts[text] == rows for text, rows in listed.items())
+    assert sum(listed.values()) + brand.categories.other_rows + missing == dataset.manifest.rows
+    assert brand.remarks == []
+    text = found.render(100)
+    assert "b0 " in text
+    assert "others" in text
+    x, of_brand = json.loads(found.to_json())["features"]
+    assert "categories" not in x
+    assert of_brand["categories"]["number"] == len(counts)
+
+
+def test_the_same_category_everywhere_is_constant_and_none_is_all_missing(made):
+    dataset, _ = made({"acme": 1.0}, missing=0.0)
+    assert describe(dataset).features[1].remarks == ["constant"]
+    dataset, _ = made({"acme": 1.0}, missing=1.0)
+    assert describe(dataset).features[1].remarks == ["all missing"]
+
+
+@pytest.mark.parametrize("brands", [FEW, MANY])
+def test_categories_that_do_not_change_raise_no_alarm(made, tmp_path, brands):
+    old, new = (made(brands, seed=seed)[0] for seed in (1, 2))
+    bin_dataset(Dataset.open(shutil.copytree(old.path, tmp_path / "binned")), 31)
+    for former in (old, Dataset.open(tmp_path / "binned")):
+        found = compare(new, former)
+        assert not found.alarms
+        assert found.features[1].beyond == 0.0
+        assert compare(former, former).features[1].psi == pytest.approx(0.0, abs=1e-9)
+
+
+def test_a_new_category_is_an_alarm_and_its_share_is_reported(made):
+    old, _ = made(FEW)
+    new, counts = made(FEW | {"new": 4.0}, seed=2)
+    found = compare(new, old)
+    assert found.alarms == ("brand",)
+    assert found.features[1].beyond == pytest.approx(counts["new"] / sum(counts.values()))
+
+
+def test_a_new_category_shows_up_among_many_rare_ones(made):
+    old, _ = made(MANY)
+    new, counts = made(MANY | {"new": 0.3}, seed=2)
+    (_, drift) = compare(new, old).features
+    assert drift.beyond == pytest.approx(counts["new"] / sum(counts.values()))
+    assert drift.alarm
+    gone = compare(old, new).features[1]
+    assert gone.beyond == 0.0
+
+
+def test_a_stored_reference_gives_what_the_dataset_gives(made, tmp_path):
+    old, _ = made(MANY)
+    new, _ = made(MANY | {"b1": 2.0}, seed=2)
+    reference = DriftReference.of(old)
+    reference.write(tmp_path / "reference.parquet")
+    again = DriftReference.read(tmp_path / "reference.parquet")
+    assert again.features[1].categorical
+    assert not again.features[0].categorical
+    found = compare(new, old)
+    assert compare_with(new, again).to_json() == found.to_json()
+    assert found.alarms == ("brand",)  # no category is new or gone
+
+
+def test_cells_are_the_most_frequent_categories_counted_one_by_one(made):
+    dataset, counts = made(MANY)
+    values, starts = dataset.feature_column("brand"), dataset.queries().starts
+    sample = FeatureSample.of("brand", values, starts, 8, categorical=True)
+    missing = counts.pop("")
+    best = sorted(counts.values(), reverse=True)[:7]
+    assert sorted(sample.sums.counts[2:-2].tolist(), reverse=True) == best
+    assert sample.sums.counts[[0, 1, -2, -1]].tolist() == [missing, 0, sum(counts.values()) - sum(best), 0]
+    joined = sample.joined(4)
+    direct = FeatureSample.of("brand", values, starts, 4, categorical=True)
+    np.testing.assert_array_equal(joined.edges, direct.edges)
+    for field in ("counts", "weighted", "products", "squares"):
+        np.testing.assert_array_equal(getattr(joined.sums, field), getattr(direct.sums, field))
+    assert isinstance(joined.placed(values, starts), Sums)

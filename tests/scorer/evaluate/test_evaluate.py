@@ -107,16 +107,6 @@ def test_grade_counts_of_another_file_are_refused(tmp_path, forest, candidates):
         evaluate(tmp_path / "a.parquet")
 
 
-def test_a_run_with_judgments(tmp_path, forest, rows, candidates):
-    rerank(candidates, forest, tmp_path / "out.run")
-    qrels = tmp_path / "qrels"
-    qrels.write_text("".join(f"{qid} 0 {doc_id} {grade}\n" for grade, qid, doc_id, _ in rows))
-    expected = evaluate(candidates, model=forest, metrics=METRICS, max_grade=4)
-    found = evaluate(tmp_path / "out.run", qrels=qrels, metrics=METRICS)  # the highest grade judged is 4
-    assert means(found) == means(expected)
-    assert means(evaluate(candidates, model=forest, qrels=qrels, metrics=METRICS, max_grade=4)) == means(expected)
-
-
 @pytest.mark.parametrize(
     ("name", "column"),
     [
@@ -140,7 +130,10 @@ def test_judgments_may_be_a_table_of_any_format(tmp_path, forest, rows, candidat
         }[path.suffix]  # fmt: skip
         write(path)
     expected = evaluate(candidates, model=forest, metrics=METRICS, max_grade=4)
-    assert means(evaluate(tmp_path / "out.run", qrels=path, metrics=METRICS)) == means(expected)
+    assert means(evaluate(tmp_path / "out.run", qrels=path, metrics=METRICS)) == means(
+        expected
+    )  # 4 is the highest judged
+    assert means(evaluate(candidates, model=forest, qrels=path, metrics=METRICS, max_grade=4)) == means(expected)
 
 
 def test_judgments_of_tables_are_checked_like_lines(tmp_path):

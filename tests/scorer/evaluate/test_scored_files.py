@@ -46,28 +46,6 @@ def test_judgments_may_be_negative(tmp_path):
     assert read_qrels(tmp_path / "qrels.gz").equals(read_qrels(path))
 
 
-def test_broken_runs_and_judgments_name_their_line(tmp_path):
-    path, qrels = tmp_path / "a.run", "qid iteration doc_id grade"
-    for read, text, *facts in (
-        (read_run, b"1 Q0 d1 1 2.5\n", ":1:1", "qid Q0 doc_id rank score tag", "'5 words'"),
-        (read_run, b"1 Q0 d1 1 2.5 t\n1 Q0 d2 2 high t\n", ":2:11", "'high'", "score"),
-        (read_run, b"1 Q0 d1 1 nan t\n", ":1:11", "'nan'", "score"),
-        (read_run, b"1 Q0 \xff 1 2.5 t\n", ":1", "0xFF", "UTF-8"),
-        (read_run, b"\n \n", "'qid Q0 doc_id rank score tag'"),
-        (read_qrels, b"1 0 d1\n", ":1:1", qrels, "'3 words'"),
-        (read_qrels, b"\n 1 0 d1 1 x\n", ":2:2", qrels, "'5 words'"),
-        (read_qrels, b"1 0 d1 0.5\n", ":1:8", "'0.5'", "grade"),
-        (read_qrels, b"1 0 d0 1\n1 0 d1 4294967296\n", ":2:8", "'4294967296'", "grade"),
-        (read_qrels, b"1 0 d1 -2147483648\n", ":1:8", "'-2147483648'", "grade"),
-        (read_qrels, b"1 0 d0 1\n\0\n", ":2", "NUL"),
-        (read_qrels, b"1 0 a 1\n2 0 a 1\n1 0 a 1\n", ":3", "'a'", "'1'", "line 1"),
-        (read_qrels, b"", f"'{qrels}'"),
-    ):
-        path.write_bytes(text)
-        with refused(DataRejected, path, *facts):
-            read(path)
-
-
 def test_a_missing_file_or_a_folder_is_the_callers_mistake(tmp_path):
     for read in (read_run, read_qrels):
         with refused(InputError, "no such file"):

@@ -4,7 +4,6 @@ Booster."""
 from __future__ import annotations
 
 import re
-from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -302,20 +301,6 @@ def test_a_dump_in_json_and_bytes_that_are_no_text_are_named():
         exchange.read(b'{"name": "tree"}', "m.json")
     with refused(InputError, "UTF-8", "0"):
         exchange.read(b"\xff\x00", "m.bin")
-
-
-@settings(deadline=None, max_examples=60)
-@given(st.integers(0, 2**32), st.data())
-def test_any_damage_is_a_typed_error_or_a_sound_forest(seed, data):
-    text = bytearray(exchange.write(random_forest(seed % 7, n_trees=2, max_leaves=4), "web").data)
-    for _ in range(data.draw(st.integers(1, 3))):
-        at = data.draw(st.integers(0, len(text) - 1))
-        text[at : at + data.draw(st.integers(0, 9))] = data.draw(
-            st.sampled_from([b"", b"-", b"9", b"=", b"\n", b" ", b"nan", b"1e999"])
-        )
-    with suppress(InputError, ModelFormatError, ConversionRefused):
-        forest = exchange.read(bytes(text), "m.txt").forest
-        assert np.all(np.isfinite(predict(forest, np.zeros((1, forest.n_features), dtype=np.float32))))
 
 
 def test_several_outputs_and_names_that_lightgbm_cannot_hold_are_refused_with_a_cure():

@@ -15,7 +15,7 @@ from rankmill.foundation.errors import ConversionRefused, InputError, ModelForma
 from rankmill.pipeline.bins.categories import category_codes
 from rankmill.scorer.exchange import xgboost as exchange
 from rankmill.scorer.exchange.conversion import float32_sums
-from rankmill.scorer.exchange.formats import read_from
+from rankmill.scorer.exchange.formats import read_from, write_as
 from rankmill.scorer.forest.forest import COVER
 from rankmill.scorer.forest.predict import predict
 from rankmill.scorer.inspect.dependence import interactions, partial_dependence
@@ -393,19 +393,17 @@ def test_other_files_are_no_models_and_truncated_ones_are_damaged():
             exchange.read(data, "m.json")
 
 
+@pytest.mark.parametrize("source", ["lightgbm", "xgboost"])
 @settings(deadline=None, max_examples=60)
 @given(st.data())
-def test_any_damage_is_a_typed_error_or_a_sound_forest(data):
-    as_text = exchange.write(SMALL, "web").data
-    damaged = bytearray(as_text)
-    pieces = st.one_of(
-        st.binary(max_size=9), st.sampled_from([b"-", b"9", b"[", b"]", b'"', b"null", b"1e999", b"-7", b","])
-    )
+def test_any_damage_is_a_typed_error_or_a_sound_forest(source, data):
+    damaged = bytearray(write_as(source, SMALL).data)
+    words = [b"", b"-", b"9", b"=", b"\n", b" ", b"nan", b"[", b"]", b'"', b"null", b"1e999", b"-7", b","]
     for _ in range(data.draw(st.integers(1, 3))):
         at = data.draw(st.integers(0, len(damaged) - 1))
-        damaged[at : at + data.draw(st.integers(0, 9))] = data.draw(pieces)
+        damaged[at : at + data.draw(st.integers(0, 9))] = data.draw(st.binary(max_size=9) | st.sampled_from(words))
     with suppress(InputError, ModelFormatError, ConversionRefused):
-        forest = exchange.read(bytes(damaged), "m").forest
+        forest = read_from(source, bytes(damaged), "m").forest
         assert np.all(np.isfinite(predict(forest, np.zeros((1, forest.n_features), dtype=np.float32))))
 
 

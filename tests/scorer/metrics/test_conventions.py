@@ -63,27 +63,6 @@ def test_lightgbm_agrees_on_ndcg_and_map(draw):
         assert value(name, CONVENTIONS["lightgbm"], grades, scores, sizes) == pytest.approx(theirs, abs=1e-12), name
 
 
-@pytest.mark.filterwarnings("ignore")  # of Numba about its kernels, as they compile
-@pytest.mark.parametrize("draw", range(3))
-def test_ranx_agrees_where_no_scores_tie(draw):
-    """It compiles for a minute, has no rule for ties, and knows relevant documents only."""
-    ranx = loaded("ranx")
-    grades, scores, sizes = drawn(draw)
-    scores = np.argsort(np.argsort(scores + np.linspace(0, 0.1, len(scores)))).astype(float)
-    starts = np.cumsum([0, *sizes])
-    rows = {f"q{q}": range(starts[q], starts[q + 1]) for q in range(len(sizes))}
-    qrels = ranx.Qrels({qid: {f"d{i}": int(grades[i]) for i in some} for qid, some in rows.items()})
-    run = ranx.Run({qid: {f"d{i}": scores[i] for i in some} for qid, some in rows.items()})
-    names = ("ndcg", "ndcg@3", "map", "map@3", "mrr", "precision@5", "recall@5")
-    found = ranx.evaluate(qrels, run, [*names, "ndcg_burges@3"])
-    rules = CONVENTIONS["trec"].but(ties="row_order")
-    for name in names:
-        assert value(name, rules, grades, scores, sizes) == pytest.approx(found[name], abs=1e-9), name
-    assert value("ndcg@3", rules.but(gain="exp"), grades, scores, sizes) == pytest.approx(
-        found["ndcg_burges@3"], abs=1e-9
-    )
-
-
 @pytest.mark.parametrize("draw", range(DRAWS))
 def test_xgboost_agrees_on_ndcg_map_and_precision(draw):
     """Its map and precision need labels 0 and 1; ``-`` is nothing relevant zero; sums are in float64, means in float32."""
@@ -135,57 +114,41 @@ def test_catboost_agrees_on_all_it_has(draw):
 LOG3 = math.log2(3)
 
 
-def falling(n):
-    return -np.arange(n)
+BY_HAND = [  # convention, metric, grades, scores (None: falling), value
+    ("gdeval", "ndcg@2", [1, 0, 2], None, 1 / (3 + 1 / LOG3)),
+    ("gdeval", "err@2", [1, 4, 2], None, 1 / 16 + 15 / 16 * 15 / 16 / 2),
+    ("gdeval", "ndcg@20", [0, 0], None, math.nan),  # never counted
+    ("gdeval", "ndcg@1", [0, 3], [1, 1], 1.0),  # the later id first
+    ("ranklib", "ndcg@3", [0, 2, 1], None, (3 / LOG3 + 1 / 2) / (3 + 1 / LOG3)),
+    ("ranklib", "ndcg@3", [0, 0], None, 0.0),
+    ("ranklib", "err@10", [2, 4], None, 3 / 16 + 13 / 16 * 15 / 16 / 2),
+    ("ranklib", "precision@5", [0, 2, 1], None, 2 / 3),
+    ("ranklib", "map", [0, 2, 1], None, (1 / 2 + 2 / 3) / 2),
+    ("ranklib", "mrr@10", [0, 2, 1], [0, 0, 0], 0.5),  # a stable sort
+    ("letor4", "ndcg@3", [0, 2, 1, 1], None, (3 + 1 / LOG3) / (3 + 1 + 1 / LOG3)),
+    ("letor4", "ndcg@4", [0, 2, 1, 1], None, (3 + 1 / LOG3 + 1 / 2) / (3 + 1 + 1 / LOG3)),
+    ("letor4", "ndcg@5", [0, 2, 1, 1], None, 0.0),  # four documents
+    ("letor4", "ndcg@2", [2, 1], None, 1.0),
+    ("letor4", "precision@10", [0, 2, 1, 1], None, 0.3),  # the lacking ones are not relevant
+    ("letor4", "map", [0, 2, 1, 1], None, (1 / 2 + 2 / 3 + 3 / 4) / 3),
+    ("letor4", "map", [0, 0], None, 0.0),
+    ("letor4", "ndcg@1", [1, 2], [0, 0], 1 / 3),  # as the file lists them
+    ("mslr", "ndcg@3", [1, 4, 2], None, (1 + 15 + 3 / LOG3) / (15 + 3 + 1 / LOG3)),
+    ("mslr", "ndcg@10", [1, 4, 2], None, (1 + 15 + 3 / LOG3) / (15 + 3 + 1 / LOG3)),
+    ("mslr", "map", [1, 4, 2], None, (1 / 2 + 2 / 3) / 2),
+    ("mslr", "precision@3", [1, 4, 2], None, 2 / 3),
+    ("mslr", "map", [1, 0], None, 0.0),
+    ("yahoo", "ndcg@10", [3, 4], None, (7 + 15 / LOG3) / (15 + 7 / LOG3)),
+    ("yahoo", "err", [3, 4], None, 7 / 16 + 9 / 16 * 15 / 16 / 2),
+]
 
 
-def test_gdeval_by_hand():
-    rules = CONVENTIONS["gdeval"]
-    assert value("ndcg@2", rules, [1, 0, 2], falling(3)) == pytest.approx(1 / (3 + 1 / LOG3))
-    assert value("err@2", rules, [1, 4, 2], falling(3)) == pytest.approx(1 / 16 + 15 / 16 * 15 / 16 / 2)
-    assert math.isnan(value("ndcg@20", rules, [0, 0], falling(2)))  # never counted
-    assert value("ndcg@1", rules, [0, 3], [1, 1], doc_order=np.array([4, 7])) == 1.0  # the later id first
+def test_conventions_by_hand():
+    for name, metric, grades, scores, expected in BY_HAND:
+        found = value(metric, CONVENTIONS[name], grades, scores or -np.arange(len(grades)))
+        assert found == pytest.approx(expected, nan_ok=True), (name, metric, grades)
     with refused(InputError, "grade 5", "max_grade 4"):
-        value("err@2", rules, [5, 0], falling(2))
-
-
-def test_ranklib_by_hand():
-    rules = CONVENTIONS["ranklib"]
-    assert value("ndcg@3", rules, [0, 2, 1], falling(3)) == pytest.approx((3 / LOG3 + 1 / 2) / (3 + 1 / LOG3))
-    assert value("ndcg@3", rules, [0, 0], falling(2)) == 0.0
-    assert value("err@10", rules, [2, 4], falling(2)) == pytest.approx(3 / 16 + 13 / 16 * 15 / 16 / 2)
-    assert value("precision@5", rules, [0, 2, 1], falling(3)) == pytest.approx(2 / 3)
-    assert value("map", rules, [0, 2, 1], falling(3)) == pytest.approx((1 / 2 + 2 / 3) / 2)
-    assert value("mrr@10", rules, [0, 2, 1], [0, 0, 0]) == 0.5  # a stable sort
-
-
-def test_letor4_by_hand():
-    rules = CONVENTIONS["letor4"]
-    best = 3 + 1 + 1 / LOG3
-    assert value("ndcg@3", rules, [0, 2, 1, 1], falling(4)) == pytest.approx((3 + 1 / LOG3) / best)
-    assert value("ndcg@4", rules, [0, 2, 1, 1], falling(4)) == pytest.approx((3 + 1 / LOG3 + 1 / 2) / best)
-    assert value("ndcg@5", rules, [0, 2, 1, 1], falling(4)) == 0.0  # four documents
-    assert value("ndcg@2", rules, [2, 1], falling(2)) == 1.0
-    assert value("precision@10", rules, [0, 2, 1, 1], falling(4)) == 0.3  # the lacking ones are not relevant
-    assert value("map", rules, [0, 2, 1, 1], falling(4)) == pytest.approx((1 / 2 + 2 / 3 + 3 / 4) / 3)
-    assert value("map", rules, [0, 0], falling(2)) == 0.0
-    assert value("ndcg@1", rules, [1, 2], [0, 0]) == pytest.approx(1 / 3)  # as the file lists them
-
-
-def test_mslr_by_hand():
-    rules = CONVENTIONS["mslr"]
-    best = 15 + 3 + 1 / LOG3
-    assert value("ndcg@3", rules, [1, 4, 2], falling(3)) == pytest.approx((1 + 15 + 3 / LOG3) / best)
-    assert value("ndcg@10", rules, [1, 4, 2], falling(3)) == pytest.approx((1 + 15 + 3 / LOG3) / best)
-    assert value("map", rules, [1, 4, 2], falling(3)) == pytest.approx((1 / 2 + 2 / 3) / 2)
-    assert value("precision@3", rules, [1, 4, 2], falling(3)) == pytest.approx(2 / 3)
-    assert value("map", rules, [1, 0], falling(2)) == 0.0
-
-
-def test_yahoo_by_hand():
-    rules = CONVENTIONS["yahoo"]
-    assert value("ndcg@10", rules, [3, 4], falling(2)) == pytest.approx((7 + 15 / LOG3) / (15 + 7 / LOG3))
-    assert value("err", rules, [3, 4], falling(2)) == pytest.approx(7 / 16 + 9 / 16 * 15 / 16 / 2)
+        value("err@2", CONVENTIONS["gdeval"], [5, 0], [1, 0])
 
 
 # ---- a convention as a value ---------------------------------------------------------------------------------------

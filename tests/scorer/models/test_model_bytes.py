@@ -8,6 +8,7 @@ right digest.
 from __future__ import annotations
 
 import hashlib
+import json
 import struct
 
 import numpy as np
@@ -15,17 +16,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rankmill.foundation.errors import ModelFormatError
-from rankmill.scorer import _kernels, _tree_kernels
+from rankmill.foundation.errors import ModelFormatError, RankmillError
+from rankmill.foundation.kernels.elementary import exp_precise
+from rankmill.foundation.records import canonical_json
+from rankmill.scorer.exchange.formats import read_from, write_as
 from rankmill.scorer.forest.forest import ARRAYS, SETS, Forest
-from rankmill.scorer.forest.layout import TreeLayout
-from rankmill.scorer.forest.predict import ForestPredictor, predict
+from rankmill.scorer.forest.predict import predict
 from rankmill.scorer.models import model_file
-from rankmill.scorer.models.loading import Blend, read_model
-from tests import ROOT, naive
+from rankmill.scorer.models.loading import Blend, predictor_of, read_model
+from rankmill.scorer.nets.net import ARRAYS as NET_ARRAYS
+from rankmill.scorer.nets.net import HEADER as NET_HEADER
+from tests import ROOT, naive, naive_links, naive_nets
 from tests.refusals import refused
+from tests.scorer.exchange.exchange_cases import rows_for
 from tests.scorer.forest.test_predict import awkward_values
-from tests.scorer.nets.test_net import drawn_net
+from tests.scorer.forests import random_forest
+from tests.scorer.nets.test_net import drawn_net, drawn_values
 
 GOLDEN = sorted((ROOT / "tests" / "scorer" / "golden").glob("*.rankmill"))
 QUICK = [
@@ -63,123 +69,16 @@ def altered_is_refused(data, read=Forest.from_bytes):
     return False
 
 
-class Guarded(np.ndarray):
-    """An array that has no elements before its first one; NumPy itself refuses those behind the last."""
-
-    def __getitem__(self, index):
-        self.check(index)
-        return super().__getitem__(index)
-
-    def __setitem__(self, index, value):
-        self.check(index)
-        super().__setitem__(index, value)
-
-    def check(self, index):
-        for part, size in zip(index if isinstance(index, tuple) else (index,), self.shape, strict=False):
-            if (part.start or 0) > size if isinstance(part, slice) else part < 0:
-                raise IndexError(part)
-
-
-def guarded(kernel):
-    """Return the kernel as plain Python on guarded arrays."""
-
-    def call(*arguments):
-        with np.errstate(over="ignore"):  # codes wrap round by design
-            return kernel.py_func(*map(guarded_argument, arguments))
-
-    def guarded_argument(given):
-        if isinstance(given, tuple):
-            parts = tuple(map(guarded_argument, given))
-            return parts if type(given) is tuple else type(given)(*parts)
-        return given.view(Guarded) if isinstance(given, np.ndarray) else given
-
-    return call
-
-
-def strip_of(blocks):
-    """A strip of `rankmill.scorer._tree_kernels` in plain Python, on guarded arrays."""
-
-    def strip(codes, first, start, stop, slot, split, at):
-        for i in range(first, first + blocks * _tree_kernels.BLOCK):
-            at[i] = 0
-            for k in range(start, stop):
-                bound, *parts = (each[k] for each in split)
-                after_split = to_right_leaf if parts else with_bit
-                at[i] = after_split(codes[slot[k], i] > bound, at[i], *parts)
-
-    return strip
-
-
-def to_right_leaf(right, leaf, first_leaf, right_leaf):
-    return right_leaf if right and leaf == first_leaf else leaf
-
-
-def with_bit(right, leaf):
-    return 2 * leaf + right
-
-
-def add_leaves(leaves, at, i, scores, place):
-    for lane in range(_tree_kernels.LANES):
-        scores[place + lane] += leaves[at[i + lane]]
-
-
-def count_below(value, before, begin, factor, table, steps, below):
-    for i in range(_kernels.STRIP):
-        with np.errstate(all="ignore"):
-            place = (value[i] - begin) * factor
-        place = min(place, np.float32(len(before) - 1)) if place > 0 else 0
-        below[i] = before[int(place)]
-        for step in range(steps - 1, -1, -1):
-            below[i] += int(table[below[i] + (1 << step) - 1] < value[i]) << step
-
-
-PLAIN = {
-    "_strip": strip_of(_tree_kernels.BLOCKS),
-    "_pair": strip_of(_tree_kernels.PAIR),
-    "_block": strip_of(1),
-    "_add_leaves": add_leaves,
-}
-"""What the intrinsics of the kernels do, which Python cannot call."""
-KERNELS = (
-    "pack_trees",
-    "number_leaves",
-    "wrap_codes",
-    "walk_trees",
-    "sweep_trees",
-    "_look_up_sets",
-    "_add_values",
-)
-
-
-def check_walk(forest):
-    """Score some rows by kernels that look at every index, walked and swept, and by the plain walk: the same finite
-    numbers."""
-    more = np.tile(ROWS, (4, 1))
-    with pytest.MonkeyPatch.context() as patch:
-        for name, plain in {"bin_rows": guarded(_kernels.bin_rows), "_count_below": count_below}.items():
-            patch.setattr(_kernels, name, plain)
-        for name in KERNELS:
-            patch.setattr(_tree_kernels, name, guarded(getattr(_tree_kernels, name)))
-        for name, plain in PLAIN.items():
-            patch.setattr(_tree_kernels, name, plain)
-        predictor = ForestPredictor(forest)
-        patch.setattr(TreeLayout, "most_walked", len(ROWS))
-        scores = predictor.scores(ROWS)
-        assert predictor.scores(more).tolist() == scores.tolist() * (len(more) // len(ROWS))
-    assert np.all(np.isfinite(scores))
-    assert scores.tobytes() == predict(forest, ROWS).tobytes()
-    if forest.link == "identity":
-        assert scores.tolist() == naive.predict(forest, ROWS)
-
-
-def check_refused_or_sound(data, *, walk):
+def check_refused_or_sound(data):
+    """A file that is read scores rows, walked and swept, as the plain walk does, which looks at every place that it goes to."""
     if altered_is_refused(data):
         return
     forest = Forest.from_bytes(data)
     assert forest.to_bytes() == data
-    assert np.all(np.isfinite(predict(forest, ROWS)))
-    if walk:
-        check_walk(forest)
+    scores = predict(forest, ROWS)
+    assert np.all(np.isfinite(scores))
+    assert predict(forest, np.tile(ROWS, (400, 1))).tobytes() == np.tile(scores, 400).tobytes()
+    assert scores.tolist() == naive_links.predict(forest, ROWS, exp_precise)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -212,14 +111,11 @@ def test_flipped_bits_of_a_blend_under_a_right_digest_are_refused_or_another_sou
 
 
 def flip_every_bit(path, bits):
-    """Flip bits under a right digest; where one of the numbers that kernels follow has changed, walk with care."""
     data = bytearray(path.read_bytes())
-    stored = parts_of(Forest.load(path))[2]
-    arrays = len(data) - 32 - sum(-(-array.nbytes // 64) * 64 for array in stored.values())
     for i in range(len(data) - 32):
         for bit in bits:
             data[i] ^= 1 << bit
-            check_refused_or_sound(resealed(bytes(data)), walk=i >= arrays and bit in (0, 7))
+            check_refused_or_sound(resealed(bytes(data)))
             data[i] ^= 1 << bit
 
 
@@ -284,7 +180,7 @@ def test_forged_arrays_are_refused_or_another_sound_model(data):
             arrays[name] = np.delete(array, at)
         else:
             arrays[name] = np.insert(array, at, array[other])
-    check_refused_or_sound(model_file.encode(number, header, arrays), walk=True)
+    check_refused_or_sound(model_file.encode(number, header, arrays))
 
 
 def test_headers_that_no_writer_writes_are_refused():
@@ -382,3 +278,140 @@ def test_what_is_too_large_for_the_kernels_is_refused(monkeypatch):
     monkeypatch.setattr(model_file, "MAX_HEADER_BYTES", struct.unpack_from("<Q", data, 16)[0] - 1)
     with refused(ModelFormatError, "header length"):
         Forest.from_bytes(data)
+
+
+# ---- models of which some values are wrong ---------------------------------------------------------------------------
+
+WHOLE = [-1, 0, 1, 2, 7, 31, 32, 33, 255, 65_535, 2**24, 2**24 + 1, 2**31, 2**32, 2**63 - 1, -(2**63), 2**64]
+WORDS = [*map(str, WHOLE), "1e300", "nan", "inf", "", "x", "1.5"]
+VALUES = [*WHOLE, 1.5, 1e300, None, True, "x", [], {}]
+
+
+def with_sets(seed):
+    """A forest that splits by sets of categories."""
+    return random_forest(seed, n_features=4, n_trees=3, max_leaves=8, categorical=2, missing_right=True)
+
+
+def changed(values, rng, others):
+    """The list with one value replaced, left out, added or moved."""
+    at, other = (int(rng.integers(0, max(1, len(values)))) for _ in range(2))
+    new = others[int(rng.integers(0, len(others)))]
+    kind = int(rng.integers(0, 5))
+    if kind == 3 or not values:
+        return [*values[:at], new, *values[at:]]
+    if kind == 4:
+        values[at], values[other] = values[other], values[at]
+        return values
+    return [*values[:at], *[new] * (kind < 2), *values[at + 1 :]]
+
+
+def mutated_lightgbm(forest, rng):
+    lines = write_as("lightgbm", forest).data.decode().split("\n")
+    keys = ("cat_boundaries=", "cat_threshold=", "threshold=", "decision_type=", "num_cat=", "split_feature=")
+    places = [i for i, line in enumerate(lines) if line.startswith(keys)]
+    at = places[int(rng.integers(0, len(places)))]
+    key, _, words = lines[at].partition("=")
+    lines[at] = f"{key}={' '.join(changed(words.split(), rng, WORDS))}"
+    return "\n".join(lines).encode()
+
+
+def mutated_xgboost(forest, rng):
+    model = json.loads(write_as("xgboost", forest).data)
+    trees = model["learner"]["gradient_booster"]["model"]["trees"]
+    keys = [f"categories{of}" for of in ("", "_nodes", "_segments", "_sizes")] + ["split_type", "split_indices"]
+    key, tree = keys[int(rng.integers(0, len(keys)))], trees[int(rng.integers(0, len(trees)))]
+    tree[key] = changed(tree[key], rng, VALUES)
+    return json.dumps(model).encode()
+
+
+@pytest.mark.parametrize(("source", "mutated"), [("lightgbm", mutated_lightgbm), ("xgboost", mutated_xgboost)])
+def test_mutated_splits_by_sets_are_refused_or_sound(source, mutated):
+    rng, read = np.random.default_rng(5), 0
+    for number in range(60):
+        data = mutated(with_sets(number % 8), rng)
+        try:
+            forest = read_from(source, data, "m").forest
+        except RankmillError as error:
+            assert str(error).startswith("m")  # noqa: PT017 - either way is right
+            assert "\n" not in str(error)  # noqa: PT017
+            continue
+        read += 1
+        rows = rows_for(forest, number, n_rows=20)
+        assert predict(forest, rows).tolist() == naive.predict(forest, rows)
+        assert read_model(forest.to_bytes()) == forest
+    assert 8 < read < 55
+
+
+@pytest.mark.parametrize("key", ["categories_segments", "categories_sizes"])
+@pytest.mark.parametrize("value", [2**63 - 1, 2**62, -(2**63), -1])
+def test_segments_of_categories_beyond_their_list_are_refused(key, value):
+    """Their sum overflowed, and was taken for a place in the list."""
+    model = json.loads(write_as("xgboost", with_sets(1)).data)
+    for tree in model["learner"]["gradient_booster"]["model"]["trees"]:
+        tree[key] = [value] * len(tree[key])
+    with refused(ModelFormatError, "m.json", "categories"):
+        read_from("xgboost", json.dumps(model).encode(), "m.json")
+
+
+def test_a_split_by_no_category_is_refused():
+    model = json.loads(write_as("xgboost", with_sets(1)).data)
+    tree = next(t for t in model["learner"]["gradient_booster"]["model"]["trees"] if t["categories_sizes"])
+    tree["categories_sizes"] = [0] * len(tree["categories_sizes"])
+    with refused(ModelFormatError, "m.json", "set of categories", "none"):
+        read_from("xgboost", json.dumps(model).encode(), "m.json")
+
+
+def crafted(net, rng):
+    """The file of ``net`` with a right digest, and a wrong value, length, width or dtype."""
+    _, header, arrays = model_file.decode(net.to_bytes(), "m", "a net", {model_file.NET: (NET_HEADER, NET_ARRAYS)})
+    arrays = {name: array.copy() for name, array in arrays.items()}
+    listed = {name: [name, array.dtype.str, len(array)] for name, array in arrays.items()}
+    name = list(arrays)[int(rng.integers(0, len(arrays)))]
+    array, kind = arrays[name], rng.integers(0, 6)
+    if kind == 0:
+        key = sorted(header)[int(rng.integers(0, len(header)))]
+        header[key] = VALUES[int(rng.integers(0, len(VALUES)))]
+    elif kind == 1:
+        header["widths"] = changed(header["widths"], rng, VALUES)
+    elif kind == 2:
+        listed[name][int(rng.integers(1, 3))] = [*VALUES, "<f8", "<f4", "|O", ">i4"][
+            int(rng.integers(0, len(VALUES) + 4))
+        ]
+    elif kind == 3 or not len(array):
+        arrays[name] = np.resize(array, int(rng.integers(0, len(array) + 3))).astype(array.dtype)
+        listed[name][2] = len(arrays[name])
+    else:
+        odd = [0, 1, 2, 127, 128, 129, -1, 2**31 - 1, -(2**31)]
+        if array.dtype.kind == "f":
+            odd = [np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-40, 3e38, -3e38, 1e20]
+        array[int(rng.integers(0, len(array)))] = odd[int(rng.integers(0, len(odd)))]
+    text = canonical_json({**header, "arrays": list(listed.values())})
+    data = struct.pack("<8sIIQ", b"RANKMILL", model_file.NET, 0, len(text)) + text
+    for each in arrays.values():
+        data += bytes(-len(data) % model_file.ALIGNMENT) + each.tobytes()
+    data = data[: int(rng.integers(24, len(data)))] if rng.random() < 0.05 else data
+    return data + hashlib.sha256(data).digest()
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"transform": "log1p", "activation": "tanh"}, {"transform": "linear", "widths": ()}]
+)
+def test_crafted_nets_are_refused_or_sound(options):
+    net, rng, read = drawn_net(**options), np.random.default_rng(9), 0
+    values = np.concatenate([drawn_values(9), np.full((1, 5), -3e38, dtype=np.float32)])
+    for _ in range(60):
+        data = crafted(net, rng)
+        try:
+            found = read_model(data, "m")
+        except ModelFormatError as error:
+            assert "\n" not in str(error)  # noqa: PT017 - either way is right
+            continue
+        read += 1
+        assert found.to_bytes() == data
+        rows = np.resize(values, (10, found.n_features))
+        scores = predictor_of(found).scores(rows)
+        assert np.all(np.isfinite(scores))
+        if found.score_bound < 1e6:
+            expected = [naive_nets.score_of(row, found) for row in rows]
+            assert scores == pytest.approx(expected, abs=1e-3 * max(1.0, found.score_bound))
+    assert 5 < read < 55

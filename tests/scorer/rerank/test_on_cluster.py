@@ -13,7 +13,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from rankmill.cli import execute
-from rankmill.foundation.cluster.workers import Cluster
 from rankmill.foundation.errors import CandidatesRejected, InputError, NotFiniteScore, WorkerLost
 from rankmill.pipeline.ingest import IngestOptions, ingest
 from rankmill.pipeline.options import ReadOptions
@@ -24,7 +23,7 @@ from rankmill.scorer.rerank import spill as sorting
 from rankmill.scorer.rerank import write as ranked_writer
 from rankmill.scorer.rerank.memory import MemoryPlan
 from rankmill.scorer.rerank.rerank import rerank, rerank_several
-from tests.clusters import killing_in, look_often, on, opened_by
+from tests.clusters import look_often, on
 from tests.refusals import refused
 from tests.scorer.forests import random_forest
 from tests.scorer.rerank.candidate_files import (
@@ -217,25 +216,6 @@ def test_what_a_cluster_is_not_for_or_cannot_read_is_refused(
         rerank(inputs["text"], forest, tmp_path / "out", cluster="local:1")
     with on(ON_CLUSTER, "a"), refused(InputError, "0.txt", "another file"):
         evaluate(inputs["text"], model=forest, cluster="local:1")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("killed_at", ["score_range", "evaluate"])
-def test_the_work_of_a_killed_process_is_done_again(
-    forest, inputs, dask: Cluster, killed_at: str, tmp_path: Path
-) -> None:
-    if killed_at == "evaluate":
-        with killing_in("score_range", dask) as killed, opened_by(ON_CLUSTER, dask):
-            found = evaluate(inputs["mixed"], model=forest, cluster="local:2", **HOW)
-        assert killed
-        assert found.to_json(per_query=True) == evaluate(inputs["mixed"], model=forest, **HOW).to_json(per_query=True)
-        return
-    rerank(inputs["mixed"], forest, tmp_path / "out", top_k=5)
-    expected = tree_of(tmp_path / "out")
-    with killing_in(killed_at, dask) as killed, opened_by(ON_CLUSTER, dask):
-        rerank(inputs["mixed"], forest, tmp_path / "out", top_k=5, overwrite=True, cluster="local:2")
-    assert killed
-    assert tree_of(tmp_path / "out") == expected
 
 
 @pytest.mark.slow

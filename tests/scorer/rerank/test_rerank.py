@@ -137,18 +137,6 @@ def test_the_manifest_says_what_was_done(tmp_path, forest, rows):
         assert hashlib.sha256((tmp_path / "out" / listed["name"]).read_bytes()).hexdigest() == listed["sha256"]
 
 
-@pytest.mark.parametrize("out", ["out", "out.parquet"])
-def test_grade_counts_are_those_of_the_whole_lists(tmp_path, forest, rows, out):
-    rerank(write_letor(tmp_path / "c.txt", rows), forest, tmp_path / out, top_k=3)
-    side = tmp_path / "out" / "_grades.pq" if out == "out" else tmp_path / "out.parquet.grades.parquet"
-    expected = {}
-    for grade, qid, _, _ in rows:
-        expected[qid, grade] = expected.get((qid, grade), 0) + 1
-    table = pq.read_table(side)
-    found = [tuple(row.values()) for row in table.to_pylist()]
-    assert found == [(qid, grade, count) for (qid, grade), count in sorted(expected.items())]
-
-
 def test_no_grades_no_side_table_and_null_grades(tmp_path, forest, rows):
     table = as_table(rows).drop_columns(["grade"])
     pq.write_table(table, tmp_path / "c.parquet")
@@ -374,17 +362,6 @@ def test_out_may_not_be_what_it_is_made_from(tmp_path, forest, rows, overwrite):
     write_parquet(tmp_path / "out" / "c.parquet", rows)
     with refused(InputError, "out", "c.parquet", "input"):
         rerank([source, tmp_path / "out" / "c.parquet"], forest, tmp_path / "out", overwrite=overwrite)
-
-
-def test_each_single_file_has_grade_counts_of_its_own(tmp_path, forest):
-    rows = random_candidates(1)
-    source = write_letor(tmp_path / "c.txt", rows)
-    for top_k, name in enumerate(("z.parquet", "z.tsv", "z.run"), start=2):
-        report = rerank(source, forest, tmp_path / name, top_k=top_k, grade_counts=True)
-        assert report.files == (name, f"{name}.grades.parquet")
-        assert not report.lacks_counts
-    for name in ("z.parquet", "z.tsv"):
-        assert evaluate(tmp_path / name).ideal == "grade counts"
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".tsv", ".run"])

@@ -18,14 +18,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rankmill.foundation.errors import DataRejected, InputError
+from rankmill.foundation.errors import DataRejected
 from rankmill.pipeline.options import ReadOptions
 from rankmill.pipeline.pairs.pair_files import PairFile
 from rankmill.pipeline.read.batch import Quarantine
 from rankmill.pipeline.read.grades import GradeRules
 from rankmill.pipeline.read.open_source import open_source
-from tests import ROOT, naive_letor
-from tests.naive_letor import Read
+from tests import ROOT, naive_text
+from tests.naive_text import Read
 
 CORPUS = ROOT / "tests" / "pipeline" / "malformed"
 EVERY_BAD_LINE = 10**9
@@ -34,26 +34,20 @@ LONG = 300  # seconds
 GOOD_LETOR = (
     b"1 qid:12 1:0.5 2:nan 3:-1e-3 4:NULL 5:inf # docid = GX-1 inc = 1\r\n"
     b"0 qid:3 7:123456789012345678901234 # x\n2.0 qid:a\n\t3 qid:b#docid=c\n\n"
+    b"1 qid:c# 1:2 # docid = a#b\n00 qid:#c 1:3 #docid=#7\n# docid = X\n+3. qid:c#d#\t1:4 #\n  \n"
     b"0 qid:12 40:16777217.000000001 41:3.4028235677973366e38 42:7e-46 300:-Infinity 1:.5 2:5.\n"
 )
 GOOD_PAIRS = b"7 d1 d2\nq d2 d1 0.5\r\n# a comment\n\tq\td3  d1 1e3 0.25\n\n8 a b 1 1\n"
 GOOD_CSV = b"qid,doc_id,grade,f1,f2\n7,a,2,0.5,nan\n7,,0,,1e-3\r\n\n8,b, 1.0 , 5 ,NULL\n9,c,3,-inf,16777217.000000001\n"
 
 GRADES = (("a", 1), ("1.5", 2), ("qid", 0), ("1", 2))
-GOOD_JSON = b"""{"qid": "7", "doc_id": "a", "grade": 2, "f1": 0.5, "f2": null}
-{"grade": 0, "f2": -1e-3, "qid": 8, "f1": 16777217.000000001}\r
-
-{"qid":"\\u00e9 \\"x\\"","f3":1,"grade":1.0,"doc_id":null}
-  {"qid": "9", "grade": null, "doc_id": "c\xc3\xa9", "f1": 3}
-"""
-
 TOKENS = [
     *[b"qid:", b"qid", b"#", b"#docid = x", b"# docid=", b" ", b"\t", b"\n", b"\r\n", b"\r", b":", b"::", b",", b",,", b";"],
     *[b"nan", b"-nan", b"NULL", b"null", b"inf", b"-inf", b"Infinity", b"infinit", b"0x1p3", b"1_0", b"1e", b"1e+", b"--1", b"+"],
     *[b"0", b"1", b"-1", b"1.5", b".", b".5", b"5.", b"1e400", b"1e-400", b"4.9e-324", b"1.401298464324817e-45", b"65535", b"65536"],
     *[b"99999999999999999999", b"18446744073709551617", b"2147483647", b"2147483648", b"3.4028235677973366e38", b"9" * 400],
     *[b"0." + b"0" * 400 + b"1", b"\0", b"\xff", b"\xc3", b"\xc3\xa9", b"\xef\xbb\xbf", b"\xff\xfe", b"\xe2\x80\x8b", b"\xc2\xa0", b"\x0b", b"\x0c"],
-    *[b'"', b"\\", b"{", b"}", b"[", b"]", b'"f1": ', b'"qid"', b"true", b'\\ud800', b'{"qid": 1, "f1": 2}', b"null"],
+    *[b'"', b"\\", b"true", b"#docid =", b"# docid : 3", b"c#", b"#c", b" \t "],
     *[b"a", b"d1", b"1:0.5 ", b" 1:1", b"0 qid:1 1:1\n", b"x" * 70, b"\xd9\xa3", b"\x7f", b"\x1b"],
 ]  # fmt: skip
 
@@ -114,7 +108,7 @@ def expected_letor(data: bytes, options: ReadOptions, name: str | None = None) -
     base = options.index_base
     top = base + options.n_features - 1 if options.n_features else 65535
     real = options.labels == "real"
-    naive = naive_letor.letor(data, GradeRules.of(options), base=base, top=top, real=real, name=name)
+    naive = naive_text.letor(data, GradeRules.of(options), base=base, top=top, real=real, name=name)
     if naive is None:
         return None
     width = options.n_features or max((index - base + 1 for *_, found in naive.rows for index in found), default=0)
@@ -146,40 +140,6 @@ def read_table(path: Path, block_bytes: int) -> Read:
     return Read(rows, [(reject.line, reject.column) for reject in quarantine.rejects])
 
 
-def check_json(path: Path, data: bytes, block_bytes: int) -> bool:
-    """Compare the rows of JSON lines with those of Python's reader; each line is a row, a bad one, or blank."""
-    quarantine = Quarantine(EVERY_BAD_LINE)
-    rows: list[tuple] = []
-    try:
-        source = open_source(
-            path,
-            "jsonl",
-            ReadOptions(unjudged="keep", columns={name: name for name in ("qid", "doc_id", "grade")}),
-            quarantine,
-        )
-        for batch in source.batches(block_bytes):
-            ids = (batch.qid.to_pylist(), cells(batch.doc_id, len(batch)), batch.grade.tolist())
-            named = [
-                {n: x for n, x in zip(source.columns, row, strict=True) if not np.isnan(x)} for row in batch.values
-            ]
-            rows += zip(*ids, named, strict=True)
-    except (DataRejected, InputError):  # no such columns
-        return False
-    lines = naive_letor.lines_of(data)
-    assert lines is not None, data
-    bad = {reject.line for reject in quarantine.rejects}
-    filled = [number for number, line in enumerate(lines, start=1) if line.strip(" \t")]
-    assert len(filled) == len(rows) + len(bad), data
-    if b"features" in data:  # the naive reader wants them beside the ids
-        return True
-    for number, row in zip((number for number in filled if number not in bad), rows, strict=True):
-        expected = naive_letor.json_row(lines[number - 1])
-        assert expected is None or row == expected, (data, number)
-    for number in bad:
-        assert naive_letor.json_row(lines[number - 1]) is None, (data, number)
-    return True
-
-
 def check(data: bytes, expected: Read | None, read) -> bool:
     """Compare ``read()`` with what was expected; returns whether the text was read."""
     try:
@@ -197,7 +157,6 @@ def fuzz(folder: Path, seed: int, *, inputs: int = 10**9, seconds: float = 10**9
     whole."""
     rng = random.Random(seed)
     letor, pairs, table = seeds(".txt", GOOD_LETOR), seeds("pair*.txt", GOOD_PAIRS), seeds(".csv", GOOD_CSV)
-    lines = seeds(".jsonl", GOOD_JSON)
     header = GOOD_CSV.split(b"\n")[0] + b"\n"
     path, beside = folder / "fuzz.txt", folder / "fuzz.txt.query"
     read, end = 0, time.monotonic() + seconds
@@ -207,11 +166,7 @@ def fuzz(folder: Path, seed: int, *, inputs: int = 10**9, seconds: float = 10**9
         path.unlink(missing_ok=True)  # some file systems write a file out when it is cut to nothing
         block_bytes = rng.choice([1, 2, 3, 7, 20, 64, 300, 1 << 20])
         kind = rng.random()
-        if kind < 0.1:
-            data = damaged(rng, lines)
-            path.write_bytes(data)
-            read += check_json(path, data, block_bytes)
-        elif kind < 0.7:
+        if kind < 0.7:
             data = damaged(rng, letor)
             labels = rng.choice(["grade", "grade", "real"])
             options = ReadOptions(
@@ -236,11 +191,11 @@ def fuzz(folder: Path, seed: int, *, inputs: int = 10**9, seconds: float = 10**9
         elif kind < 0.85:
             data = damaged(rng, pairs)
             path.write_bytes(data)
-            read += check(data, naive_letor.pairs(data), lambda: read_pairs(path, block_bytes))  # noqa: B023
+            read += check(data, naive_text.pairs(data), lambda: read_pairs(path, block_bytes))  # noqa: B023
         else:
             data = header + damaged(rng, table).removeprefix(header).replace(b'"', b"").replace(b"\r", b"")
             path.write_bytes(data)
-            expected = naive_letor.delimited(data, ",", GradeRules.of(ReadOptions()))
+            expected = naive_text.delimited(data, ",", GradeRules.of(ReadOptions()))
             read += check(data, expected, lambda: read_table(path, block_bytes))  # noqa: B023
     return inputs, read
 
@@ -253,14 +208,14 @@ def test_damaged_text_is_read_as_the_naive_readers_do(tmp_path):
 def test_blanks_around_ids_are_no_part_of_them_in_both_readers(tmp_path):
     data, path = b"qid,doc_id,grade,f1\n 1:1,,0,1e-3\n8,b\t, 1.0 , 5 \n", tmp_path / "a.csv"
     path.write_bytes(data)
-    assert check(data, naive_letor.delimited(data, ",", GradeRules.of(ReadOptions())), lambda: read_table(path, 64))
+    assert check(data, naive_text.delimited(data, ",", GradeRules.of(ReadOptions())), lambda: read_table(path, 64))
 
 
 @pytest.mark.slow
 def test_five_minutes_of_damaged_text_and_no_access_out_of_bounds(tmp_path):
     seed = secrets.randbits(32)
     script = (
-        "import pathlib, sys; from tests.pipeline.read.test_fuzz import LONG, fuzz\n"
+        "import pathlib, sys; from tests.pipeline.read.test_damaged_text import LONG, fuzz\n"
         "seed, folder = int(sys.argv[1]), pathlib.Path(sys.argv[2])\n"
         "print('inputs, read of them:', *fuzz(folder, seed, seconds=LONG))\n"
     )

@@ -10,10 +10,14 @@ import json
 import math
 import re
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
-from tests.naive import comment_of, number_of
+from tests import naive
+from tests.naive import number_of
+
+# ---- text and tables -------------------------------------------------------------------------------------------------
 
 LARGEST = float(np.finfo(np.float32).max)
 BLANKS = " \t"
@@ -43,6 +47,12 @@ def lines_of(data: bytes, *, lone_cr: bool = False) -> list[str] | None:
 def words_of(line: str) -> list[tuple[int, str]]:
     """Return (column, word) of each word of ``line``."""
     return [(found.start() + 1, found.group()) for found in re.finditer("[^ \t]+", line)]
+
+
+def comment_of(line: str) -> tuple[str, str]:
+    """The fields of a line of LETOR text, and its comment: a word that begins with ``#``, and what follows."""
+    mark = re.search(r"(?:^|[ \t])#", line)
+    return (line, "") if mark is None else (line[: mark.end() - 1], line[mark.end() :])
 
 
 def number(word: str) -> float | None:
@@ -184,43 +194,59 @@ def delimited(data: bytes, delimiter: str, rules) -> Read | None:
     return read
 
 
-def json_row(line: str) -> tuple | None:
-    """Read one JSON line with features beside the ids: (qid, doc_id or None, grade or -1, {name: value}); None if it is
-    not plain.
+# ---- JSON lines, by Python's own reader ------------------------------------------------------------------------------
 
-    Lines that are not plain (a key twice, a word or a number outside of the range, half a surrogate pair) may be read
-    or not.
-    """
+PARTS = {"qid", "doc_id", "grade"}
+Row = tuple[str, str | None, int, dict[str, np.float32]]
 
-    def once(pairs: list[tuple[str, object]]) -> dict[str, object]:
-        if len(dict(pairs)) != len(pairs):
-            raise ValueError(pairs)
-        return dict(pairs)
 
-    def word(name: str) -> None:
-        raise ValueError(name)
+def natural(name: str) -> list[Any]:
+    """What names are sorted by: numbers in them as numbers."""
+    return [int(part) if part.isdigit() else part for part in re.split("([0-9]+)", name)]
 
+
+def parse(text: str) -> tuple[list[Row], list[int]]:
+    """Rows of the good lines, and the numbers of the bad ones; features beside the ids or in an object."""
+    objects = [(number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip(" \t\r")]
+    read = [(number, _object(line)) for number, line in objects]
+    nested = any(found is not None and isinstance(found.get("features"), dict) for _, found in read)
+    rows, bad = [], []
+    for number, found in read:
+        row = None if found is None else _row(found, nested=nested)
+        if row is None:
+            bad.append(number)
+        else:
+            rows.append(row)
+    return rows, bad
+
+
+def _object(line: str) -> dict[str, Any] | None:
     try:
-        found = json.loads(line, object_pairs_hook=once, parse_constant=word)
-    except (ValueError, RecursionError):
+        found = json.loads(line, object_pairs_hook=_once)
+    except ValueError:
         return None
-    if not isinstance(found, dict):
+    return found if isinstance(found, dict) else None
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len({key for key, _ in pairs}) < len(pairs):
+        raise ValueError("a key occurs twice")
+    return dict(pairs)
+
+
+def _row(found: dict[str, Any], *, nested: bool) -> Row | None:
+    qid, doc_id, grade = (found.get(part) for part in ("qid", "doc_id", "grade"))
+    features = found.get("features") if nested else {key: x for key, x in found.items() if key not in PARTS}
+    if not isinstance(features, dict) or not all(x is None or isinstance(x, (int, float)) for x in features.values()):
         return None
-    qid, doc_id, grade = (found.pop(key, None) for key in ("qid", "doc_id", "grade"))
-    ids = [str(x) if type(x) is int and abs(x) < 2**63 else x for x in (qid, doc_id)]
-    numbers = {name: x for name, x in found.items() if x is not None}
-    whole = type(grade) in {int, float} and 0 <= grade < 2**31 and grade == int(grade)
-    try:
-        good = all(x is None or (isinstance(x, str) and x.encode()) for x in ids) and isinstance(ids[0], str)
-        "".join(found).encode()
-        values = {name: np.float32(float(x)) for name, x in numbers.items() if type(x) in {int, float}}
-    except (UnicodeEncodeError, OverflowError):
+    for cell in (qid, doc_id):
+        if not (cell is None or isinstance(cell, str) or (isinstance(cell, int) and not isinstance(cell, bool))):
+            return None
+    if qid in (None, "") or not _is_number(grade) or grade != int(grade) or not 0 <= grade < 2**31:
         return None
-    if (
-        not good
-        or not all(math.isfinite(x) for x in numbers.values() if type(x) is float)
-        or len(values) != len(numbers)
-        or not (grade is None or whole)
-    ):
-        return None
-    return ids[0], ids[1], -1 if grade is None else int(grade), values
+    values = {key: naive.number_of(repr(float(x))) for key, x in features.items() if x is not None}
+    return str(qid), None if doc_id in (None, "") else str(doc_id), int(grade), values
+
+
+def _is_number(cell: object) -> bool:
+    return isinstance(cell, (int, float)) and not isinstance(cell, bool)
