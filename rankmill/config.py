@@ -157,7 +157,6 @@ class GateSection:
 
     options: GateOptions = Field(default_factory=GateOptions)
     split: Literal["test", "valid"] | None = None
-    against: str | None = None
 
     @property
     def alias(self) -> str:

@@ -14,13 +14,14 @@ import numpy.typing as npt
 
 from rankmill.foundation.errors import InputError
 from rankmill.foundation.options import values_of
-from rankmill.gate.graded_queries import best_single_feature
+from rankmill.gate.rankings import GradedQueries, best_single_feature
 from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.options import ReadOptions
 from rankmill.pipeline.read.open_source import open_source
 from rankmill.pipeline.synth import ideal_scores
 from rankmill.scorer.evaluate.evaluate import evaluate_scored
 from rankmill.scorer.metrics import Policy, parse_metric
+from rankmill.scorer.metrics.conventions import as_convention
 from rankmill.scorer.metrics.per_query import evaluate_queries, mean_of
 
 METRICS = ("ndcg@10", "err@10", "map")
@@ -125,7 +126,7 @@ def run_demo(
         ["data", "synth", "-o", text["candidates"], "--queries", str(new_queries), "--seed", str(seed + 1)],
         ["rerank", text["candidates"], "--model", "demo", "--registry", text["registry"], "-o", text["ranked lists"]],
         ["evaluate", text["ranked lists"], *(part for name in METRICS for part in ("--metric", name))],
-        ["report", "demo@1", "--registry", text["registry"], "-o", str(path["report"].parent)],
+        ["report", "demo@1", "--on", text["dataset"], "--registry", text["registry"], "-o", str(path["report"].parent)],
     ):
         say(f"\n$ rankmill {shlex.join(command)}")
         run_command(command)
@@ -153,7 +154,8 @@ def make_room(out: Path) -> None:
 def _compare(dataset: Path, candidates: Path, ranked: Path, policy: Policy) -> dict[str, dict[str, float]]:
     """Evaluate four orders of ``candidates``; the single feature is chosen on the training data."""
     metrics = [parse_metric(name) for name in METRICS]
-    single = best_single_feature(Dataset.open(dataset), "train", metrics[0], policy)
+    judged = GradedQueries.of(Dataset.open(dataset), "train", as_convention(policy), metrics[:1])
+    single = best_single_feature(judged, metrics[0])
     model = evaluate_scored(ranked, metrics, policy, replicates=0).means
     lists = _read_lists(candidates)
 

@@ -70,7 +70,7 @@ def _memory() -> str:
 def _versions() -> Iterator[str]:
     with suppress(metadata.PackageNotFoundError):  # a source tree without installation
         lines = [line for line in metadata.requires("rankmill") or [] if "extra ==" not in line]
-        for name in [*(re.split(r"[^A-Za-z0-9._-]", line)[0] for line in lines), "altair", "pandas", "scikit-learn"]:
+        for name in [*(re.split(r"[^A-Za-z0-9._-]", line)[0] for line in lines), "pandas", "scikit-learn"]:
             with suppress(metadata.PackageNotFoundError):
                 yield f"{name} {metadata.version(name)}"
 

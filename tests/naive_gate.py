@@ -45,16 +45,6 @@ def constant_share(scores, starts):
     return sum(len(set(found)) == 1 for found in lists) / len(lists)
 
 
-def overlap_of_top(one, other, starts, k=10):
-    """Mean share of the first k that two rankings have in common, over the queries of more than k documents."""
-    shares = []
-    for a, b in itertools.pairwise(starts):
-        if b - a > k:
-            tops = [set(sorted(range(a, b), key=lambda row: (-scores[row], row))[:k]) for scores in (one, other)]
-            shares.append(len(tops[0] & tops[1]) / k)
-    return sum(shares) / len(shares)
-
-
 def comparisons_of(forest):
     """Steps of a binary search over the cuts of every feature that is asked for, and levels of every tree, and its
     leaf."""

@@ -173,7 +173,6 @@ def test_no_module_imports_itself_through_others() -> None:
 MEANS_DIFFERENT_THINGS = {
     "--absent": "of judgments that are read; of a model that another tool has trained",
     "--as": "the name that an imported model gets; what is made from clicks",
-    "--against": "a former dataset to look at, or to fail by",
     "--alias": "the alias to move, or whose place a candidate is to take",
     "--propensities": "of judgments, or of a model, which keeps their numbers",
     "--reason": "of a change; of a verdict, which changes nothing",

@@ -36,11 +36,6 @@ def test_the_classifiers_name_every_python_that_is_allowed() -> None:
     assert PROJECT["classifiers"] == sorted(PROJECT["classifiers"])
 
 
-def test_a_chart_library_is_an_extra() -> None:
-    assert not any("altair" in line for line in PROJECT["dependencies"])
-    assert any("altair" in line for line in PROJECT["optional-dependencies"]["plots"])
-
-
 def test_every_extra_is_explained() -> None:
     text = (ROOT / "docs" / "quickstart.md").read_text(encoding="utf-8")
     assert [name for name in PROJECT["optional-dependencies"] if f"[{name}]" not in text] == []

@@ -5,17 +5,16 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 from rankmill.foundation.records import left_out
 from rankmill.foundation.terminal import page_width, text_table
 from rankmill.gate.gate_rules import ConventionFacts, GateLimits
 from rankmill.gate.guardrails import Guardrail
+from rankmill.gate.rankings import Rule
 from rankmill.scorer.metrics.significance import Bootstrap, Paired
 
 FORMAT = 1
 BASELINE, RECENT = "baseline", "best recent version"
-Rule = Literal["better", "not worse", "not shown to be worse"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,28 +37,18 @@ class GateQueries:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FurtherVerdict:
-    """The verdict by a further metric, which must not be worse by more than ``margin``.
-
-    The figures are among the metrics.
-    """
+    """The verdict by a further metric, which must not be worse by more than ``margin``; the figures are among the metrics."""
 
     metric: str
     margin: float
     passed: bool
     reason: str | None = left_out()
 
-    def asked(self, limits: GateLimits | None) -> str:
-        """Return the rule."""
-        return not_worse(self.margin, limits)
 
-
-def not_worse(margin: float, limits: GateLimits | None) -> str:
-    """Return the rule against the current version in words.
-
-    ``limits`` are None in an early report, which asked for the margin only.
-    """
+def not_worse(margin: float, limits: GateLimits) -> str:
+    """Return the rule against the current version in words."""
     words = f"must not be worse by more than {margin:g}"
-    return words if limits is None or limits.allow_significantly_worse else f"{words}, nor significantly worse"
+    return words if limits.allow_significantly_worse else f"{words}, nor significantly worse"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,8 +60,7 @@ class RivalFacts:
 
     against: str
     words: str
-    rule: Rule | None = left_out()  # absent in early reports
-    must_be_beaten: bool
+    rule: Rule
     above: float
     passed: bool
     reasons: tuple[str, ...]
@@ -81,11 +69,21 @@ class RivalFacts:
     worse: bool | None = left_out()
     """True if the candidate is significantly worse by one of the metrics that decide, which was allowed."""
 
-    def asked(self, margin: float, limits: GateLimits | None) -> str:
+    def asked(self, margin: float, limits: GateLimits) -> str:
         """Return the rule of the comparison."""
-        rule = self.rule or ("better" if self.must_be_beaten else "not worse")
         words = {"better": "must be better", "not shown to be worse": "must not be significantly worse"}
-        return words.get(rule, not_worse(margin, limits))
+        return words.get(self.rule, not_worse(margin, limits))
+
+    def verdicts(self, report: GateReport) -> list[tuple[str, bool, str]]:
+        """Return each deciding metric, whether the candidate passed, and the rule."""
+        further = [(each.metric, each.passed, not_worse(each.margin, report.limits)) for each in self.also or ()]
+        return [(report.metric, self.passed, self.asked(report.margin, report.limits)), *further]
+
+    def decisive(self, metric: str) -> Paired:
+        """Return the comparison by the deciding ``metric``, which exists because too few queries are an error."""
+        found = self.metrics[metric]
+        assert found is not None  # noqa: S101
+        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +101,7 @@ class GateReport:
     queries: GateQueries
     metric: str
     margin: float
-    limits: GateLimits | None = left_out()  # absent in early reports
+    limits: GateLimits
     convention: ConventionFacts
     convention_sha256: str
     max_grade: int | None
@@ -112,10 +110,7 @@ class GateReport:
     guardrails: tuple[Guardrail, ...]
     code: str
     worse: bool | None = left_out()
-    """True if the candidate passed although it is significantly worse than a version that had the alias, which was
-    allowed."""
-    measured: tuple[Guardrail, ...] | None = left_out()
-    """Guardrails whose values depend on the machine."""
+    """True if the candidate passed although it is significantly worse than a version that had the alias, which was allowed."""
 
     def render(self) -> str:
         """Return the report as text."""
@@ -124,9 +119,8 @@ class GateReport:
             f"{candidate} on the split {self.split} of dataset {self.dataset[:12]}: {counts.queries:,} queries, "
             f"{counts.documents:,} documents"
         ]
-        decisive = self.comparisons[0].metrics[self.metric]
-        if decisive is not None:
-            lines.append(f"{decisive.n_queries:,} of these queries count: versions can differ in them by {self.metric}")
+        counted = self.comparisons[0].decisive(self.metric).n_queries
+        lines.append(f"{counted:,} of these queries count: versions can differ in them by {self.metric}")
         for comparison in self.comparisons:
             lines += ["", *self._comparison(comparison)]
         lines += ["", *self._guardrails(), ""]
@@ -166,19 +160,15 @@ class GateReport:
             *textwrap.wrap(title, page),
             text_table(["metric", self.candidate.version, other, *figures], rows),
         ]
-        for each in comparison.also or ():
-            lines += textwrap.wrap(
-                f"{each.metric} {each.asked(self.limits)}: {'passed' if each.passed else 'FAILED'}", page
-            )
-        decisive = comparison.metrics[self.metric]
-        worst = () if decisive is None else decisive.worst[:_WORST]
-        if worst:
+        for metric, passed, asked in comparison.verdicts(self)[1:]:
+            lines += textwrap.wrap(f"{metric} {asked}: {'passed' if passed else 'FAILED'}", page)
+        if worst := comparison.decisive(self.metric).worst[:_WORST]:
             listed = ", ".join(f"{lost.qid} ({lost.difference:+.4f})" for lost in worst)
             lines += textwrap.wrap(f"lost most in {self.metric}: {listed}", page)
         return lines
 
     def _guardrails(self) -> list[str]:
-        rows = [*self.guardrails, *(self.measured or ())]
+        rows = self.guardrails
         width = max(len(row.name) for row in rows)
         labels = {"passed": "ok", "failed": "FAILED", "noted": "-"}
         lines = []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -18,14 +17,10 @@ from rankmill.scorer.models.model import Predictor
 if TYPE_CHECKING:
     from rankmill.clicks.off_policy import OffPolicyDifference
     from rankmill.pipeline.group.sketch import Overlap
-    from rankmill.pipeline.statistics.dataset_drift import DriftComparison
 
 Verdict = Literal["passed", "failed", "noted"]
 """``noted``: there is no limit or nothing to compare with; the value is only reported."""
 
-TOP = 10
-LATENCY_DOCUMENTS = 1000
-_LATENCY_REPEATS = 5
 FEW_CLICKS = 100  # effective ones
 
 Scores = npt.NDArray[np.float64]
@@ -52,8 +47,7 @@ class Guardrail:
         bound = f", limit {self.limit:g}" if isinstance(self.limit, float) else ""
         cure = NO_OPTION
         if self.option is not None:
-            allowed = self.option.startswith("allow_")
-            verb = "allows this" if allowed else ("turns this on" if self.option == "against" else "sets the limit")
+            verb = "allows this" if self.option.startswith("allow_") else "sets the limit"
             cure = f"{option_words(self.option)} {verb}"
         return f"{self.name}: {self.words}{bound}; {cure}"
 
@@ -68,8 +62,7 @@ def finite_scores(scores: Scores) -> Guardrail:
 def constant_scores(scores: Scores, baseline: Scores | None, starts: Offsets, rise: float) -> Guardrail:
     """Limit the share of queries with 2 or more documents whose scores are all equal.
 
-    It may exceed that of the ``baseline`` by at most ``rise``; a candidate with constant scores in all queries always
-    fails.
+    It may exceed that of the ``baseline`` by at most ``rise``; a candidate with constant scores in all queries always fails.
     """
     n = int(np.count_nonzero(np.diff(starts) > 1))
     if n == 0:
@@ -113,12 +106,10 @@ def features(candidate: Sequence[str], baseline: Sequence[str] | None, *, allowe
 
 
 def cost(candidate: Predictor, baseline: Predictor | None, limit: float) -> Guardrail:
-    """Limit the comparisons per document as a ratio to the baseline's.
+    """Limit the comparisons per document (`rankmill.scorer.models.model.Predictor.comparisons`) as a ratio to the baseline's.
 
-    `rankmill.scorer.models.model.Predictor.comparisons` counts them.
-
-    This depends only on the models, not on the machine.  Time grows with it, but not in proportion: comparisons take
-    longer in a forest that exceeds the cache.
+    This depends only on the models, not on the machine.  Time grows with it, but not in proportion: comparisons take longer
+    in a forest that exceeds the cache.
     """
     now = candidate.comparisons
     if baseline is None:
@@ -128,44 +119,6 @@ def cost(candidate: Predictor, baseline: Predictor | None, limit: float) -> Guar
     value = {"candidate": now, "baseline": before, "ratio": ratio if math.isfinite(ratio) else None}
     words = f"{now:,} comparisons per document, {ratio:.2f} times the {before:,} of the current version"
     return Guardrail("cost", _verdict(ratio <= limit), value, limit, words, "max_cost_ratio")
-
-
-def latency(candidate: Predictor, sample: npt.NDArray[np.float32], limit: float) -> Guardrail:
-    """Limit the milliseconds for 1,000 documents on one thread: the minimum of 5 measurements on ``sample``.
-
-    ``sample`` is (m, features), 1 <= m <= 1,000 rows, which are repeated up to 1,000.
-    """
-    rows = np.ascontiguousarray(np.resize(sample, (LATENCY_DOCUMENTS, sample.shape[1])))
-    columns = np.arange(len(candidate.features))
-    candidate.scores(rows[:1], columns=columns)
-    least = math.inf
-    for _ in range(_LATENCY_REPEATS):
-        begin = time.perf_counter_ns()
-        candidate.scores(rows, columns=columns)
-        least = min(least, (time.perf_counter_ns() - begin) / 1e6)
-    words = f"{least:.2f} ms for 1,000 documents on one thread, measured"
-    return Guardrail("latency", _verdict(least <= limit), least, limit, words, "max_latency")
-
-
-def drift(comparison: DriftComparison | None) -> Guardrail:
-    """Check that features and grades have not drifted from the older dataset.
-
-    See `rankmill.pipeline.statistics.dataset_drift`.
-    """
-    if comparison is None:
-        return Guardrail("drift", "noted", None, None, "not checked (see --against OLD_DATASET)")
-    alarms = list(comparison.alarms)
-    found = (comparison.grades, *comparison.features)
-    value = {
-        "against": comparison.against,
-        "split": comparison.split,
-        "alarms": alarms,
-        "largest_psi": max(drift.psi for drift in found),
-    }
-    of = "all rows" if comparison.split is None else f"the {comparison.split} split"
-    words = f"of {of}, {len(comparison.features):,} features and the grades: "
-    words += f"{len(alarms):,} drifted, appeared or disappeared ({few(alarms)})" if alarms else "none drifted"
-    return Guardrail("drift", _verdict(not alarms), value, 0, words, "against")
 
 
 def seen_queries(overlaps: Mapping[str, Overlap | None], *, allowed: bool) -> Guardrail:
@@ -204,8 +157,7 @@ def seen_queries(overlaps: Mapping[str, Overlap | None], *, allowed: bool) -> Gu
 def clicks_of_log(other: str, found: OffPolicyDifference) -> Guardrail:
     """Check that the ranking is not worth significantly less than that of ``other`` by the clicks of a log.
 
-    What the log does not support is only reported: rankings that it has hardly shown, and fewer than 100 effective
-    clicks.
+    What the log does not support is only reported: rankings that it has hardly shown, and fewer than 100 effective clicks.
     """
     name, difference = f"clicks, against {other}", found.difference
     if difference is None or difference.interval is None or found.candidate is None:
@@ -219,36 +171,6 @@ def clicks_of_log(other: str, found: OffPolicyDifference) -> Guardrail:
     if effective < FEW_CLICKS:
         return Guardrail(name, "noted", value, None, f"{words}; too few clicks to judge by")
     return Guardrail(name, _verdict(high >= 0.0), value, "upper end of 0 or more", words)
-
-
-def top_overlap(candidate: Scores, baseline: Scores | None, starts: Offsets) -> Guardrail:
-    """Report the share of the top 10 documents that both rankings have in common.
-
-    It is a mean over queries with more than 10.
-
-    Documents with equal scores are in stored order.
-    """
-    name = f"top {TOP} in common"
-    if baseline is None:
-        return Guardrail(name, "noted", None, None, "nothing to compare with")
-    sizes = np.diff(starts)
-    long = sizes > TOP
-    if not long.any():
-        return Guardrail(name, "noted", None, None, f"no query has more than {TOP} documents")
-    both = _in_top(candidate, starts) & _in_top(baseline, starts)
-    counts = np.bincount(np.repeat(np.arange(len(sizes)), sizes)[both], minlength=len(sizes))
-    share = int(counts[long].sum()) / (TOP * int(np.count_nonzero(long)))
-    return Guardrail(name, "noted", share, None, f"{share:.1%} on average over {int(np.count_nonzero(long)):,} queries")
-
-
-def _in_top(scores: Scores, starts: Offsets) -> npt.NDArray[np.bool_]:
-    """Mark the first 10 documents of each query, (n,)."""
-    query = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
-    order = np.lexsort((-scores, query))  # stable: rows with equal scores keep their order
-    rank = np.arange(len(scores)) - starts[query]
-    top = np.zeros(len(scores), dtype=np.bool_)
-    top[order[rank < TOP]] = True
-    return top
 
 
 def _verdict(good: bool) -> Verdict:  # noqa: FBT001

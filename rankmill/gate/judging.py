@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,19 +22,29 @@ from rankmill.gate.gate_report import (
     GateQueries,
     GateReport,
     RivalFacts,
-    Rule,
 )
 from rankmill.gate.gate_rules import MARGIN, NO_OPTION, ConventionFacts, GateRules, convention_digest, option_words
-from rankmill.gate.graded_queries import GradedQueries, Scores, best_single_feature, check_features, scores_of
 from rankmill.gate.guardrails import Guardrail
+from rankmill.gate.rankings import (
+    GradedQueries,
+    Rival,
+    Scores,
+    check_features,
+    difference,
+    on_scale,
+    row_order,
+    scores_of,
+    single_feature,
+)
 from rankmill.pipeline.arrow import as_array
 from rankmill.pipeline.dataset.goals import check_goal
 from rankmill.pipeline.group.sketch import QuerySketch, overlap
+from rankmill.scorer.evaluate.evaluation import Evaluation
 from rankmill.scorer.metrics import Metric
 from rankmill.scorer.metrics.per_query import TIED, mean_of
-from rankmill.scorer.metrics.significance import FEW_QUERIES, Bootstrap, Paired, compare_paired, queries_for
+from rankmill.scorer.metrics.significance import FEW_QUERIES, Bootstrap, Paired, queries_for
 from rankmill.scorer.models.loading import predictor_of
-from rankmill.scorer.models.model import Model, Predictor
+from rankmill.scorer.models.model import Model
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,7 +54,6 @@ if TYPE_CHECKING:
 
     ByClicks = Callable[[pa.Table, pa.Table], OffPolicyDifference]
 
-HIGHEST_SCALE = 52  # highest grade that err can use
 FEWEST_QUERIES = 2
 NAIVE = "naive model"
 
@@ -90,18 +99,16 @@ def judge(
     naive: Contender | None = None,
     earlier: Sequence[Contender] = (),
     clicks: ByClicks | None = None,
-    against: Dataset | None = None,
     n_threads: int = 0,
 ) -> GateReport:
     """Compare ``candidate`` with ``baseline`` on the queries of a split, check the guardrails, and return the report.
 
-    The same input gives the same report, for any ``n_threads``; only ``max_latency`` adds a measurement.
+    The same input gives the same report, for any ``n_threads``.
 
     Parameters
     ----------
     candidate, baseline
-        The models; without a baseline, the candidate is compared with the order of the rows and the best single
-        feature.
+        The models; without a baseline, the candidate is compared with the order of the rows and the best single feature.
     dataset, split
         The judged queries to compare on, not used for training any of the models.
     rules
@@ -109,12 +116,9 @@ def judge(
     naive
         The model that was learnt from the same clicks as the candidate without correction, to be compared with too.
     earlier
-        Versions that had the alias before the baseline; the best of them is a rival, if it is better than the baseline
-        here.
+        Versions that had the alias before the baseline; the best of them is a rival, if it is better than the baseline here.
     clicks
         Compares two rankings (columns qid, doc_id and score) by the clicks of a log.
-    against
-        A former dataset, for the guardrail about drift.
     n_threads
         Number of threads for scoring; 0: all cores.
 
@@ -127,40 +131,37 @@ def judge(
     """
     contenders = [candidate] if baseline is None else [candidate, baseline]
     _refuse_seen_split(dataset, split, contenders)
-    convention = rules.convention
-    scale = _max_grade(dataset, contenders)
-    if convention.policy.max_grade is None and scale <= HIGHEST_SCALE:
-        convention = convention.but(max_grade=scale)
     for metric in (rules.metric, *rules.also):
         check_goal(metric, metric.goal, dataset.goals, str(dataset.path))
-    queries = GradedQueries(dataset, split, convention)
+    convention = on_scale(rules.convention, dataset, [each.model for each in contenders])
+    queries = GradedQueries.of(dataset, split, convention, rules.metrics)
     metrics = _metrics(rules, queries)
-    recent, remarks = _comparable(dataset, split, queries, rules, earlier)
+    recent, remarks = _comparable(queries, rules, earlier)
     judged = contenders if naive is None else [*contenders, naive]
     scored = [*judged, *recent]
     models, names = [each.model for each in scored], [each.name for each in scored]
-    stored = scores_of(dataset, split, models, names, n_threads=n_threads or available_cores())
-    scores = [queries.in_order(each) for each in stored]
-    second = None if baseline is None else scores[1]
+    scores = scores_of(dataset, split, models, names, n_threads=n_threads or available_cores())
+    now = queries.evaluate(scores[0], metrics)
     for metric in (rules.metric, *rules.also):
-        _refuse_too_few(queries, metric)
-    rivals = _rivals(queries, rules.metric, baseline, second)
-    if second is not None:
-        rivals += _best_recent(
-            queries, rules.metric, second, dict(zip(names[len(judged) :], scores[len(judged) :], strict=True))
-        )
+        _refuse_too_few(queries, now, metric)
+    if baseline is None:
+        rivals = [row_order(queries), single_feature(queries, rules.metric)]
+    else:
+        rivals = [Rival(BASELINE, f"{baseline.name}, the current version", scores[1], "not worse")]
+        past = dict(zip(names[len(judged) :], scores[len(judged) :], strict=True))
+        rivals += _best_recent(queries, rules.metric, scores[1], past)
     if naive is not None:
         words = f"{naive.name}, learnt from the same clicks without correction"
         rivals.append(Rival(NAIVE, words, scores[len(contenders)], "not shown to be worse"))
-    compared = [_compared(queries, candidate.name, scores[0], rival, rules, metrics) for rival in rivals]
+    compared = [_compared(queries, candidate.name, now, rival, rules) for rival in rivals]
     comparisons = tuple(comparison for comparison, _ in compared)
-    rails = _guardrails(contenders, scores[0], second, queries, rules, against)
+    rails = _guardrails(contenders, scores, queries, rules)
     if clicks is not None:
-        rails += _by_clicks(clicks, queries, names[: len(judged)], stored[: len(judged)])
+        rails += _by_clicks(clicks, queries, names[: len(judged)], scores[: len(judged)])
     reasons = [text for comparison in comparisons for text in comparison.reasons]
     reasons += [each.reason for comparison in comparisons for each in comparison.also or () if each.reason is not None]
     reasons += [rail.reason for rail in rails if rail.verdict == "failed"]
-    notes = _notes(contenders, dataset, split, _decisive(comparisons[0], rules).n_queries)
+    notes = _notes(contenders, dataset, split, comparisons[0].decisive(str(rules.metric)).n_queries)
     notes += [*remarks, *(text for _, qualified in compared for text in qualified)]
     if baseline is None and rules.also:
         notes.append(f"{', '.join(map(str, rules.also))}: not judged, as there is no current version to compare with")
@@ -172,7 +173,7 @@ def judge(
         baseline=None if baseline is None else baseline.facts,
         dataset=dataset.digest,
         split=split,
-        queries=GateQueries(digest=queries.digest, queries=len(queries), documents=queries.n_rows),
+        queries=GateQueries(digest=queries.digest, queries=len(now.qids), documents=queries.table.num_rows),
         metric=str(rules.metric),
         margin=rules.margin,
         limits=rules.limits,
@@ -181,58 +182,41 @@ def judge(
         max_grade=convention.policy.max_grade,
         bootstrap=Bootstrap(),
         comparisons=comparisons,
-        guardrails=tuple(rail for rail in rails if rail.name != "latency"),
+        guardrails=tuple(rails),
         code=code_digest("rankmill.gate", "rankmill.scorer"),
         worse=(not reasons and any(each.worse for each in comparisons)) or None,
-        measured=tuple(rail for rail in rails if rail.name == "latency") or None,
     )
 
 
 def _by_clicks(
     clicks: ByClicks, queries: GradedQueries, names: Sequence[str], scores: Sequence[Scores]
 ) -> Iterator[Guardrail]:
-    """Compare the first model with each of the others by clicks; ``scores`` are in the order of the dataset."""
-    ids = queries.dataset.rows(queries.split, ("qid", "doc_id"))
+    """Compare the first model with each of the others by clicks."""
+    ids = queries.table.select(["qid", "doc_id"])
     if ids.column(1).null_count:
         raise InputError(
             f"{queries.dataset.path}: has rows without a doc_id, which {spelled('log')} needs; leave it out"
         )
-    candidate, *others = (ids.append_column("score", as_array(_without_nan(each))) for each in scores)
+    clean = (np.where(np.isnan(each), -np.inf, each) for each in scores)
+    candidate, *others = (ids.append_column("score", as_array(each)) for each in clean)
     for name, other in zip(names[1:], others, strict=True):
         yield guardrails.clicks_of_log(name, clicks(candidate, other))
 
 
-def _decisive(comparison: RivalFacts, rules: GateRules) -> Paired:
-    """Return the comparison by the deciding metric, which exists because too few queries are an error."""
-    found = comparison.metrics[str(rules.metric)]
-    assert found is not None  # noqa: S101
-    return found
-
-
-def _rivals(queries: GradedQueries, metric: Metric, baseline: Contender | None, scores: Scores | None) -> list[Rival]:
-    """Return the rankings to compare with.
-
-    They are the baseline with its ``scores``, or those that a first version has to beat.
-    """
-    if baseline is None or scores is None:
-        return [row_order(queries), single_feature(queries, metric)]
-    return [Rival(BASELINE, f"{baseline.name}, the current version", scores, "not worse")]
-
-
 def _comparable(
-    dataset: Dataset, split: str, queries: GradedQueries, rules: GateRules, earlier: Sequence[Contender]
+    queries: GradedQueries, rules: GateRules, earlier: Sequence[Contender]
 ) -> tuple[list[Contender], list[str]]:
     """Return those of the earlier versions that can be compared on these queries, and why others cannot."""
     found, remarks = [], []
     for each in earlier:
-        seen = None if each.train_queries is None else overlap(each.train_queries, queries.qids)
-        if split == "train" and dataset.digest in each.trained_on:
+        seen = None if each.train_queries is None else overlap(each.train_queries, queries.main.qids)
+        if queries.split == "train" and queries.dataset.digest in each.trained_on:
             why = "it was trained on this split"
         elif seen is not None and seen.found and not rules.allow_seen_queries:
             why = "it was trained on some of these queries"
         else:
             try:
-                check_features(dataset, predictor_of(each.model), each.name)
+                check_features(queries.dataset, predictor_of(each.model), each.name)
             except CandidatesRejected as error:
                 why = str(error)
             else:
@@ -244,10 +228,11 @@ def _comparable(
 
 def _best_recent(queries: GradedQueries, metric: Metric, present: Scores, recent: Mapping[str, Scores]) -> list[Rival]:
     """Return the best of the ``recent`` versions by ``metric`` as a rival, unless the present one is as good."""
-    sign, counts = 1.0 if metric.higher_is_better else -1.0, queries.can_differ(metric)
 
     def worth(scores: Scores) -> float:
-        return sign * mean_of(queries.evaluate([metric], _without_nan(scores))[metric][counts])
+        found = queries.evaluate(scores, [metric])
+        mean = mean_of(found.values[metric][found.can_differ[metric]])
+        return mean if metric.higher_is_better else -mean
 
     found = {name: worth(scores) for name, scores in recent.items()}
     best = max(found, key=lambda name: found[name], default=None)
@@ -276,61 +261,35 @@ def _refuse_seen_split(dataset: Dataset, split: str, contenders: Sequence[Conten
     trained = [each.name for each in contenders if dataset.digest in each.trained_on]
     if split == "train" and trained:
         raise InputError(
-            f"{spelled('split')} train: {' and '.join(trained)} was trained on these queries of {dataset.path}, so "
-            "they prove nothing; "
+            f"{spelled('split')} train: {' and '.join(trained)} was trained on these queries of {dataset.path}, so they prove nothing; "
             f"use {spelled('split')} test, or valid"
         )
-
-
-def _max_grade(dataset: Dataset, contenders: Sequence[Contender]) -> int:
-    """Return the highest grade of the scale, from the data and the models' training data."""
-    recorded = [each.model.info.get("max_grade") for each in contenders]
-    return max(1, dataset.max_grade, *(grade for grade in recorded if isinstance(grade, int)))
 
 
 def _metrics(rules: GateRules, queries: GradedQueries) -> list[Metric]:
     """Return the deciding and the shown metrics; ``err`` is not shown if a grade is beyond its scale."""
     top = queries.convention.policy_for(Metric("err")).max_grade
-    beyond = top is None or int(queries.grades.max(initial=0)) > top
+    beyond = top is None or int(queries.main.grades.max(initial=0)) > top
     judged = {rules.metric, *rules.also}
     return [metric for metric in rules.metrics if metric in judged or not (metric.name == "err" and beyond)]
 
 
-def _refuse_too_few(queries: GradedQueries, metric: Metric) -> None:
-    counted = int(np.count_nonzero(queries.can_differ(metric)))
+def _refuse_too_few(queries: GradedQueries, now: Evaluation, metric: Metric) -> None:
+    counted = int(np.count_nonzero(now.can_differ[metric]))
     if counted < FEWEST_QUERIES:
         raise CandidatesRejected(
-            f"{queries.dataset.path}: {counted} of {len(queries):,} queries of the split {queries.split} count for "
-            f"{metric}, as "
-            "two versions can differ only in queries with two documents that it tells apart by their grades; an "
-            "interval needs "
+            f"{queries.dataset.path}: {counted} of {len(now.qids):,} queries of the split {queries.split} count for {metric}, as "
+            "two versions can differ only in queries with two documents that it tells apart by their grades; an interval needs "
             f"at least {FEWEST_QUERIES}, and a useful one hundreds"
         )
 
 
-def _without_nan(scores: Scores) -> Scores:
-    """Return ``scores`` (n,) with NaN ranked last; a guardrail reports them."""
-    bad = np.isnan(scores)
-    return np.where(bad, -np.inf, scores) if bad.any() else scores
-
-
 def _compared(
-    queries: GradedQueries, candidate: str, scores: Scores, rival: Rival, rules: GateRules, metrics: Sequence[Metric]
+    queries: GradedQueries, candidate: str, now: Evaluation, rival: Rival, rules: GateRules
 ) -> tuple[RivalFacts, list[str]]:
     """Compare the candidate with one rival, by every metric; also return reservations about the verdict."""
-    now = queries.evaluate(metrics, _without_nan(scores))
-    then = queries.evaluate(metrics, _without_nan(rival.scores))
-    found = {
-        metric: compare_paired(
-            now[metric],
-            then[metric],
-            queries.qids,
-            can_differ=queries.can_differ(metric),
-            weights=queries.weights(metric),
-            higher_is_better=metric.higher_is_better,
-        )
-        for metric in metrics
-    }
+    then = queries.evaluate(rival.scores, now.metrics)
+    found = {metric: difference(now, then, metric) for metric in now.metrics}
     decisive = found[rules.metric]
     assert decisive is not None  # noqa: S101 (too few queries are an error)
     threshold = 0.0 if rival.rule == "better" else -rules.margin + 0.0
@@ -341,7 +300,6 @@ def _compared(
         against=rival.name,
         words=rival.words,
         rule=rival.rule,
-        must_be_beaten=rival.rule == "better",
         above=threshold,
         passed=passed,
         reasons=() if passed else (_shortfall(rules, rules.metric, rival, decisive, threshold),),
@@ -411,10 +369,7 @@ def _more_queries(found: Paired, threshold: float) -> str:
             if none is None
             else f"; about {none:,} such queries would do four times in five if there is no difference"
         )
-    text = (
-        f"; too few queries: with about {so:,} such queries the gate would pass four times in five if this is the "
-        "true difference"
-    )
+    text = f"; too few queries: with about {so:,} such queries the gate would pass four times in five if this is the true difference"
     return text if none is None else f"{text}, {none:,} if there is none"
 
 
@@ -422,8 +377,7 @@ def _not_shown(rules: GateRules, rival: Rival, found: Paired, candidate: str) ->
     """Return what the gate has not shown about a version that passes."""
     text = (
         f"{found.n_queries:,} queries cannot show that {candidate} is not worse than the {rival.name} by more than "
-        f"{rules.margin:g}: {_figures(found)}; it passes "
-        f"{'' if rival.name == NAIVE else 'as the first version '}because it is not"
+        f"{rules.margin:g}: {_figures(found)}; it passes {'' if rival.name == NAIVE else 'as the first version '}because it is not"
         " significantly worse"
     )
     enough = queries_for(rules.margin, found, 0.0)
@@ -436,102 +390,20 @@ def _figures(found: Paired) -> str:
 
 
 def _guardrails(
-    contenders: Sequence[Contender],
-    scores: Scores,
-    baseline: Scores | None,
-    queries: GradedQueries,
-    rules: GateRules,
-    against: Dataset | None,
+    contenders: Sequence[Contender], scores: Sequence[Scores], queries: GradedQueries, rules: GateRules
 ) -> list[Guardrail]:
     predictors = [predictor_of(each.model) for each in contenders]
     names = [each.model.feature_names for each in contenders]
-    before, before_names = (predictors[1], names[1]) if len(contenders) > 1 else (None, None)
-    sketches: Mapping[str, QuerySketch | None] = {each.name: each.train_queries for each in contenders}
-    rails = [
-        guardrails.finite_scores(scores),
-        guardrails.constant_scores(scores, baseline, queries.starts, rules.max_constant_rise),
-        guardrails.features(names[0], before_names, allowed=rules.allow_feature_changes),
-        guardrails.cost(predictors[0], before, rules.max_cost_ratio),
-        guardrails.seen_queries(
-            {name: None if sketch is None else overlap(sketch, queries.qids) for name, sketch in sketches.items()},
-            allowed=rules.allow_seen_queries,
-        ),
+    first = len(contenders) == 1
+    starts = queries.dataset.queries(queries.split).starts
+    seen = {
+        each.name: None if each.train_queries is None else overlap(each.train_queries, queries.main.qids)
+        for each in contenders
+    }
+    return [
+        guardrails.finite_scores(scores[0]),
+        guardrails.constant_scores(scores[0], None if first else scores[1], starts, rules.max_constant_rise),
+        guardrails.features(names[0], None if first else names[1], allowed=rules.allow_feature_changes),
+        guardrails.cost(predictors[0], None if first else predictors[1], rules.max_cost_ratio),
+        guardrails.seen_queries(seen, allowed=rules.allow_seen_queries),
     ]
-    if rules.max_latency is not None:
-        rails.append(guardrails.latency(predictors[0], _sample(queries, predictors[0]), rules.max_latency))
-    if against is None:
-        rails.append(guardrails.drift(None))
-    else:
-        from rankmill.pipeline.statistics.dataset_drift import compare as drifted
-
-        rails.append(guardrails.drift(drifted(queries.dataset, against)))
-    return [*rails, guardrails.top_overlap(scores, baseline, queries.starts)]
-
-
-def _sample(queries: GradedQueries, predictor: Predictor) -> Any:
-    names = list(predictor.feature_names) or [queries.dataset.feature_names[0]]
-    return next(iter(queries.dataset.feature_batches(queries.split, names, guardrails.LATENCY_DOCUMENTS)))
-
-
-@dataclass(frozen=True, slots=True)
-class Rival:
-    """A ranking to compare with: a description and its scores (n,) in the order of the queries."""
-
-    name: str
-    words: str
-    scores: Scores
-    rule: Rule
-    """The condition on the interval of the difference; see `Rival.passed`."""
-
-    def passed(self, found: Paired, margin: float, worse_allowed: bool = False) -> bool:  # noqa: FBT001, FBT002
-        """Return whether the 95 % interval (low, high) of the difference, candidate minus rival, satisfies the rule.
-
-        ``better``: low > 0.  ``not worse``: low > -margin and high >= 0; if ``worse_allowed`` low > -margin, as
-        otherwise many small losses add up.  ``not shown to be worse``: low > -margin or high >= 0, so a candidate is
-        refused only if it is significantly worse and not shown to be within the margin.
-        """
-        low, high = found.interval
-        if self.rule == "better":
-            return low > 0.0
-        if self.rule == "not worse" and high < 0.0 and not worse_allowed:
-            return False
-        return low > -margin or (self.rule == "not shown to be worse" and high >= 0.0)
-
-
-def row_order(queries: GradedQueries) -> Rival:
-    """Rank the documents by the column ``position`` if the dataset has it, otherwise in stored order.
-
-    Documents with the same position tie.  Rows of a query are stored by document id, so without positions this is no
-    better than chance unless the ids are informative.
-    """
-    if "position" in queries.dataset.optional_columns:
-        positions = queries.dataset.rows(queries.split, ("position",)).column(0).to_numpy().astype(np.float64)
-        words = "the order of the column position"
-        return Rival("row order", words, -queries.in_order(positions), "better")
-    words = "the row order as stored, by document id (the dataset has no column 'position')"
-    return Rival("row order", words, -np.arange(queries.n_rows, dtype=np.float64), "better")
-
-
-def single_feature(queries: GradedQueries, metric: Metric) -> Rival:
-    """Rank by the single feature, ascending or descending, with the best ``metric`` on these queries.
-
-    Missing values are last.
-
-    The feature is chosen on the queries that judge it, so its figure may be too high: the candidate need not beat it.
-
-    Raises
-    ------
-    ValueError
-        No query counts.
-    """
-    prepared = queries.prepared(metric)
-    found = best_single_feature(
-        queries.dataset, queries.split, metric, prepared.policy, queries=prepared, in_order=queries.in_order
-    )
-    scores = found.scores(queries.in_order(queries.dataset.feature_column(found.name, queries.split)))
-    words = (
-        f"the best single feature ({found.name}, {'highest' if found.descending else 'lowest'} first; chosen on these "
-        "same"
-        " queries, so its figure may be too high)"
-    )
-    return Rival("best single feature", words, scores, "not shown to be worse")

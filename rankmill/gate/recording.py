@@ -106,7 +106,6 @@ def gate(
     asked: GateOptions = DEFAULT_GATE,
     convention: Convention | None = None,
     clicks: ClickEvidence | None = None,
-    against: Dataset | None = None,
     n_threads: int = 0,
     reason: str = "",
 ) -> GateResult:
@@ -120,8 +119,6 @@ def gate(
         The data for the comparison; see `rankmill.gate.judging.judge`.
     clicks
         A log whose clicks say what rankings of these queries are worth.
-    against
-        An older dataset, for the guardrail about drift.
     reason
         One line for the log.
     asked
@@ -158,7 +155,6 @@ def gate(
             naive=None if naive is None else contender_of(naive),
             earlier=[contender_of(each) for each in earlier],
             clicks=by_clicks,
-            against=against,
             n_threads=n_threads,
         )
     report = replace(report, notes=(*remarks, *report.notes))

@@ -236,7 +236,6 @@ _ATTRIBUTES = {
         "fit(.., resume=.., init_model=..)": "partial_fit refit update",
         "save(path)": "save_model dump",
         "Ranker.load(path)": "load_model",
-        "rankmill.plots.plot_importance(ranker)": "plot_importance",
         "rankmill.cross_validate(ranker, X, y, qid=..)": "cv cross_validate",
     }.items()
     for theirs in names.split()

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 import rankmill
-from rankmill import plots
 from rankmill.config import Config
 from rankmill.config_file import section_class
 from rankmill.foundation import errors
@@ -85,7 +84,7 @@ PYTHON_HEAD = f"""\
 # Python API
 
 {HOW} The signatures and descriptions come from the docstrings. [In Python](../python.md) is the guide with examples.
-All names below can be imported from `rankmill`; charts, whose names begin with `plot_`, from `rankmill.plots`.
+All names below can be imported from `rankmill`.
 """
 
 CONVENTIONS_HEAD = f"""\
@@ -140,7 +139,6 @@ KEYS = {
     "evaluate.metrics": "Metrics to report.",
     "evaluate.convention": "Name of a metric convention. The keys below override parts of it.",
     "gate.split": "Split to judge on. Left out: test, or valid if there is no test split.",
-    "gate.against": "A former dataset. Drift from it fails the gate.",
     "promote.alias": "The alias to move.",
     "rerank.candidates": "Files of candidates, folders or patterns.",
     "rerank.out": "Where the ranked lists go: a name in the work folder, or a path or URL elsewhere. `{date}` in a "
@@ -356,7 +354,6 @@ def _names_of_python() -> Iterator[str]:
     for name in sorted(set(rankmill.__all__) - {"__version__"}):
         found = getattr(rankmill, name)
         yield f"\n::: {found.__module__}.{found.__qualname__}\n"
-    yield from (f"\n::: {plots.__name__}.{name}\n" for name in plots.__all__)
 
 
 def _prose(text: str) -> str:

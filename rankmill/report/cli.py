@@ -1,4 +1,4 @@
-"""``rankmill report``: the results of a run as an HTML page, as JSON and as Markdown."""
+"""``rankmill report``: a version on held-out queries as an HTML page, as JSON and as Markdown."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from rankmill.foundation.storage.location import Location
 from rankmill.registry.cli_options import DEFAULT_FOLDER, AsJson, RegistryFolder
 from rankmill.scorer.cli_options import NThreads
 
@@ -20,10 +19,12 @@ def report(
         str,
         typer.Argument(
             metavar="WORK|NAME[@VERSION]",
-            help="Work folder of a run, or a model of the registry: NAME (its production version), NAME@7 or "
-            "NAME@latest.",
+            help="Work folder of a run; or with --on a model: NAME (its production version), NAME@7 or NAME@latest.",
         ),
     ],
+    on: Annotated[
+        Path | None, typer.Option(metavar="DATASET", help="Dataset with judged queries for the report on a model.")
+    ] = None,
     registry: RegistryFolder = DEFAULT_FOLDER,
     out: Annotated[
         Path | None,
@@ -42,40 +43,29 @@ def report(
     n_threads: NThreads = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Write a report on a run or a version: a self-contained HTML page, JSON and Markdown.
+    """Write a report on the version of a run, or on a model: a self-contained HTML page, JSON and Markdown.
 
-    The page shows whether the version was promoted and why, and how it compares with the version that it would replace,
-    query by query. It also has the learning curve, feature importance, the data, the origin of everything, and how to
-    roll back.
-
-    The report on a version in the registry is shorter: the metrics of training and gate, feature importance, and where
-    the version comes from.
+    The page shows whether the version was promoted and why, how it compares with the version that it would replace, query by
+    query, the learning curve of a run, feature importance, the data, where everything comes from, and how to roll back.
 
     Example: rankmill report work
 
-    Example: rankmill report web@7
+    Example: rankmill report web@7 --on web.dataset
 
     Example: rankmill report work --by language -o /srv/reports/web
     """
-    from rankmill.foundation.errors import InputError
-    from rankmill.report.report_files import write_report, write_version_report
+    from rankmill.pipeline.dataset.dataset import Dataset
+    from rankmill.registry import Registry
+    from rankmill.report.report_files import write_report
+    from rankmill.report.subject import subject_of_version, subject_of_work
 
-    work = Path(of)
-    if work.is_dir() or not _is_model(of, registry):
-        paths = write_report(work, registry, out=out, by=by or (), n_threads=n_threads)
-    elif by:
-        raise InputError(f"--by: the registry has no queries of {of}; name the work folder of a run instead")
+    store = Registry(registry)
+    if on is None:
+        paths = write_report(subject_of_work(Path(of), store, by or ()), out or Path(of, "report"), n_threads=n_threads)
     else:
-        paths = write_version_report(of, registry, out=out)
+        subject = subject_of_version(store, of, Dataset.open(on), by or ())
+        paths = write_report(subject, out or Path(f"{subject.version}.report"), n_threads=n_threads)
     if as_json:
         typer.echo(paths.facts.read_text(encoding="utf-8"), nl=False)
     else:
         typer.echo(f"{paths.title}\n{paths.page} (and {paths.facts.name}, {paths.markdown.name})")
-
-
-def _is_model(reference: str, registry: Location) -> bool:
-    """Return whether ``reference`` names a model of the registry, in any version."""
-    from rankmill.registry import Registry
-
-    store = Registry(registry)
-    return store.exists() and reference.partition("@")[0] in store.names()

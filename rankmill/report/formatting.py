@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from rankmill.foundation.options import with_option_names
-from rankmill.report import Facts
-
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+    from rankmill.report.facts import SliceFacts
 
 _UPPER = {"ndcg", "dcg", "err", "map", "mrr", "rbp", "wta"}
 MINUS = "\u2212"
@@ -103,7 +102,7 @@ def short(x: float) -> str:
     return text.replace("-", MINUS)
 
 
-def interval(limits: list[float] | None, digits: int = 4, *, sign: bool = False) -> str:
+def interval(limits: Sequence[float] | None, digits: int = 4, *, sign: bool = False) -> str:
     """Format the ends of an interval; with ``sign`` only 0 is shown as 0.
 
     >>> interval([0.1, 0.25], 2), interval(None), interval([-0.0004, 0.012], 3, sign=True)
@@ -113,20 +112,6 @@ def interval(limits: list[float] | None, digits: int = 4, *, sign: bool = False)
         return ""
     digits = decimals(limits, digits) if sign else digits
     return " to ".join((signed if sign else number)(limit, digits) for limit in limits)
-
-
-def option_name(preset: str) -> str:
-    """Return a stored value of the option ``preset`` as the option spells it; other values as they are.
-
-    >>> option_name("defaults@1"), option_name("auto-1")
-    ('defaults-1', 'auto-1')
-    """
-    return str(with_option_names({"preset": preset})["preset"])
-
-
-def untested(rail: Facts) -> str:
-    """Return what to show as the verdict of a guardrail that neither passed nor failed."""
-    return "not checked" if rail["words"].startswith("not checked") else "noted"
 
 
 _SLICES = {
@@ -145,16 +130,12 @@ def slice_title(by: str) -> str:
     return _SLICES.get(by, by)
 
 
-def slice_name(row: Facts, by: str) -> str:
-    """Return the name of a slice: its limits with few digits, or the common value of its queries.
-
-    >>> slice_name({"name": "0.03125 to 0.0683761", "limits": [0.03125, 0.0683761]}, "share_relevant")
-    '3.1% to 6.8%'
-    >>> slice_name({"name": "en", "limits": None}, "language")
-    'en'
-    """
-    limits = row["limits"]
-    if limits is None or None in limits:
-        return str(row["name"])
-    low, high = ((percent(limit) if by == "share_relevant" else short(limit)) for limit in limits)
+def slice_name(row: SliceFacts, by: str) -> str:
+    """Return the name of a slice: its limits with few digits, or the common value of its queries."""
+    if row.limits is None:
+        return row.name
+    ends = [limit for limit in row.limits if limit is not None]
+    if len(ends) < 2:
+        return row.name
+    low, high = ((percent(limit) if by == "share_relevant" else short(limit)) for limit in ends)
     return low if low == high else f"{low} to {high}"

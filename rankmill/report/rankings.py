@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -14,36 +13,41 @@ import pyarrow.compute as pc
 
 from rankmill.foundation.cores import available_cores
 from rankmill.foundation.records import as_json
-from rankmill.gate.graded_queries import GradedQueries, Scores, scores_of
-from rankmill.gate.judging import row_order, single_feature
-from rankmill.report import Facts
-from rankmill.scorer.evaluate.evaluate import evaluate_scored
+from rankmill.gate.rankings import GradedQueries, Scores, difference, row_order, scores_of, single_feature
+from rankmill.pipeline.arrow import as_array
+from rankmill.report.facts import (
+    Kind,
+    ListedDocument,
+    ListedQuery,
+    MetricsFacts,
+    QueriesFacts,
+    RankingFacts,
+    SliceFacts,
+    SlicesFacts,
+)
+from rankmill.report.subject import Subject
 from rankmill.scorer.evaluate.evaluation import Evaluation, Slices
 from rankmill.scorer.evaluate.query_columns import column_of_dataset
 from rankmill.scorer.evaluate.slices import GRADE_MIX, QUERY_SIZE, WITHOUT_SLICES, slices_of
-from rankmill.scorer.evaluate.train_test_overlap import Scope, TrainedModel, scope_of
+from rankmill.scorer.evaluate.train_test_overlap import TrainedModel, scope_of
 from rankmill.scorer.metrics import Metric
 from rankmill.scorer.metrics.per_query import TIED
-from rankmill.scorer.metrics.significance import compare_paired, paired_differences, sign_flip_p
+from rankmill.scorer.metrics.significance import REPLICATES, paired_differences
 from rankmill.scorer.models.model_service import train_queries
 
-if TYPE_CHECKING:
-    from rankmill.pipeline.dataset.dataset import Queries
-    from rankmill.report.subject import Subject
-
-CANDIDATE, PRESENT, ROW_ORDER, SINGLE_FEATURE = "candidate", "present", "row order", "best single feature"
 MOST_WORST = 20
+HALF_BINS = 12  # bars of the histogram on each side of 0
+TOP = 10  # shown ranks of a list
+LISTS_LOST, LISTS_GAINED = 5, 3
+
+Values = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Ranked:
-    """A ranking of the queries.
+    """A ranking of the queries; ``scores`` (n,) are in the canonical order of the dataset."""
 
-    ``kind`` is one of the words above, ``words`` a description; ``scores`` (n,) are in the canonical order of the
-    dataset.
-    """
-
-    kind: str
+    kind: Kind
     name: str
     words: str
     scores: Scores
@@ -52,285 +56,189 @@ class Ranked:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Rankings:
-    """All rankings of the same queries, that of the version first.
+    """All rankings of the same queries, that of the version first, and by how much it is better than its rival in each (q,)."""
 
-    ``rows`` has qid, doc_id, grade and goals, one row per document.
-    """
-
-    rows: pa.Table
+    subject: Subject
+    queries: GradedQueries
     ranked: tuple[Ranked, ...]
-
-    @property
-    def candidate(self) -> Ranked:
-        """The ranking of the version of the report."""
-        return self.ranked[0]
-
-    @property
-    def rival(self) -> Ranked:
-        """The ranking for comparisons by query: the current version, else the best single feature."""
-        for kind in (PRESENT, SINGLE_FEATURE, ROW_ORDER):
-            for each in self.ranked:
-                if each.kind == kind:
-                    return each
-        raise AssertionError("there is always the order of the rows")
+    rival: Ranked
+    gaps: Values
 
 
 def rankings_of(subject: Subject, n_threads: int = 0) -> Rankings | None:
-    """Rank the held-out queries in every way and evaluate each ranking.
+    """Rank the held-out queries in every way and evaluate each ranking; None if there are no such queries, or none counts.
 
-    None if there are no such queries, or none counts.
-
-    Memory: the narrow columns of the split and the scores; features are read in batches.
+    The rival is the current version, else the best single feature.  Memory: the narrow columns of the split and the scores;
+    features are read in batches.
     """
-    if subject.dataset is None or subject.split is None:
+    if subject.split is None:
         return None
-    dataset, split = subject.dataset, subject.split
+    metric = subject.metric
     models = [subject.model] + ([] if subject.present_model is None else [subject.present_model])
     names = [str(subject.version), str(subject.present)][: len(models)]
-    scores = scores_of(dataset, split, models, names, n_threads=n_threads or available_cores())
-    goals = sorted({metric.goal for metric in subject.metrics} - {""})
-    rows = dataset.rows(split, ("qid", "doc_id", "grade", *goals))
-    names_of_rankings = [(CANDIDATE, names[0], f"{names[0]}, the new version")]
-    names_of_rankings += [(PRESENT, each, f"{each}, {subject.alias} when it came") for each in names[1:]]
-    queries = GradedQueries(dataset, split, subject.convention)
-    first = _evaluated(rows, scores[0], subject)
-    if not first.n_counted(subject.metric):
-        subject.notes.append(f"no query of the split {split} counts for {subject.metric}, so nothing is compared")
+    scores = scores_of(subject.dataset, subject.split, models, names, n_threads=n_threads or available_cores())
+    queries = GradedQueries.of(subject.dataset, subject.split, subject.convention, subject.metrics)
+
+    def ranked(kind: Kind, name: str, words: str, scores: Scores) -> Ranked:
+        found = queries.evaluate(scores, subject.metrics, REPLICATES)
+        return Ranked(kind=kind, name=name, words=words, scores=scores, evaluation=found)
+
+    first = ranked("candidate", names[0], f"{names[0]}, the new version", scores[0])
+    if not first.evaluation.n_counted(metric):
+        subject.notes.append(f"no query of the split {subject.split} counts for {metric}, so nothing is compared")
         return None
-    bars = [row_order(queries), single_feature(queries, subject.metric)]
-    names_of_rankings += [(bar.name, bar.name, bar.words) for bar in bars]
-    scores += [_canonical(queries, bar.scores) for bar in bars]
-    evaluations = [first, *(_evaluated(rows, each, subject) for each in scores[1:])]
-    return Rankings(
-        rows=rows,
-        ranked=tuple(
-            Ranked(kind=kind, name=name, words=words, scores=each, evaluation=evaluation)
-            for (kind, name, words), each, evaluation in zip(names_of_rankings, scores, evaluations, strict=True)
-        ),
+    others = [
+        ranked("present", name, f"{name}, {subject.alias} when it came", each)
+        for name, each in zip(names[1:], scores[1:], strict=True)
+    ]
+    order, feature = row_order(queries), single_feature(queries, metric)
+    others += [
+        ranked("row order", order.name, order.words, order.scores),
+        ranked("best single feature", feature.name, feature.words, feature.scores),
+    ]
+    rival = others[0] if subject.present_model is not None else others[-1]
+    here, there = first.evaluation, rival.evaluation
+    gaps = paired_differences(
+        here.values[metric], there.values[metric], here.can_differ[metric], higher_is_better=metric.higher_is_better
     )
+    return Rankings(subject=subject, queries=queries, ranked=(first, *others), rival=rival, gaps=gaps)
 
 
-def difference(now: Ranked, then: Ranked, metric: Metric) -> Facts | None:
-    """Compare two rankings by one metric, as `rankmill.scorer.evaluate.compare.compare` does.
-
-    None if fewer than two queries count.
-    """
-    here, there = now.evaluation, then.evaluation
-    found = compare_paired(
-        here.values[metric],
-        there.values[metric],
-        pa.array(here.qids, pa.string()),
-        can_differ=here.can_differ[metric],
-        weights=there.weights[metric],
-        higher_is_better=metric.higher_is_better,
-        most_shown=MOST_WORST,
-    )
-    if found is None:
-        return None
-    facts: Facts = as_json(found)
-    return facts | {"p": float(sign_flip_p((here.values[metric] - there.values[metric])[np.newaxis])[0])}
-
-
-def metrics_facts(rankings: Rankings, subject: Subject) -> Facts:
+def metrics_facts(rankings: Rankings) -> MetricsFacts:
     """Return the means and intervals of every ranking, and the differences of the version from each of the others."""
-    candidate = rankings.candidate
-    evaluation = candidate.evaluation
-    facts = []
-    for each in rankings.ranked:
-        against = None
-        if each is not candidate:
-            against = {str(metric): difference(candidate, each, metric) for metric in subject.metrics}
-            for metric, found in against.items():
-                if found is not None and (metric != str(subject.metric) or each is not rankings.rival):
-                    del found["worst"]
-        facts.append(
-            {
-                "kind": each.kind,
-                "name": each.name,
-                "words": each.words,
-                "metrics": as_json(each.evaluation.figures),
-                "candidate_less_this": against,
-            }
-        )
-    return {
-        "split": subject.split,
-        "seen": "; ".join(_scope(subject).remarks),
-        "counts": as_json(evaluation.counts),
-        "convention": evaluation.convention.describe(),
-        "policy": as_json(evaluation.policy),
-        "remarks": as_json(evaluation.convention.remarks),
-        "primary": str(subject.metric),
-        "rival": rankings.rival.name,
-        "rankings": facts,
-    }
-
-
-def _scope(subject: Subject) -> Scope:
-    """Describe whether the split was used for training the models."""
+    subject, candidate = rankings.subject, rankings.ranked[0].evaluation
     versions = [(subject.version, subject.model)]
     if subject.present is not None and subject.present_model is not None:
         versions.append((subject.present, subject.present_model))
     models = [TrainedModel.of(model, str(version), train_queries(version)) for version, model in versions]
-    assert subject.dataset is not None  # noqa: S101 (there are rankings)
-    return scope_of(subject.dataset, subject.split, models)
-
-
-def _gaps(rankings: Rankings, metric: Metric) -> Values:
-    """Return by how much the version is better than its rival in each query (q,), NaN where they cannot differ."""
-    here, there = rankings.candidate.evaluation, rankings.rival.evaluation
-    higher = metric.higher_is_better
-    return paired_differences(
-        here.values[metric], there.values[metric], here.can_differ[metric], higher_is_better=higher
+    return MetricsFacts(
+        split=rankings.queries.split,
+        seen="; ".join(scope_of(subject.dataset, subject.split, models).remarks),
+        counts=candidate.counts,
+        convention=candidate.convention.describe(),
+        policy=as_json(candidate.policy),
+        primary=str(subject.metric),
+        rival=rankings.rival.name,
+        rankings=tuple(
+            RankingFacts(
+                kind=each.kind,
+                name=each.name,
+                words=each.words,
+                metrics={str(metric): figure for metric, figure in each.evaluation.figures.items()},
+                candidate_less_this={}
+                if each.evaluation is candidate
+                else {
+                    str(metric): difference(
+                        candidate,
+                        each.evaluation,
+                        metric,
+                        MOST_WORST if each is rankings.rival and metric == subject.metric else 0,
+                    )
+                    for metric in subject.metrics
+                },
+            )
+            for each in rankings.ranked
+        ),
     )
 
 
-def slice_facts(rankings: Rankings, subject: Subject) -> list[Facts]:
+def slice_facts(rankings: Rankings) -> tuple[SlicesFacts, ...]:
     """Return the deciding metric of the version and its rival, and their difference, by slices of the queries."""
-    metric = subject.metric
-    if subject.dataset is None or metric.name in WITHOUT_SLICES:
-        return []
-    now, then, gaps = rankings.candidate.evaluation, rankings.rival.evaluation, _gaps(rankings, metric)
+    subject, metric, gaps = rankings.subject, rankings.subject.metric, rankings.gaps
+    if metric.name in WITHOUT_SLICES:
+        return ()
+    here, there = rankings.ranked[0].evaluation, rankings.rival.evaluation
     counted = ~np.isnan(gaps)
-    here, there = (
-        replace(each, values={metric: np.where(counted, each.values[metric], math.nan)}) for each in (now, then)
-    )
-    gap = replace(now, values={metric: gaps})
+    shown = [np.where(counted, each.values[metric], math.nan) for each in (here, there)] + [gaps]
+    three = [replace(here, values={metric: values}, metrics=(metric,)) for values in shown]
     column = partial(column_of_dataset, subject.dataset, subject.split)
-    facts = []
-    for by in dict.fromkeys((QUERY_SIZE, GRADE_MIX, *subject.by)):
-        parts = [slices_of(replace(each, metrics=(metric,)), by, column) for each in (here, there, gap)]
-        facts += [_sliced(three, str(metric)) for three in zip(*parts, strict=True)]
-    return facts
+    return tuple(
+        _sliced(now, then, gap, metric)
+        for by in dict.fromkeys((QUERY_SIZE, GRADE_MIX, *subject.by))
+        for now, then, gap in zip(*(slices_of(each, by, column) for each in three), strict=True)
+    )
 
 
-def _sliced(three: tuple[Slices, ...], metric: str) -> Facts:
-    facts = as_json(three)
-    rows = []
-    for now, then, gap in zip(*(each["slices"] for each in facts), strict=True):
-        of = {"candidate": now, "rival": then, "difference": gap}
-        kept = {name: each["metrics"][metric] for name, each in of.items()}
-        rows.append({key: now[key] for key in ("name", "limits", "n_queries", "n_documents")} | kept)
-    return {"by": facts[0]["by"], "how": facts[0]["how"], "slices": rows}
+def _sliced(now: Slices, then: Slices, gap: Slices, metric: Metric) -> SlicesFacts:
+    return SlicesFacts(
+        by=now.by,
+        how=now.how,
+        slices=tuple(
+            SliceFacts(
+                name=here.name,
+                limits=here.limits,
+                n_queries=here.n_queries,
+                n_documents=here.n_documents,
+                candidate=here.metrics[metric],
+                rival=there.metrics[metric],
+                difference=change.metrics[metric],
+            )
+            for here, there, change in zip(now.slices, then.slices, gap.slices, strict=True)
+        ),
+    )
 
 
-def _evaluated(rows: pa.Table, scores: Scores, subject: Subject) -> Evaluation:
-    clean = np.where(np.isnan(scores), -np.inf, scores)
-    table = rows.append_column("score", pa.array(clean, pa.float64()))
-    goal_scales = {} if subject.dataset is None else subject.dataset.goals
-    return evaluate_scored(table, subject.metrics, subject.convention, goal_scales=goal_scales)
-
-
-def _canonical(queries: GradedQueries, values: Scores) -> Scores:
-    """Reorder ``values`` (n,) from the order of ``queries`` to that of the dataset."""
-    if queries.rows is None:
-        return values
-    out = np.empty_like(values)
-    out[queries.rows] = values
-    return out
-
-
-HALF_BINS = 12  # bars of the histogram on each side of 0
-TOP = 10  # shown ranks of a list
-LISTS_LOST, LISTS_GAINED = 5, 3
-
-Values = npt.NDArray[np.float64]
-
-
-def query_facts(rankings: Rankings, subject: Subject) -> Facts | None:
+def query_facts(rankings: Rankings) -> QueriesFacts | None:
     """Return the differences by query between the version and its rival; None if no query counts."""
-    metric, now, then = subject.metric, rankings.candidate, rankings.rival
-    gaps = _gaps(rankings, metric)
+    gaps = rankings.gaps
     place = np.flatnonzero(~np.isnan(gaps))
     if not len(place):
         return None
     found = gaps[place]
-    ascending = place[np.argsort(found, kind="stable")]
-    lost = [int(q) for q in ascending[:LISTS_LOST] if gaps[q] < 0.0]
-    descending = place[np.argsort(-found, kind="stable")]
-    gained = [int(q) for q in descending[:LISTS_GAINED] if gaps[q] > 0.0]
-    assert subject.dataset is not None  # noqa: S101 (there are rankings)
-    lists = partial(_list_facts, rankings, subject.dataset.queries(subject.split), metric)
-    return {
-        "metric": str(metric),
-        "candidate": now.name,
-        "rival": then.name,
-        "n_queries": len(found),
-        "wins": int(np.count_nonzero(found > 0.0)),
-        "ties": int(np.count_nonzero(found == 0.0)),
-        "losses": int(np.count_nonzero(found < 0.0)),
-        "histogram": histogram(found),
-        "lost": [lists(q, float(gaps[q])) for q in lost],
-        "gained": [lists(q, float(gaps[q])) for q in gained],
-        "list_convention": "documents with equal scores are in order of ascending document id",
-    }
+    lost = place[np.argsort(found, kind="stable")][:LISTS_LOST]
+    gained = place[np.argsort(-found, kind="stable")][:LISTS_GAINED]
+    edges, counts = histogram(found)
+    return QueriesFacts(
+        edges=edges,
+        counts=counts,
+        lost=tuple(_list_of(rankings, int(q)) for q in lost if gaps[q] < 0.0),
+        gained=tuple(_list_of(rankings, int(q)) for q in gained if gaps[q] > 0.0),
+    )
 
 
-def histogram(gaps: Values) -> Facts:
-    """Count ``gaps`` (q,) in bars of equal width around 0 that cover all values; ties are counted separately.
+def histogram(gaps: Values) -> tuple[tuple[float, ...], tuple[int, ...]]:
+    """Count ``gaps`` (q,) in bars of equal width around 0 that cover all values; ties are left out.  Return edges and counts.
 
-    >>> histogram(np.array([-0.5, 0.0, 0.1, 0.25]))["ties"]
-    1
+    >>> histogram(np.array([-0.5, 0.0, 0.1, 0.25]))[1].count(1)
+    3
     """
     moved = gaps[np.abs(gaps) > TIED]
-    furthest = float(np.abs(moved).max()) if len(moved) else 0.0
-    step = round_up(furthest / HALF_BINS) if furthest else 1.0 / HALF_BINS
+    furthest = float(np.abs(moved).max()) if len(moved) else 1.0
+    base = 10.0 ** math.floor(math.log10(furthest / HALF_BINS))
+    step = next(k * base for k in (1.0, 2.0, 2.5, 5.0, 10.0, 20.0) if k * base * HALF_BINS >= furthest * (1.0 - 1e-9))
     half = max(1, math.ceil(furthest / step - 1e-9))
-    edges = [round(step * i, 12) for i in range(-half, half + 1)]
-    below = np.minimum(np.floor(-moved[moved < 0] / step).astype(np.int64), half - 1)
-    above = np.minimum(np.floor(moved[moved > 0] / step).astype(np.int64), half - 1)
-    counts = [*np.bincount(below, minlength=half)[::-1].tolist(), *np.bincount(above, minlength=half).tolist()]
-    return {"edges": edges, "counts": counts, "ties": len(gaps) - len(moved)}
+    edges = tuple(round(step * i, 12) for i in range(-half, half + 1))
+    bars = np.minimum(np.floor(np.abs(moved) / step).astype(np.int64), half - 1)
+    below, above = (np.bincount(bars[of], minlength=half).tolist() for of in (moved < 0, moved > 0))
+    return edges, (*reversed(below), *above)
 
 
-def round_up(x: float) -> float:
-    """Return the smallest number of the form 1, 2, 2.5, 5 or 10 times a power of ten that is at least ``x`` > 0.
-
-    >>> round_up(0.021), round_up(0.3)
-    (0.025, 0.5)
-    """
-    base = 10.0 ** math.floor(math.log10(x))
-    for step in (1.0, 2.0, 2.5, 5.0, 10.0):
-        if step * base >= x * (1.0 - 1e-12):
-            return float(f"{step * base:.12g}")
-    return 10.0 * base
-
-
-def _list_facts(rankings: Rankings, queries: Queries, metric: Metric, q: int, gap: float) -> Facts:
-    """Return the list of query number ``q`` of the evaluation in both rankings.
-
-    ``queries`` are those of the dataset.
-    """
-    now, then = rankings.candidate, rankings.rival
-    qid = now.evaluation.qids[q]
-    at = pc.index(queries.qid, pa.scalar(qid, pa.string())).as_py()
-    start, stop = int(queries.starts[at]), int(queries.starts[at + 1])
-    rows = rankings.rows.slice(start, stop - start)
-    ids, grades = rows.column("doc_id").to_pylist(), rows.column("grade").to_numpy().tolist()
-    new, old = (_ranks(each, start, stop) for each in (now, then))
+def _list_of(rankings: Rankings, q: int) -> ListedQuery:
+    """Return the list of query number ``q`` of the evaluation in both rankings."""
+    now, then, metric = rankings.ranked[0], rankings.rival, rankings.subject.metric
+    qid, table = now.evaluation.qids[q], rankings.queries.table
+    rows = np.flatnonzero(pc.equal(table.column("qid"), pa.scalar(qid, pa.string())).to_numpy())
+    ids = table.column("doc_id").take(as_array(rows)).to_pylist()
+    grades: list[int] = table.column("grade").to_numpy()[rows].tolist()
+    new, old = (_ranks(each.scores[rows]) for each in (now, then))
     shown = sorted((i for i in range(len(ids)) if min(new[i], old[i]) <= TOP), key=lambda i: new[i])
-    best = sorted(grades, reverse=True)[:TOP]
-    return {
-        "qid": qid,
-        "n_documents": len(ids),
-        "candidate": float(now.evaluation.values[metric][q]),
-        "rival": float(then.evaluation.values[metric][q]),
-        "difference": gap,
-        "ideal_grades": best,
-        "documents": [
-            {
-                "doc_id": ids[i] if ids[i] is not None else f"row {i + 1}",
-                "grade": grades[i],
-                "rank": int(new[i]),
-                "rank_before": int(old[i]),
-            }
+    return ListedQuery(
+        qid=qid,
+        n_documents=len(ids),
+        candidate=float(now.evaluation.values[metric][q]),
+        rival=float(then.evaluation.values[metric][q]),
+        difference=float(rankings.gaps[q]),
+        ideal_grades=tuple(sorted(grades, reverse=True)[:TOP]),
+        documents=tuple(
+            ListedDocument(doc_id=ids[i] or f"row {i + 1}", grade=grades[i], rank=new[i], rank_before=old[i])
             for i in shown
-        ],
-    }
+        ),
+    )
 
 
-def _ranks(ranked: Ranked, start: int, stop: int) -> npt.NDArray[np.int64]:
-    """Return the ranks (n,), from 1; rows with equal scores are in stored order, which is by document id."""
-    order = np.argsort(-ranked.scores[start:stop], kind="stable")
-    ranks = np.empty(stop - start, dtype=np.int64)
-    ranks[order] = np.arange(1, stop - start + 1)
-    return ranks
+def _ranks(scores: Scores) -> list[int]:
+    """Return the ranks, from 1; rows with equal scores are in stored order, which is by document id."""
+    ranks = np.empty(len(scores), dtype=np.int64)
+    ranks[np.argsort(-scores, kind="stable")] = np.arange(1, len(scores) + 1)
+    found: list[int] = ranks.tolist()
+    return found

@@ -65,7 +65,6 @@ class GateStage(Stage):
         present = candidate.state.standing(rules.alias)
         earlier = earlier_holders(self.work.registry, candidate, rules.options)
         policy = self.work.registry.policy(candidate.state, rules.alias)
-        former = self.work.former_dataset
         dataset = self.work.dataset()
         return {
             "dataset": dataset.digest,
@@ -73,7 +72,6 @@ class GateStage(Stage):
             "the present version": "none" if present is None else f"{candidate.name}@{present}",
             **({"earlier versions": ", ".join(map(str, earlier))} if earlier else {}),
             **self._clicks(),
-            **({} if former is None else {"former dataset": former.digest}),
             **as_options(
                 **values_of(rules.options), split=split_for(rules, dataset),
                 policy=None if policy is None else policy.model_dump(), **measured.conventions,
@@ -104,14 +102,12 @@ class GateStage(Stage):
             asked=rules.options,
             convention=named_convention(measured.convention).but(**measured.policy) if given else None,
             clicks=click_evidence(self.work),
-            against=self.work.former_dataset,
             reason="rankmill run",
         )
         path = self.work.path / GATE
         write_atomically(path, canonical_json(as_json(result.report)) + b"\n")
         comparison = result.report.comparisons[0]
-        found = comparison.metrics[result.report.metric]
-        assert found is not None  # noqa: S101 (too few queries are an error)
+        found = comparison.decisive(result.report.metric)
         return Made(
             facts=GateFacts(
                 alias=rules.alias,

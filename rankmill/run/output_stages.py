@@ -15,13 +15,12 @@ from rankmill.pipeline.read.columns import guesses_line
 from rankmill.pipeline.read.query_sizes import find_sizes
 from rankmill.registry.names import PRODUCTION
 from rankmill.report.report_files import write_report
-from rankmill.report.subject import Known
+from rankmill.report.subject import subject_of_work
 from rankmill.run import CLICK_MODEL, CLICKS, DESCRIPTION, DRIFT, EVALUATION, GATE, REPORT, TRAINING
 from rankmill.run.gate_stages import result_of
 from rankmill.run.stage import Inputs, Made, Say, Stage, as_options
 from rankmill.run.stage_facts import Artefact, RankedBy, ReportFacts, RerankFacts
 from rankmill.run.work import version_artefact
-from rankmill.scorer.metrics import DEFAULT_METRICS
 from rankmill.scorer.models.identity import ModelIdentity
 from rankmill.scorer.rerank.rerank import rerank
 
@@ -211,21 +210,10 @@ class ReportStage(_StageWithUrl):
 
     def run(self, say: Say) -> Made:
         day = None if self.work.day is None else self.work.day.isoformat()
-        measured, gated, result = self.work.config.evaluate, self.work.config.gate, result_of(self.work)
-        paths = write_report(
-            self.work.path,
-            self.work.registry.root,
-            by=self.work.config.report.by,
-            known=Known(
-                version=str(self.work.candidate),
-                alias=self.alias,
-                split=self.work.split,
-                metrics=measured.metrics if gated is None and measured.metrics != DEFAULT_METRICS else None,
-                conventions=measured.conventions,
-                gate=None if result is None else result.report,
-                date=day,
-            ),
+        subject = subject_of_work(
+            self.work.path, self.work.registry, self.work.config.report.by, alias=self.alias, date=day
         )
+        paths = write_report(subject, self.work.path / REPORT)
         if self._url is not None:
             self.work.copies.upload(self.work.path / REPORT, self._url)
         return Made(

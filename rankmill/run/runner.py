@@ -65,7 +65,6 @@ def check_inputs(work: Work) -> None:
         RerankStage(work).files, RerankStage(work).runs
     if TrainStage.name in stages:
         TrainStage(work).base, TrainStage(work).others
-    work.former_dataset  # noqa: B018
     if work.config.drift is not None:
         check_drift(work.config.drift, work.one_path, work.dataset_path)
     refuse_protected(work)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rankmill.config_file import read_config
-from rankmill.foundation.errors import ConfigError, InputError
+from rankmill.foundation.errors import InputError
 from rankmill.foundation.storage.local_copies import LocalCopies, object_behind
 from rankmill.foundation.storage.publish import file_digest, write_atomically
 from rankmill.foundation.storage.url_arguments import cache_in, url_of, with_urls
@@ -216,17 +215,6 @@ class Work:
         return self._model[1]
 
     _model: tuple[str, Model] | None = None
-
-    @cached_property
-    def former_dataset(self) -> Dataset | None:
-        """The dataset of ``[gate] against``; ConfigError if this run replaces it."""
-        rules = self.config.gate
-        if rules is None or rules.against is None:
-            return None
-        former = self.one_path(rules.against)
-        if former.resolve() == self.dataset_path.resolve():
-            raise ConfigError(f"[gate] against: {former} is replaced by this run; name a copy of a former dataset")
-        return Dataset.open(former)
 
 
 Seen = tuple[int, int, int, str]

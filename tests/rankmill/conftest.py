@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -80,6 +79,5 @@ def two_versions(tmp_path_factory):
         "seeds": [reported, other],
         "noise_floor": {"valid": {"ndcg@10": spread}},
     }
-    (made.path / "model").mkdir()
-    (made.path / "model" / "training.json").write_text(json.dumps(training))
+    made.trained_here(second, training)
     return made

@@ -12,35 +12,30 @@ from rankmill import cli_models
 from rankmill.foundation.options import defaults_of
 from rankmill.gate import guardrails, judging
 from rankmill.gate.gate_rules import LIMITS, NO_OPTION, GateOptions, GateRules
-from rankmill.gate.graded_queries import scores_of
+from rankmill.gate.rankings import scores_of
 from rankmill.pipeline.group.sketch import Overlap, QuerySketch, overlap
-from rankmill.pipeline.statistics.dataset_drift import compare
 from rankmill.scorer.forest.forest import Forest
 from rankmill.scorer.forest.predict import ForestPredictor
 from tests import naive_gate
-from tests.rankmill.gate.gate_case import dataset_of, judge, renamed, rows_of, trained, with_leaves
+from tests.rankmill.gate.gate_case import judge, renamed, trained, with_leaves
 from tests.scorer.forests import random_forest
 
 
 def rail(report, name):
-    return next(row for row in [*report["guardrails"], *report.get("measured", [])] if row["name"] == name)
+    return next(row for row in report["guardrails"] if row["name"] == name)
 
 
-def test_every_check_that_can_fail_names_the_option_that_changes_it(tmp_path, real, model) -> None:
+def test_every_check_that_can_fail_names_the_option_that_changes_it(real, model) -> None:
     """In the reason of a refusal: an option of ``models gate`` and the key of ``[gate]``, or that there is none."""
     starts = np.array([0, 2, 4])
     ordered, flat = np.arange(4.0), np.zeros(4)
     dear = ForestPredictor(trained(real, "web@2", n_rounds=60, max_leaves=12).model)
-    x, grades, qid = rows_of(2)
-    moved = dataset_of(tmp_path, "moved", x + np.float32(3.0), grades, qid)
     failed = {
         "finite": guardrails.finite_scores(np.array([np.nan])),
         "no list ordered": guardrails.constant_scores(flat, ordered, starts, 1.0),
         "more constant": guardrails.constant_scores(np.array([0.0, 0.0, 1.0, 2.0]), ordered, starts, 0.1),
         "features": guardrails.features(["a"], ["b"], allowed=False),
         "cost": guardrails.cost(dear, ForestPredictor(model.model), 2.0),
-        "latency": guardrails.latency(dear, np.zeros((1, len(dear.features)), np.float32), 0.0),
-        "drift": guardrails.drift(compare(real, moved)),
         "seen": guardrails.seen_queries({"web@1": Overlap(found=1, looked_at=3, queries=3)}, allowed=False),
     }
     assert {rail.verdict for rail in failed.values()} == {"failed"}
@@ -54,8 +49,8 @@ def test_every_check_that_can_fail_names_the_option_that_changes_it(tmp_path, re
         flag = f"--{rail.option.replace('_', '-')}"
         assert f"{flag} ({rail.option} in [gate])" in rail.reason
         assert flag in options
-        assert rail.option in {*defaults_of(GateOptions), "against"}
-    assert named == {*LIMITS, "against"} - {"allow_significantly_worse", "best_of_last"}  # of the comparison
+        assert rail.option in defaults_of(GateOptions)
+    assert named == {*LIMITS} - {"allow_significantly_worse", "best_of_last"}  # of the comparison
     assert [name for name, rail in failed.items() if rail.option is None] == ["finite", "no list ordered"]
     assert "limit 2; --max-cost-ratio (max_cost_ratio in [gate]) sets the limit" in failed["cost"].reason
 
@@ -145,31 +140,6 @@ def test_a_baseline_without_trees_does_not_divide_by_nothing() -> None:
     assert guardrails.cost(ForestPredictor(empty), ForestPredictor(empty), 2.0).verdict == "passed"
 
 
-def test_latency_is_measured_only_when_asked(real, model) -> None:
-    report = judge(renamed(model, "web@2"), model, real, "test", GateRules())
-    assert "measured" not in report
-    slow = judge(renamed(model, "web@2"), model, real, "test", GateRules(max_latency=0.0))
-    assert not slow["passed"]
-    assert rail(slow, "latency")["verdict"] == "failed"
-    fast = judge(renamed(model, "web@2"), model, real, "test", GateRules(max_latency=60_000.0))
-    assert fast["passed"]
-    assert fast["measured"][0]["value"] > 0
-
-
-def test_drift_is_an_alarm_of_the_comparison_of_datasets(tmp_path, real, model) -> None:
-    x, grades, qid = rows_of(2)
-    moved = dataset_of(tmp_path, "moved", x + np.float32(3.0) * (np.arange(x.shape[1]) == 3), grades, qid)
-    report = judge(renamed(model, "web@2"), model, real, "test", GateRules(), against=moved)
-    found = rail(report, "drift")
-    assert found["verdict"] == "failed"
-    assert tuple(found["value"]["alarms"]) == compare(real, moved).alarms
-    assert "f4" in found["words"]
-    calm = judge(renamed(model, "web@2"), model, real, "test", GateRules(), against=real)
-    assert rail(calm, "drift")["verdict"] == "passed"
-    assert calm["passed"]
-    assert "not checked" in rail(judge(model, None, real, "test", GateRules()), "drift")["words"]
-
-
 def test_queries_that_a_model_was_trained_on_fail_unless_allowed(real, model) -> None:
     qids = real.queries("test").qid
     strangers = replace(model, train_queries=QuerySketch.of([["x", "y"]]), name="web@2")
@@ -187,19 +157,6 @@ def test_queries_that_a_model_was_trained_on_fail_unless_allowed(real, model) ->
     assert judge(own, None, real, "test", GateRules())["passed"]
     assert overlap(own.train_queries, qids).found == 0
     assert rail(judge(model, None, real, "test", GateRules()), "seen queries")["verdict"] == "noted"
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_what_is_common_in_the_first_ten(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    starts = np.array([0, 11, 11, 15, 40, 51])
-    one, other = rng.integers(0, 6, (2, 51)).astype(float)
-    found = guardrails.top_overlap(one, other, starts)
-    assert found.value == pytest.approx(naive_gate.overlap_of_top(one, other, starts))
-    assert found.verdict == "noted"
-    assert guardrails.top_overlap(one, one, starts).value == 1.0
-    assert guardrails.top_overlap(one, None, starts).value is None
-    assert guardrails.top_overlap(one[:10], other[:10], np.array([0, 10])).value is None
 
 
 @pytest.mark.parametrize(("looked_at", "verdict"), [(3, "passed"), (1, "passed"), (0, "noted")])

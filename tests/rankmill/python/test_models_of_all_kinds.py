@@ -10,7 +10,6 @@ import pytest
 import rankmill
 from rankmill import Ranker
 from rankmill.foundation.errors import InputError, TrainingDataRejected
-from rankmill.plots import plot_importance
 from rankmill.scorer.models.loading import Blend, predictor_of
 from rankmill.scorer.nets.net import Net
 from rankmill.trainer.nets.options import NetOptions
@@ -64,11 +63,8 @@ def test_what_needs_trees_says_so(models, kind):
         "feature_importances_": lambda: ranker.feature_importances_,
         "n_rounds": lambda: ranker.predict(X, n_rounds=1),
         "resume": lambda: small().fit(X, y, qid=qid, resume=ranker),
-        "a plot": lambda: plot_importance(ranker),
     }
     for use, call in uses.items():
-        if use == "a plot":
-            pytest.importorskip("altair")
         with refused(InputError, use, "net" if kind == 0 else "blend"):
             call()
 

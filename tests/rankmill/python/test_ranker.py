@@ -8,7 +8,6 @@ import pytest
 
 from rankmill import Ranker, register_model
 from rankmill.foundation.errors import InvalidParameter, NotFitted, TrainingDataRejected
-from rankmill.plots import plot_importance
 from rankmill.scorer.inspect.shap import shap_values
 from tests.rankmill.python.small_ranker import small
 from tests.refusals import refused
@@ -54,7 +53,6 @@ def test_predict_before_fit_says_so(arrays):
         "score": lambda ranker: ranker.score(X, y, qid=qid),
         "save": lambda ranker: ranker.save("never.rankmill"),
         "register_model": lambda ranker: register_model(ranker, "never"),
-        "plot_importance": plot_importance,
     }
     for names in ("model_ forest_ best_round_ history_", "evals_result_ feature_importances_ n_features_in_"):
         calls |= {name: attrgetter(name) for name in names.split()}

@@ -8,11 +8,14 @@ from pathlib import Path
 
 import numpy as np
 
-from rankmill.foundation.records import as_json, canonical_json
+from rankmill.foundation.records import as_json, from_json
 from rankmill.gate.gate_rules import GateOptions
 from rankmill.gate.recording import gate
 from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.registry import Registry
+from rankmill.report.facts import Report
+from rankmill.report.report_files import write_report
+from rankmill.report.subject import subject_of_work
 from rankmill.scorer.evaluate.evaluate import evaluate
 from rankmill.scorer.forest.forest import Forest
 from rankmill.trainer.candidates.train_on_dataset import train
@@ -65,7 +68,26 @@ class Work:
         report = {"model": {"version": version}, "split": split, **as_json(found.record())}
         (self.path / "evaluation.json").write_text(json.dumps(report, sort_keys=True))
         result = gate(self.store, version, self.dataset, split, n_threads=1, asked=GateOptions(**limits))
-        (self.path / "gate.json").write_bytes(canonical_json(as_json(result.report)))
+        self.trained_here(version)
         if promote and result.passed:
             self.store.promote("web", int(version.rpartition("@")[2]))
         return as_json(result.report)
+
+    def trained_here(self, version: str, training: dict | None = None) -> None:
+        """Write the records of a run that trained ``version``."""
+        (self.path / "stages").mkdir(exist_ok=True)
+        (self.path / "stages" / "train.json").write_text(json.dumps({"facts": {"model": version}}))
+        if training is not None:
+            (self.path / "model").mkdir(exist_ok=True)
+            (self.path / "model" / "training.json").write_text(json.dumps(training))
+
+    def report(self, out: Path | None = None, *, by=(), n_threads: int = 1, **known) -> Report:
+        """Write the report of the run and return its facts."""
+        subject = subject_of_work(self.path, self.store, by, **known)
+        paths = write_report(subject, out or self.path / "report", n_threads=n_threads)
+        return read_report(paths.facts)
+
+
+def read_report(path: Path) -> Report:
+    """Read ``report.json``."""
+    return from_json(Report, path.read_bytes(), str(path))

@@ -265,16 +265,6 @@ def test_a_gate_without_queries_is_said_before_the_training(
     assert not (project / "registry").exists()
 
 
-def test_a_run_does_not_compare_with_what_it_replaces(project: Path, capsys) -> None:
-    (project / "rankmill.toml").write_text(CONFIG.replace("margin = 0.2", 'margin = 0.2\nagainst = "out/dataset"'))
-    assert run(project) == 2
-    assert "[gate] against: " in capsys.readouterr().err
-    (project / "rankmill.toml").write_text(CONFIG.replace("margin = 0.2", 'margin = 0.2\nagainst = "old"'))
-    assert run(project) == 2
-    assert not unnamed(capsys.readouterr().err, "dataset")
-    assert not list(project.glob("out/*"))
-
-
 def test_runs_tell_their_story_to_machines(tmp_path: Path, capsys) -> None:
     project = write_project(tmp_path / "caf\u00e9 'x' ")
     log = project / "out" / "log.jsonl"
