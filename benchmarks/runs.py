@@ -101,6 +101,7 @@ def _run(folder: Path, name: str, task: Task) -> dict[str, Any]:
     figures["train_mb"] = memory.growth()
     figures["rounds_s"] = clock.seconds
     figures["round_s"] = float(np.median(clock.seconds[1:] or clock.seconds))  # the first one sets up
+    figures["round_cpu_s"] = float(np.median(clock.cpu[1:] or clock.cpu))
     test = Data(folder, "test")
     scores, ndcg = score(test.x), parse_metric("ndcg@10")
     figures["ndcg@10"] = PreparedQueries(test.y, test.starts, Policy()).means([ndcg], scores)[ndcg]

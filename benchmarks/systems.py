@@ -32,15 +32,24 @@ class Task:
 
 
 class Clock:
-    """Seconds of every round, from a callback after it; the first one includes set-up."""
+    """Seconds of every round, by the clock and of the processor; the first one includes set-up.
+
+    A callback after each round calls it, or it is called once after all ``rounds``.
+    """
 
     def __init__(self) -> None:
-        self._last, self.seconds = time.perf_counter(), list[float]()
+        self._last, self._cpu = time.perf_counter(), time.process_time()
+        self.seconds, self.cpu = list[float](), list[float]()
 
-    def __call__(self, *_: object) -> None:
-        now = time.perf_counter()
-        self.seconds.append(now - self._last)
-        self._last = now
+    def __call__(self, *_: object, rounds: int = 1) -> None:
+        now, cpu = time.perf_counter(), time.process_time()
+        self.seconds += [(now - self._last) / rounds] * rounds
+        self.cpu += [(cpu - self._cpu) / rounds] * rounds
+        self._last, self._cpu = now, cpu
+
+    def clear(self) -> None:
+        self.seconds.clear()
+        self.cpu.clear()
 
     def after_iteration(self, *_: object) -> bool:
         """Callback of CatBoost; true continues the training."""
@@ -88,7 +97,7 @@ def _run_rankmill(data: Data, task: Task, settings: Settings, built: Built) -> t
             yield apply_bins(data.x[first : first + BATCH_ROWS], spec, n_threads=task.threads)
         built()  # called at the request for another batch: all batches are in the trainer's layout
         clock()
-        clock.seconds.clear()  # rounds begin here
+        clock.clear()  # rounds begin here
 
     rows = TrainingData(
         train=RankedRows(data.y, data.starts, batches()),
@@ -182,6 +191,54 @@ def _run_catboost(data: Data, task: Task, settings: Settings, built: Built) -> t
     return clock, lambda x: np.asarray(model.predict(x), dtype=np.float64)
 
 
+def _hessboost(task: Task) -> Settings:
+    return {
+        "objective": "rank:ndcg", "max_leaves": task.leaves, "grow_policy": "lossguide", "max_depth": 0, "eta": RATE,
+        "max_bin": MAX_BIN, "nthread": task.threads,
+    }  # fmt: skip
+
+
+def _run_hessboost(data: Data, task: Task, settings: Settings, built: Built) -> tuple[Clock, Scorer]:
+    import hessboost as hb
+
+    class Callback(hb.TrainingCallback):
+        def after_iteration(self, *_: object) -> bool:
+            clock()
+            return False
+
+    rows = hb.DMatrix(data.x, data.y, group=data.sizes)
+    built()  # training makes the bins: they are a part of the first round
+    clock = Clock()
+    booster = hb.train(settings, rows, task.rounds, callbacks=[Callback()])
+    return clock, lambda x: np.asarray(booster.predict(hb.DMatrix(x), output_margin=True), dtype=np.float64)
+
+
+def _ydf(task: Task) -> Settings:
+    return {
+        "loss": "LAMBDA_MART_NDCG", "growing_strategy": "BEST_FIRST_GLOBAL", "max_num_nodes": task.leaves,
+        "max_depth": -1, "shrinkage": RATE, "min_examples": MIN_ROWS, "num_trees": task.rounds, "validation_ratio": 0.0,
+        "early_stopping": "NONE", "discretize_numerical_columns": True, "num_discretized_numerical_bins": MAX_BIN,
+        "num_threads": task.threads,
+    }  # fmt: skip
+
+
+def _run_ydf(data: Data, task: Task, settings: Settings, built: Built) -> tuple[Clock, Scorer]:
+    import ydf
+
+    ydf.verbose(0)
+    bins = {key: settings[key] for key in ("discretize_numerical_columns", "num_discretized_numerical_bins")}
+    learner = ydf.GradientBoostedTreesLearner("y", ydf.Task.RANKING, ranking_group="q", **settings)
+    columns = {f"f{i}": data.x[:, i] for i in range(data.x.shape[1])}
+    columns |= {"y": data.y.astype(np.float32), "q": np.repeat(np.arange(len(data.sizes)), data.sizes).astype("S")}
+    kinds = [("q", ydf.Semantic.HASH), ("y", ydf.Semantic.NUMERICAL)]
+    rows = ydf.create_vertical_dataset(columns, columns=kinds, include_all_columns=True, **bins)
+    built()
+    clock = Clock()
+    model = learner.train(rows)
+    clock(rounds=task.rounds)
+    return clock, lambda x: np.asarray(model.predict({f"f{i}": x[:, i] for i in range(x.shape[1])}), dtype=np.float64)
+
+
 # seeds and row order have no effect in the oblivious settings: nothing is sampled with bootstrap_type No
 _BORDERS = "finds borders on 200,000 sampled rows; its quantisation takes all cores, whatever thread_count says"
 
@@ -195,6 +252,8 @@ RANKING = {
         "samples by default (bootstrap_type MVS at 0.8, random_strength 1); "
         f"trees at most 16 deep, its limit; {_BORDERS}",
     ),
+    "hessboost": System(_hessboost, _run_hessboost, "hessboost", "its first round includes the bins"),
+    "ydf": System(_ydf, _run_ydf, "ydf", "has no callback: rounds are the mean of a training"),
 }  # fmt: skip
 OBLIVIOUS = {
     "rankmill-oblivious": System(_rankmill_oblivious, _run_rankmill, "", "evaluates NDCG every round", pointwise=True),

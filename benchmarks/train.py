@@ -1,4 +1,4 @@
-"""Speed, memory and quality of training, compared with LightGBM, XGBoost and CatBoost.
+"""Speed, memory and quality of training, compared with LightGBM, XGBoost, CatBoost, hessboost and YDF.
 
 Every run is a separate process that reads the same float32 arrays and warms up on a tiny part first, so that
 compilation of our kernels is not part of the comparison.  The systems take turns (every other turn in reverse order),
@@ -21,8 +21,9 @@ import argparse
 import json
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +33,10 @@ from benchmarks.cases import CASES, Case, prepare
 from benchmarks.letor import missing_parts
 from benchmarks.report import render, spread, surroundings, table
 from benchmarks.runs import RunFailed, measure
-from benchmarks.systems import DEPTH, OBLIVIOUS, RANKING, SYSTEMS, Task
+from benchmarks.systems import DEPTH, OBLIVIOUS, RANKING, SYSTEMS, System, Task
 
 Run = dict[str, Any]  # one line of the JSON file: which run it was, and its figures
-_SAID_ABOVE_TABLES = ("max_leaves", "num_leaves", "num_threads", "nthread", "thread_count")
+_SAID_ABOVE_TABLES = ("max_leaves", "max_num_nodes", "num_leaves", "num_threads", "nthread", "thread_count")
 
 
 def arguments() -> argparse.Namespace:
@@ -70,7 +71,7 @@ def main() -> None:
         show_saved(given.saved)
         return
     session = datetime.now(UTC).isoformat(timespec="seconds")
-    systems = given.systems or list(OBLIVIOUS if given.compare == "oblivious" else RANKING)
+    systems = given.systems or installed(OBLIVIOUS if given.compare == "oblivious" else RANKING)
     header = header_of(systems, given.rounds) | {"session": session}
     append(given.json, {"header": header})
     print(render_header(header), flush=True)
@@ -101,6 +102,14 @@ def take_turns(case: Case, task: Task, systems: list[str], given: argparse.Names
             yield {**place, "system": system, **figures}
 
 
+def installed(systems: Mapping[str, System]) -> list[str]:
+    """Return the names of the systems whose package is installed; the others are reported."""
+    found = [name for name, system in systems.items() if not system.package or find_spec(system.package)]
+    if missing := systems.keys() - found:
+        print(f"Not installed, so left out: {', '.join(sorted(missing))}", file=sys.stderr)
+    return found
+
+
 def append(path: Path | None, line: dict[str, Any]) -> None:
     if path is not None:
         with path.open("a", encoding="utf-8") as file:
@@ -123,11 +132,9 @@ def render_header(header: dict[str, Any]) -> str:
         note = f"; {shown['note']}" if shown["note"] else ""
         lines.append(f"- {name}: `{json.dumps(shown['settings'])}`{note}")
     lines.append(
-        "\nMedians over the turns; in brackets the range. `x` is construction seconds, and rounds a second, against "
-        "the first"
-        "\nsystem's, paired by turn. NDCG@10 is the mean over the seeds. `MB` is the peak of resident memory above "
-        "what it is with"
-        "\nthe arrays loaded."
+        "\nMedians over the turns; in brackets the range. `x` is construction seconds, rounds a second, and CPU "
+        "seconds of a\nround, against the first system's, paired by turn. NDCG@10 is the mean over the seeds. `MB` is "
+        "the peak of resident\nmemory above what it is with the arrays loaded."
     )
     return "\n".join(lines) + "\n"
 
@@ -150,6 +157,7 @@ def render_runs(runs: list[Run]) -> str:
             spread([theirs["construct_s"] / ours["construct_s"] for ours, theirs in paired]),
             f"{median(of[system], 'round_s'):.4f}",
             spread([ours["round_s"] / theirs["round_s"] for ours, theirs in paired]),
+            *of_cpu(of[system], paired),
             f"{np.mean(quality[system]):.4f}",
             f"{np.mean(differences):+.4f}",
             megabytes(of[system], "construct_mb"),
@@ -159,8 +167,8 @@ def render_runs(runs: list[Run]) -> str:
             row.append(f"{np.mean(by_seed(list(of[system].values()), 'rmse')):.4f}")
         rows.append(row)
     headings = [
-        "system", "construction s", "construction x", "s/round", "rounds a second x", "test NDCG@10",
-        "minus the first's", "construction MB", "training MB",
+        "system", "construction s", "construction x", "s/round", "rounds a second x", "CPU s/round", "CPU x",
+        "test NDCG@10", "minus the first's", "construction MB", "training MB",
     ]  # fmt: skip
     title = (
         f"{first['case']}: {first['rows']:,} x {first['features']}, {first['queries']:,} queries, {first['leaves']} "
@@ -169,6 +177,14 @@ def render_runs(runs: list[Run]) -> str:
         f"{len(seeds)}"
     )
     return f"{title}\n\n{table(headings + (['RMSE'] if with_rmse else []), rows)}\n"
+
+
+def of_cpu(runs: dict[int, Run], paired: list[tuple[Run, Run]]) -> tuple[str, str]:
+    """Return the processor seconds of a round, and how many times those of the first system they are."""
+    if not all("round_cpu_s" in run for pair in paired for run in pair):
+        return "", ""  # a file of earlier runs
+    ratios = [theirs["round_cpu_s"] / ours["round_cpu_s"] for ours, theirs in paired]
+    return f"{median(runs, 'round_cpu_s'):.4f}", spread(ratios)
 
 
 def median(runs: dict[int, Run], key: str) -> float:
