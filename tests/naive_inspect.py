@@ -38,14 +38,14 @@ def expected_output(forest, x, known, output=0):
 
 
 def shapley(forest, x, output=0):
-    """The mean contribution of each feature over all orders, by all subsets."""
-    everything = range(forest.n_features)
-    n = forest.n_features
-    worth = {
-        frozenset(s): expected_output(forest, x, set(s), output)
-        for k in range(n + 1)
-        for s in itertools.combinations(everything, k)
-    }
+    """The mean contribution of each feature to an output over all orders."""
+    return shapley_values(lambda known: expected_output(forest, x, known, output), forest.n_features)
+
+
+def shapley_values(worth_of, n):
+    """The Shapley values of ``n`` players by all subsets; ``worth_of`` takes a set of their numbers."""
+    everything = range(n)
+    worth = {frozenset(s): worth_of(set(s)) for k in range(n + 1) for s in itertools.combinations(everything, k)}
     out = []
     for j in everything:
         others = [f for f in everything if f != j]

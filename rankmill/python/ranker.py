@@ -655,16 +655,17 @@ class Ranker(Routed):
     def contributions(self, X: Any, *, qid: npt.ArrayLike | None = None, n_rounds: int | None = None) -> ShapValues:  # noqa: N803
         """Return what each feature adds to the score of each row of ``X``.
 
-        These are SHAP values, and the base that they are added to.
+        These are SHAP values, and the base that they are added to.  A net has Shapley values of 64 orders of the
+        features, each against a missing value; a blend has the weighted sum over its parts.
 
         ``values`` are (n, n_outputs, n_features), and ``base`` (n, n_outputs).  ``qid`` and ``n_rounds`` are explained
         at :func:`rankmill.scorer.inspect.shap.shap_values`; other errors are those of :meth:`predict`.
         """
-        from rankmill.scorer.inspect.shap import shap_values
+        from rankmill.scorer.inspect.any_model import contributions_of
 
-        forest = self.fitted_forest("contributions")
-        values, n_threads = matrix_for(forest, X), workers_for(self.n_threads)
-        return shap_values(forest, values, qid=qid, n_rounds=n_rounds, n_threads=n_threads)
+        model = self.fitted("contributions")
+        values, n_threads = matrix_for(model, X), workers_for(self.n_threads)
+        return contributions_of(model, values, qid=qid, n_rounds=n_rounds, n_threads=n_threads)
 
     def score(
         self,

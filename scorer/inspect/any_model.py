@@ -13,6 +13,9 @@ worse a metric gets where the values of a feature are exchanged among the docume
 S})`, the score of a document that has the values of A in the features S, and those of B in the others.  They add up to
 F(A) - F(B).  Only the features in which A and B differ can matter; if they are few, all sets S are tried, else random
 orders of features (Castro, Gómez & Tejada 2009).
+
+**Contributions** of a net are these values for a B without any feature (all missing), those of a blend the weighted
+sum over its parts.
 """
 
 from __future__ import annotations
@@ -29,15 +32,19 @@ import numpy.typing as npt
 from rankmill.foundation.errors import InputError
 from rankmill.foundation.kernels.randoms import random_keys
 from rankmill.pipeline.bins.categories import category_code, code_name
+from rankmill.scorer.forest.forest import Forest
 from rankmill.scorer.inspect.contributions import FeatureDifference, Why
 from rankmill.scorer.inspect.dependence import Dependence
 from rankmill.scorer.inspect.paths import OTHER
+from rankmill.scorer.inspect.shap import ShapValues, centred, numbered_queries, shap_values
 from rankmill.scorer.metrics import Metric
 from rankmill.scorer.metrics.per_query import PreparedQueries
+from rankmill.scorer.models.loading import Blend, parts_of, predictor_of
 from rankmill.scorer.models.model import Model, Predictor
 
 ALL_SETS = 10  # features: up to so many, all their sets are tried
 ORDERS = 400  # of features, half of them the reverse of the others
+ORDERS_OF_A_PART = 64  # where every document is explained
 _BATCH = 1 << 22  # values of documents that are scored at once
 
 Values = npt.NDArray[np.float32]
@@ -170,15 +177,7 @@ def why_by_score(predictor: Predictor, above: Values, below: Values, seed: int =
 
     ``above`` and ``below`` (n_used,) are the features that the model uses.
     """
-    differ = np.flatnonzero(~((above == below) | (np.isnan(above) & np.isnan(below))))
-    d = len(differ)
-    found = (
-        _of_all_sets(predictor, above, below, differ)
-        if d <= ALL_SETS
-        else _of_orders(predictor, above, below, differ, seed)
-    )
-    shapley = np.zeros(len(above))
-    shapley[differ] = found
+    shapley = _shapley(predictor, above, below, seed, ORDERS)
     scores = scores_of_documents(predictor, np.stack([above, below])).tolist()
     names, model = predictor.feature_names, predictor.model
     return Why(
@@ -199,8 +198,68 @@ def why_by_score(predictor: Predictor, above: Values, below: Values, seed: int =
     )
 
 
+def contributions_of(
+    model: Model, values: Values, *, qid: npt.ArrayLike | None = None, n_rounds: int | None = None, n_threads: int = 1
+) -> ShapValues:
+    """Return what each feature adds to the scores of ``model``.
+
+    These are SHAP values of trees, Shapley values over missing features of nets, and their weighted sums of blends.  The
+    values of a document and its base add up to its score.
+
+    Parameters
+    ----------
+    model, values, qid, n_rounds, n_threads
+        As `rankmill.scorer.inspect.shap.shap_values`; ``values`` are (n, n_features of the model).
+
+    Raises
+    ------
+    InputError
+        As `shap_values`; or the model is no forest and ``n_rounds`` is given, or a part of a blend has several outputs.
+    """
+    if isinstance(model, Forest):
+        return shap_values(model, values, qid=qid, n_rounds=n_rounds, n_threads=n_threads)
+    predictor_of(model, n_rounds=n_rounds)  # which refuses rounds of other models
+    weights = model.weights.tolist() if isinstance(model, Blend) else [1.0]
+    total = np.zeros((len(values), model.n_features))
+    expected = model.base_score if isinstance(model, Blend) else 0.0
+    for part, weight in zip(parts_of(model), weights, strict=True):
+        own = [model.feature_names.index(name) for name in part.feature_names]
+        found, base = _of_part(part, values[:, own], n_threads)
+        total[:, own] += weight * found
+        expected += weight * base
+    queries = numbered_queries(qid, len(values))
+    return ShapValues(*centred(total[:, np.newaxis], np.array([expected]), queries))
+
+
+def _of_part(part: Model, values: Values, n_threads: int) -> tuple[npt.NDArray[np.float64], float]:
+    """Return the contributions (n, n_features) to the scores of a part of a model, and their base."""
+    if isinstance(part, Forest):
+        if part.link != "identity" or part.n_outputs > 1:
+            raise InputError("contributions: a part of this blend has several outputs, from which its score is made")
+        found = shap_values(part, values, n_threads=n_threads)
+        return found.values[:, 0], float(found.base[0, 0]) if len(values) else 0.0
+    predictor = predictor_of(part)
+    used = list(predictor.features)
+    nothing, total = np.full(len(used), np.nan, dtype=np.float32), np.zeros(values.shape)
+    for row, document in enumerate(np.asarray(values[:, used], dtype=np.float32)):
+        total[row, used] = _shapley(predictor, document, nothing, seed=0, n_orders=ORDERS_OF_A_PART)
+    return total, float(scores_of_documents(predictor, nothing[np.newaxis])[0])
+
+
 def _two(texts: list[str]) -> tuple[str, str]:
     return texts[0], texts[1]
+
+
+def _shapley(predictor: Predictor, above: Values, below: Values, seed: int, n_orders: int) -> npt.NDArray[np.float64]:
+    """Return what each feature (n_used,) adds to the score when ``below`` becomes ``above``."""
+    differ = np.flatnonzero(~((above == below) | (np.isnan(above) & np.isnan(below))))
+    shapley = np.zeros(len(above))
+    shapley[differ] = (
+        _of_all_sets(predictor, above, below, differ)
+        if len(differ) <= ALL_SETS
+        else _of_orders(predictor, above, below, differ, seed, n_orders)
+    )
+    return shapley
 
 
 def _of_all_sets(
@@ -224,25 +283,23 @@ def _of_all_sets(
 
 
 def _of_orders(
-    predictor: Predictor, above: Values, below: Values, differ: npt.NDArray[np.intp], seed: int
+    predictor: Predictor, above: Values, below: Values, differ: npt.NDArray[np.intp], seed: int, n_orders: int
 ) -> npt.NDArray[np.float64]:
     """Return the mean of what each feature adds when features are exchanged one after the other.
 
-    The mean is over `ORDERS` orders.
+    The mean is over ``n_orders`` orders.
     """
     d, total = len(differ), np.zeros(len(differ))
-    orders = [np.argsort(random_keys(seed, number, 0, np.arange(d)), kind="stable") for number in range(ORDERS // 2)]
-    orders += [order[::-1] for order in orders]
+    half = [np.argsort(random_keys(seed, number, 0, np.arange(d)), kind="stable") for number in range(n_orders // 2)]
+    orders = np.stack([*half, *(order[::-1] for order in half)])
     many = max(1, _BATCH // ((d + 1) * len(above)))
     for first in range(0, len(orders), many):
         some = orders[first : first + many]
+        exchanged = np.argsort(some, axis=1)[:, np.newaxis] < np.arange(d + 1)[:, np.newaxis]  # (orders, steps, d)
         values = np.tile(below, (len(some), d + 1, 1))
-        for row, order in enumerate(some):
-            for place, feature in enumerate(differ[order].tolist()):
-                values[row, place + 1 :, feature] = above[feature]
+        values[:, :, differ] = np.where(exchanged, above[differ], below[differ])
         steps = np.diff(scores_of_documents(predictor, values.reshape(-1, len(above))).reshape(len(some), d + 1))
-        for row, order in enumerate(some):
-            total[order] += steps[row]
+        np.add.at(total, some, steps)
     return total / len(orders)
 
 

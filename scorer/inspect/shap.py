@@ -196,7 +196,7 @@ def _shap(
     explainer = Explainer(forest, n_rounds=n_rounds)
     codes, n = explainer.paths.codes(values), forest.n_features
     values_of = explainer.interactions if pairs else explainer.contributions
-    found, base = centred(values_of(codes, n_threads=n_threads), explainer.expected, _numbered(qid, len(codes)))
+    found, base = centred(values_of(codes, n_threads=n_threads), explainer.expected, numbered_queries(qid, len(codes)))
     out = np.zeros((len(codes), forest.n_outputs, *((n, n) if pairs else (n,))), dtype=np.float64)
     used = np.array(explainer.paths.features, dtype=np.int64)
     out[(..., used[:, np.newaxis], used) if pairs else (..., used)] = found
@@ -220,7 +220,7 @@ def centred(
     return values - means[query], base + means.sum(axis=tuple(range(2, values.ndim)))[query]
 
 
-def _numbered(qid: npt.ArrayLike | None, n: int) -> npt.NDArray[np.int64] | None:
+def numbered_queries(qid: npt.ArrayLike | None, n: int) -> npt.NDArray[np.int64] | None:
     """Return the number of each row's query from 0, (n,); None without queries."""
     if qid is None:
         return None

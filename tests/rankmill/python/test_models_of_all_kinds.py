@@ -15,6 +15,7 @@ from rankmill.scorer.nets.net import Net
 from rankmill.trainer.nets.options import NetOptions
 from rankmill.trainer.nets.train_on_dataset import train_net_on
 from rankmill.trainer.options import CheckpointOptions
+from tests.naive_inspect import shapley_values
 from tests.rankmill.python.small_ranker import planted_arrays, small
 from tests.refusals import refused
 from tests.trainer.small_dataset import small_dataset
@@ -59,7 +60,6 @@ def test_what_needs_trees_says_so(models, kind):
     uses = {
         "forest_": lambda: ranker.forest_,
         "apply": lambda: ranker.apply(X),
-        "contributions": lambda: ranker.contributions(X),
         "feature_importances_": lambda: ranker.feature_importances_,
         "n_rounds": lambda: ranker.predict(X, n_rounds=1),
         "resume": lambda: small().fit(X, y, qid=qid, resume=ranker),
@@ -67,6 +67,43 @@ def test_what_needs_trees_says_so(models, kind):
     for use, call in uses.items():
         with refused(InputError, use, "net" if kind == 0 else "blend"):
             call()
+
+
+@pytest.mark.parametrize("kind", [0, 1], ids=["net", "blend"])
+def test_contributions_add_up_to_the_scores(models, kind):
+    ranker, (X, _, qid) = Ranker.from_model(models[kind]), models[2:]
+    some, queries = X[:40], qid[:40]
+    found = ranker.contributions(some)
+    assert found.values.shape == (40, 1, X.width)
+    assert (found.base == found.base[0]).all()
+    assert found.values.sum(axis=2) + found.base == pytest.approx(ranker.predict(some)[:, np.newaxis], abs=1e-5)
+    assert np.array_equal(ranker.contributions(some[::-1]).values, found.values[::-1])
+    within = ranker.contributions(some, qid=queries)
+    assert within.values.sum(axis=2) + within.base == pytest.approx(ranker.predict(some)[:, np.newaxis], abs=1e-5)
+    for query in np.unique(queries):
+        assert within.values[queries == query].mean(axis=0) == pytest.approx(0.0, abs=1e-6)
+    with refused(InputError, "n_rounds", "net" if kind == 0 else "blend"):
+        ranker.contributions(some, n_rounds=1)
+
+
+def test_contributions_of_a_blend_are_the_weighted_sums_of_its_parts(models):
+    net, blend, X = models[:3]
+    of_parts = [Ranker.from_model(part).contributions(X[:20]).values for part in (net, blend.parts[1])]
+    found = Ranker.from_model(blend).contributions(X[:20]).values
+    assert found == pytest.approx(0.5 * of_parts[0] + 2.0 * of_parts[1], abs=1e-12)
+
+
+def test_contributions_of_a_net_are_shapley_values_over_missing_features(models):
+    net, document = models[0], models[2][:1]
+    names, predict = [net.feature_names[f] for f in net.used_features], Ranker.from_model(net).predict
+
+    def score(known):
+        unknown = [name for number, name in enumerate(names) if number not in known]
+        return float(predict(document.with_columns(pl.lit(None, pl.Float32).alias(name) for name in unknown))[0])
+
+    values = Ranker.from_model(net).contributions(document).values[0, 0]
+    found = [values[net.feature_names.index(name)] for name in names]
+    assert found == pytest.approx(shapley_values(score, len(names)), abs=1e-6)
 
 
 def test_a_fitted_forest_is_the_model():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 
@@ -19,6 +18,7 @@ from rankmill.scorer.inspect.dependence import partial_dependence
 from rankmill.scorer.metrics import Policy, parse_metric
 from rankmill.scorer.metrics.per_query import PreparedQueries
 from rankmill.scorer.models.loading import Blend, predictor_of
+from tests.naive_inspect import shapley_values
 from tests.refusals import refused
 from tests.scorer.forests import TEXTS, random_forest
 from tests.scorer.rerank.candidate_files import random_candidates, write_letor
@@ -86,15 +86,6 @@ def test_a_feature_without_effect_in_the_queries_loses_nothing():
     assert permutation_losses(predictor, values, graded, NDCG, repeats=3, seed=2)[1] != losses
 
 
-def shapley(value_of, d):
-    """The definition by orders: the mean of what each feature adds."""
-    total, orders = np.zeros(d), list(itertools.permutations(range(d)))
-    for order in orders:
-        for place, feature in enumerate(order):
-            total[feature] += value_of({*order[: place + 1]}) - value_of({*order[:place]})
-    return total / len(orders)
-
-
 def test_why_is_the_shapley_value_of_the_difference():
     seed = 1
     predictor = predictor_of(blend(seed))
@@ -107,7 +98,7 @@ def test_why_is_the_shapley_value_of_the_difference():
 
     found = why_by_score(predictor, above, below)
     by_name = {each.feature: each.difference for each in found.differences}
-    expected = shapley(value_of, len(above))
+    expected = np.array(shapley_values(value_of, len(above)))
     assert [by_name[name] for name in predictor.feature_names] == pytest.approx(expected.tolist(), abs=1e-12)
     assert math.fsum(by_name.values()) == pytest.approx(found.outputs[0] - found.outputs[1], abs=1e-12)
     assert by_name[predictor.feature_names[1]] == 0.0

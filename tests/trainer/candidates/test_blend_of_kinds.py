@@ -111,9 +111,8 @@ def test_importances_are_the_shares_of_its_trees_and_what_needs_one_forest_names
     forests = [Ranker.from_model(part).feature_importances_ for part in parts_of(ranker.model_) if part.n_trees]
     assert (np.min(forests, axis=0) <= found).all()
     assert (found <= np.max(forests, axis=0)).all()
-    for name in ("contributions", "apply"):
-        with refused(InputError, name, "only models of trees", "budget"):
-            getattr(ranker, name)(rows(3)[0])
+    with refused(InputError, "apply", "only models of trees", "budget"):
+        ranker.apply(rows(3)[0])
 
 
 def test_the_history_of_folds_is_the_mean_of_the_held_out_queries(ranker):
