@@ -22,7 +22,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 import typer
 
-from rankmill.foundation.options import Grouped, grouped, option_of, spelled_for_a_command_line, types_in
+from rankmill.foundation.options import Grouped, grouped, option_of, spelled_for, types_in
 
 WITHOUT_NUMBER = "[N=5]"
 """The metavar of an option whose number may be left out."""
@@ -77,7 +77,7 @@ class _TakesOptions(_Changed):
     """A command with the options of its groups."""
 
     def __call__(self, **given: Any) -> None:
-        with spelled_for_a_command_line():
+        with spelled_for("command line"):
             groups = {name: group.made_of(_read(group, given)) for name, group in self._groups.items()}
             plain = {name: given[name] for name in given if name in self._hints and name not in self._groups}
             self._command(**plain, **groups)
@@ -112,7 +112,7 @@ class TakesUrls(_Changed):
 
         folder = given.pop("cache") if self._adds_cache else given.get("cache")
         updated = "dataset" if self.__name__ == "bin_" else ""
-        with spelled_for_a_command_line(), local_paths(given, folder, updated=updated, shown=True) as local:
+        with local_paths(given, folder, updated=updated, shown=True) as local:
             self._command(**local)
 
     @cached_property

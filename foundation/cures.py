@@ -1,12 +1,12 @@
 """Options and command lines as messages print them: they can be copied and run with any names in them.
 
->>> from rankmill.foundation.options import spelled_for_a_command_line, spelled_for_a_file
->>> with spelled_for_a_command_line():
+>>> from rankmill.foundation.options import spelled_for
+>>> with spelled_for("command line"):
 ...     print(spelled_with("ignore", ["price, $"]), spelled_with("columns", {"qid": "# qid"}))
 ...     print(spelled_with("ignore", ["--overwrite"]))
 --ignore 'price, $' --columns 'qid=# qid'
 --ignore=--overwrite
->>> with spelled_for_a_file():
+>>> with spelled_for("file"):
 ...     print(spelled_with("ignore", ["price, $"]), spelled_with("columns", {"qid": "# qid"}))
 ignore = ["price, $"] columns = {qid = "# qid"}
 >>> print(spelled_with("ignore", ["price, $"]), spelled_with("columns", {"qid": "# qid"}))
@@ -22,7 +22,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from rankmill.foundation.options import option_flag, spelled, spelled_in
+from rankmill.foundation.options import option_flag, spelled_in
 
 
 class _Blank:
@@ -37,11 +37,9 @@ class _Blank:
     __str__ = __repr__
 
 
-N, NAME, SRC, OUT, FEATURES_FILE = map(_Blank, ("N", "NAME", "SRC", "OUT", "FEATURES"))
-"""In place of a number, a name, and files."""
+N, NAME, SRC, OUT, FEATURES_FILE, GRADE = map(_Blank, ("N", "NAME", "SRC", "OUT", "FEATURES", "?"))
+"""In place of a number, a name, files, and a grade."""
 
-_LISTS = ("ignore", "categorical")  # options in stored texts
-_OPTION = re.compile(r"--([a-z]+(?:-[a-z]+)*)(?:[ =]((?:\$?'[^']*'|\"'\"|[^\s;,:']|[,:](?=\S))+))?")
 _BLANKS = re.compile(r"\s*,\s*")
 _BARE_KEY = re.compile("[A-Za-z0-9_-]+")
 
@@ -55,47 +53,10 @@ def spelled_with(name: str, value: Any) -> str:
     """
     place = spelled_in()
     if place == "command line":
-        return flagged(name, value)
+        return shell_line(words_of(name, value))
     if isinstance(value, Iterable) and not isinstance(value, str | Mapping):
         value = list(value)
     return f"{name} = {_toml(value)}" if place == "file" else f"{name}={value!r}"
-
-
-def flagged(name: str, value: Any) -> str:
-    """Return the option ``name`` with ``value`` as on a command line, for stored texts.
-
-    `respelled` shows them.
-    """
-    return shell_line(words_of(name, value))
-
-
-def respelled(text: str) -> str:
-    """Return ``text``, in which options are written as `flagged` does, with each as the caller would write it.
-
-    >>> print(respelled("--max-grade 4 allows it; to ignore it: --ignore 'a b'; or --columns qid=#"))
-    max_grade=4 allows it; to ignore it: ignore=['a b']; or columns={'qid': '#'}
-    """
-    if spelled_in() == "command line":
-        return text
-
-    def spell(found: re.Match[str]) -> str:
-        name, word = found[1].replace("-", "_"), found[2]
-        if word is None:
-            return spelled(name)
-        value = shlex.split(word)[0] if not word.startswith("$") else word[2:-1].encode().decode("unicode_escape")
-        if name in _LISTS:
-            return spelled_with(name, [value])
-        if name == "grades":
-            return spelled_with(name, {text: _Blank(grade) for text, _, grade in map(_pair, value.split(","))})
-        if name == "columns":
-            return spelled_with(name, dict([value.split("=", 1)]))
-        return spelled_with(name, int(value) if value.isdigit() else _Blank(value) if value.isupper() else value)
-
-    return _OPTION.sub(spell, text)
-
-
-def _pair(text: str) -> tuple[str, str, str]:
-    return text.rpartition("=")
 
 
 def words_of(name: str, value: Any) -> list[str]:

@@ -14,7 +14,7 @@ reference.
 >>> Growth(grow="bestfirst")
 Traceback (most recent call last):
 rankmill.foundation.errors.InvalidParameter: unknown value of grow 'bestfirst'; did you mean 'best_first'?
->>> with spelled_for_a_command_line():
+>>> with spelled_for("command line"):
 ...     Growth(max_leaves=1)
 Traceback (most recent call last):
 rankmill.foundation.errors.InvalidParameter: --max-leaves must be 2 or more, got 1
@@ -28,7 +28,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
-from functools import cache
+from functools import cache, partial
 from math import inf, isfinite
 from typing import Annotated, Any, TypeVar, dataclass_transform, get_args, get_origin, get_type_hints
 
@@ -47,8 +47,7 @@ _PLAIN: Mapping[str, Callable[[str, Any], object]] = {
     "bool": truth,
     "str": text,
 }  # by the annotation of a field
-_spelling: Callable[[str], str] = str
-_call: ContextVar[str] = ContextVar("_call", default="")  # name of the call in whose brackets options are written
+_place: ContextVar[str] = ContextVar("_place", default="Python")  # where the caller writes options
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., object])
@@ -397,13 +396,13 @@ def spelled(name: str) -> str:
 
     It is ``max_rejects`` in Python and ``--max-rejects`` on the command line.
     """
-    call = _call.get()
-    return f"{call}({name})" if call else _spelling(name)
+    place = spelled_in()
+    return option_flag(name) if place == "command line" else name if place in {"file", "Python"} else f"{place}({name})"
 
 
 def spelled_in() -> str:
-    """Return where options are written at present: ``command line``, ``file`` or ``Python``."""
-    return "command line" if _spelling is option_flag else "file" if _spelling is _key else "Python"
+    """Return where the caller writes options: ``command line``, ``file``, ``Python``, or the call in whose brackets they are."""
+    return _place.get()
 
 
 def option_flag(name: str) -> str:
@@ -411,42 +410,24 @@ def option_flag(name: str) -> str:
     return _FLAGS.get(name, f"--{name.replace('_', '-')}")
 
 
-def _key(name: str) -> str:
-    return name
-
-
 @contextmanager
-def spelled_for_a_command_line() -> Iterator[None]:
-    """Name options in messages by their flags in this context, for callers on a command line."""
-    with _spelled_by(option_flag):
-        yield
-
-
-@contextmanager
-def spelled_for_a_file() -> Iterator[None]:
-    """Name options by their keys in this context, even within a command, for values from a file."""
-    with _spelled_by(_key):
-        yield
-
-
-@contextmanager
-def spelled_in_brackets(call: str) -> Iterator[None]:
-    """Name options in messages as ``call(option)`` in this context of this thread, for options written in brackets."""
-    token = _call.set(call)
+def spelled_for(place: str) -> Iterator[None]:
+    """Name options in messages as they are written in ``place``, a value of `spelled_in`, in this context of this thread."""
+    before = _place.set(place)
     try:
         yield
     finally:
-        _call.reset(token)
+        _place.reset(before)
 
 
-@contextmanager
-def _spelled_by(spell: Callable[[str], str]) -> Iterator[None]:
-    global _spelling  # noqa: PLW0603 - of the process, so that its worker threads spell alike
-    before, _spelling = _spelling, spell
-    try:
-        yield
-    finally:
-        _spelling = before
+def spelled_alike(function: Callable[..., T]) -> Callable[..., T]:
+    """Return ``function`` with the options in its messages spelled as here, for a call in another thread or process."""
+    return partial(_call_for, _place.get(), function)
+
+
+def _call_for(place: str, function: Callable[..., T], *given: Any) -> T:
+    with spelled_for(place):
+        return function(*given)
 
 
 def _within(value: float, spec: Option) -> bool:

@@ -7,6 +7,8 @@ from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
 
+from rankmill.foundation.options import spelled_alike
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator
 
@@ -63,7 +65,7 @@ def in_order(items: Iterable[Item], work: Callable[[Item], None], threads: int) 
         return failures
     with ThreadPoolExecutor(threads) as pool:  # left when all threads have ended, also after an interrupt
         try:
-            for running in [pool.submit(run) for _ in range(threads)]:
+            for running in [pool.submit(spelled_alike(run)) for _ in range(threads)]:
                 running.result()
         finally:
             stopped = True
@@ -108,7 +110,7 @@ def results_in_order(
                 except Exception as error:  # any: raised after the results of the items before it
                     ended, failure = True, error
                 else:
-                    waiting.append((item, pool.submit(work, item)))
+                    waiting.append((item, pool.submit(spelled_alike(work), item)))
             if not waiting:
                 break
             yield waiting[0][0], waiting[0][1].result()  # without a name, which would keep it in memory
@@ -124,9 +126,9 @@ def ahead(items: Iterator[Item]) -> Generator[Item, None, None]:
 
     If closed early, it waits for the item that is being made.
     """
-    end = object()
+    end, step = object(), spelled_alike(next)
     with ThreadPoolExecutor(1) as thread:
-        coming = thread.submit(next, items, end)
+        coming = thread.submit(step, items, end)
         while (item := coming.result()) is not end:
-            coming = thread.submit(next, items, end)
+            coming = thread.submit(step, items, end)
             yield cast("Item", item)

@@ -45,7 +45,7 @@ from rankmill.foundation.cures import shell_line, words_of
 from rankmill.foundation.errors import InputError, UnusableColumns, known_code_of, lines_of, without_secrets
 from rankmill.foundation.exit_codes import BUG, INTERRUPTED, READER_GONE, TERMINATED, USAGE
 from rankmill.foundation.interrupts import end_on_signals, leave, was_asked_to_end
-from rankmill.foundation.options import spelled_for_a_command_line
+from rankmill.foundation.options import spelled_for
 from rankmill.foundation.shown import Shown, shown_on_streams
 from rankmill.python.other_libraries import OURS
 from rankmill.removed import COMMAND, removal
@@ -176,8 +176,7 @@ class Command(PlainHelp, TyperCommand):
     def invoke(self, ctx: Any) -> Any:
         """Run the command; if it cannot use some columns, add the command line that ignores or converts them."""
         try:
-            with spelled_for_a_command_line():
-                return super().invoke(ctx)
+            return super().invoke(ctx)
         except UnusableColumns as error:
             known = {name for param in self.params for name in param.opts}
             if len(error.problems) > 1 and error.options and known.issuperset(error.options):
@@ -427,7 +426,7 @@ def main() -> NoReturn:
 
 def execute(arguments: Sequence[str]) -> int:
     """Run one command line and return its exit code; an error is one line on stderr, a bug also has a traceback."""
-    with shown_on_streams(), spelled_for_a_command_line():
+    with shown_on_streams(), spelled_for("command line"):
         return _execute(arguments)
 
 

@@ -15,7 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from rankmill.config import Config
 from rankmill.foundation.errors import ConfigError, InputError, RankmillError
-from rankmill.foundation.options import Grouped, grouped, option_of, spelled_for_a_file, types_in
+from rankmill.foundation.options import Grouped, grouped, option_of, spelled_for, types_in
 from rankmill.foundation.storage.special_files import refuse_special
 from rankmill.gate.gate_rules import METRIC
 from rankmill.pipeline.dataset.goals import check_goal
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 
-@spelled_for_a_file()
+@spelled_for("file")
 def read_config(path: Path) -> Config:
     """Read and check ``path``.
 

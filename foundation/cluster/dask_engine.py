@@ -320,7 +320,8 @@ def _work(duty: Duty, function: Callable[[Any, int], Any], item: Any, threads: i
 
     with stopped_when(unwanted):
         try:
-            return duty.do(function, item, threads)
+            duty.check()
+            return function(item, threads)
         except Unwanted:
             return None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import secrets
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 
 from rankmill.foundation.code_digest import OF_TRAINING, code_digest
 from rankmill.foundation.errors import InputError
-from rankmill.foundation.options import spelled, spelled_for_a_command_line
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -31,16 +30,12 @@ class Unwanted(BaseException):
 
 @dataclass(frozen=True, slots=True)
 class Duty:
-    """What every worker must have: code and libraries of the caller, and the shared folder with the file ``proof``.
-
-    ``flags``: options are named by their flags in messages, as the caller does.
-    """
+    """What every worker must have: code and libraries of the caller, and the shared folder with the file ``proof``."""
 
     code: str
     libraries: tuple[tuple[str, str], ...]
     proof: Path
     token: str
-    flags: bool
 
     @classmethod
     def begin(cls, folder: Path) -> Duty:
@@ -48,18 +43,11 @@ class Duty:
         token = secrets.token_hex(16)
         proof = folder.absolute() / f".{token}.cluster"
         proof.write_text(token)
-        flags = spelled("cluster").startswith("-")
-        return cls(code=code_digest(*OF_TRAINING), libraries=_libraries(), proof=proof, token=token, flags=flags)
+        return cls(code=code_digest(*OF_TRAINING), libraries=_libraries(), proof=proof, token=token)
 
     def end(self) -> None:
         """Remove the proof."""
         self.proof.unlink(missing_ok=True)
-
-    def do(self, function: Callable[[Item, int], Result], item: Item, threads: int) -> Result:
-        """Check this process, and return ``function(item, threads)``; InputError as :meth:`check`."""
-        with spelled_for_a_command_line() if self.flags else nullcontext():
-            self.check()
-            return function(item, threads)
 
     def check(self) -> None:
         """Check this process; InputError if it has other code or libraries, or does not see the folder."""

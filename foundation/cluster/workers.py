@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from rankmill.foundation.cluster.duty import Duty
 from rankmill.foundation.cluster.options import cluster_address
 from rankmill.foundation.errors import ClusterUnavailable, RankmillError, WorkerLost
+from rankmill.foundation.options import spelled_alike
 
 if TYPE_CHECKING:
     from rankmill.foundation.cluster.dask_engine import DaskEngine
@@ -168,7 +169,7 @@ class Cluster:
                     number = len(taken) - 1
                 call = next(self._calls)
                 running[call] = _Running(number, worker)
-                self._engine.start(call, worker, duty, function, taken[number])
+                self._engine.start(call, worker, duty, spelled_alike(function), taken[number])
             if not running and not again and (all_taken or failures):
                 break
             for end in self._engine.ended(_LOOK_SECONDS):
@@ -253,7 +254,7 @@ class Cluster:
                     member = Member(group, number, tuple(here), self._engine.join(), given)
                     call = next(self._calls)
                     calls[call] = number
-                    self._engine.start(call, worker, duty, function, member)
+                    self._engine.start(call, worker, duty, spelled_alike(function), member)
                 results: dict[int, Result] = {}
                 progress = False
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from rankmill.foundation.cures import respelled
 from rankmill.foundation.errors import MalformedLine, MalformedRow, TooManyRejects
 from rankmill.foundation.options import spelled
 from rankmill.pipeline.options import DEFAULT_BLOCK_BYTES
@@ -165,13 +164,10 @@ class Quarantine:
         TooManyRejects
             This row exceeds the limit, in total or in this part.
         """
-        stored = error.cure  # always with command-line names, so that equal input gives equal bytes
-        error.cure = respelled(error.cure)
         if self.limit == 0:
             raise error
         line = error.line if isinstance(error, MalformedLine) else error.row
-        cure = f"; {stored}" if stored else ""
-        reason = f"expected {error.expected}, found {error.found or 'nothing'}{cure}"
+        reason = f"expected {error.expected}, found {error.found or 'nothing'}"
         reject = Reject(error.path.name, line, column, reason, text[:KEPT_CHARACTERS])
         found: list[_Found] = getattr(self._own, "found", self._found)
         found.append(_Found(getattr(self._own, "number", 0), reject, str(error)))

@@ -32,7 +32,7 @@ class OptionalColumn:
     expected
         What a cell must contain, for error messages.
     if_empty
-        How to fix an empty cell, for error messages.
+        How to fix an empty cell, for error messages; ``{ignored}`` stands for the option that ignores the column.
     lowest, highest
         The allowed range.
     whole
@@ -75,7 +75,7 @@ OPTIONAL = {
     "weight": OptionalColumn("a weight: a number, 0 or more", "write 1 if there is none", 0.0),
     "offset": OptionalColumn("an offset: a number of at most 3.4e38 in size", "write 0 if there is none"),
     "position": OptionalColumn(
-        "a position: a whole number, 1 or more", "to ignore the column: --ignore position", 1.0, 2.0**31 - 1, pa.int32()
+        "a position: a whole number, 1 or more", "to ignore the column: {ignored}", 1.0, 2.0**31 - 1, pa.int32()
     ),
     "query_weight": OptionalColumn("a query weight: a number, 0 or more", "write 1 if there is none", 0.0),
 }

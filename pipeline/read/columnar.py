@@ -15,7 +15,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as kinds
 
-from rankmill.foundation.cures import respelled
 from rankmill.foundation.errors import ColumnProblem, DataRejected, MalformedRow
 from rankmill.pipeline.arrow import as_array, parts_of
 from rankmill.pipeline.options import DEFAULT_BLOCK_BYTES, ReadOptions
@@ -395,9 +394,7 @@ def problems_of_types(schema: pa.Schema, columns: TableColumns, *, path: Path) -
             if cure and (kinds.is_date(kind) or kinds.is_timestamp(kind)):
                 cure += f"; {cure_of_dates(path, name, of_judgments=columns.of_judgments)}"
             reason = f"column {name!r} must hold {what}, its type is {kind}"
-            problems.append(
-                ColumnProblem(name, reason, respelled(cure.rstrip("; ")), columns.ignoring(name) if not part else ())
-            )
+            problems.append(ColumnProblem(name, reason, cure.rstrip("; "), columns.ignoring(name) if not part else ()))
     return problems
 
 

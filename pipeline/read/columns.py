@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rankmill.foundation.cures import NAME, N, flagged, named, spelled_with
+from rankmill.foundation.cures import NAME, N, named, spelled_with
 from rankmill.foundation.errors import ColumnProblem, DataRejected, InputError, UnusableColumns, name_hint
 from rankmill.foundation.options import spelled
 from rankmill.pipeline.options import MAX_FEATURES, USUAL_DELIMITERS
@@ -105,8 +105,8 @@ class TableColumns:
 
     def cure_of(self, feature: str, *, text: bool = True) -> str:
         """Return how to fix a column of features that are not numbers; ``text``: it holds text."""
-        ignored = f"to ignore the column: {flagged('ignore', [feature])}"
-        ignored += f"; if it holds categories: {flagged('categorical', [feature])}" * text
+        ignored = f"to ignore the column: {spelled_with('ignore', [feature])}"
+        ignored += f"; if it holds categories: {spelled_with('categorical', [feature])}" * text
         return ignored if self.of_judgments else "the model needs numbers there, or empty cells (missing)"
 
     def cure_of_cell(self, feature: str, empty: str = "make the cell empty", *, text: bool = True) -> str:
@@ -114,9 +114,9 @@ class TableColumns:
 
         ``empty`` says how to make it missing, ``text`` how to declare it as text.
         """
-        ignored = f"to leave out the column: {flagged('ignore', [feature])}"
-        ignored += f"; if it holds categories: {flagged('categorical', [feature])}" * text
-        allowed = f"; to leave out such rows: {flagged('max_rejects', N)}; {ignored}" if self.of_judgments else ""
+        ignored = f"to leave out the column: {spelled_with('ignore', [feature])}"
+        ignored += f"; if it holds categories: {spelled_with('categorical', [feature])}" * text
+        allowed = f"; to leave out such rows: {spelled_with('max_rejects', N)}; {ignored}" if self.of_judgments else ""
         return f"correct it, or {empty} (missing){allowed}"
 
     def ignoring(self, column: str) -> tuple[tuple[str, str], ...]:
@@ -126,7 +126,7 @@ class TableColumns:
     @property
     def cure_of_grade(self) -> str | None:
         """How to fix an invalid grade; None if the rules of grades know better."""
-        ignored = f"candidates need no grades; to ignore the column: {flagged('columns', {'grade': ''})}"
+        ignored = f"candidates need no grades; to ignore the column: {spelled_with('columns', {'grade': ''})}"
         return None if self.of_judgments else ignored
 
     @property

@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rankmill.foundation.cures import flagged, respelled
+from rankmill.foundation.cures import GRADE, spelled_with
 from rankmill.foundation.errors import ColumnProblem
 from rankmill.foundation.options import spelled
 from rankmill.pipeline.arrow import as_array, parts_of
@@ -161,16 +161,20 @@ class DelimitedSource(TableSource):
                 cells = batch.column(name).filter(as_array(bad))
                 cure, options = self._cure_of_grades(cells, columns, of_goal=name in columns.goals)
             elif name in commas:
-                cure, options = "to read 12,50 as 12.5: --decimal-comma", (("--decimal-comma", ""),)
+                cure, options = (
+                    f"to read 12,50 as 12.5: {spelled_with('decimal_comma', value=True)}",
+                    (("--decimal-comma", ""),),
+                )
             elif name in rare and columns.of_judgments:
-                cure = f"correct such cells or make them empty; to leave these rows out: --max-rejects {n_rare}"
+                allowed = spelled_with("max_rejects", n_rare)
+                cure = f"correct such cells or make them empty; to leave these rows out: {allowed}"
                 options = (("--max-rejects", str(n_rare)),)
             else:
                 cure, options = columns.cure_of(name), columns.ignoring(name)
                 if are_dates(batch.column(name))[bad].all():
                     dated.add(name)
                     cure += f"; {cure_of_dates(self.path, name, of_judgments=columns.of_judgments)}"
-            problems.append(ColumnProblem(name, reason, respelled(cure), options, in_rows=name not in commas | dated))
+            problems.append(ColumnProblem(name, reason, cure, options, in_rows=name not in commas | dated))
         return problems
 
     def _with_points(self, batch: pa.RecordBatch, columns: TableColumns) -> pa.RecordBatch:
@@ -220,9 +224,10 @@ class DelimitedSource(TableSource):
             known = [*counts, *(word for word, _ in self._rules.words)]
             like = {word: _misspelt(word, known, counts) for word in counts}
             words = [word for word in counts if not like[word]]
-            option = ",".join(f"{word}=?" for word in words)
-            cure = f"{flagged('grades', option)} maps words to grades; put a number for each ?"
-            options: tuple[tuple[str, str], ...] = (("--grades", option),)
+            cure = (
+                f"{spelled_with('grades', dict.fromkeys(words, GRADE))} maps words to grades; put a number for each ?"
+            )
+            options: tuple[tuple[str, str], ...] = (("--grades", ",".join(f"{word}=?" for word in words)),)
             for word, right in like.items():
                 if right:
                     cure += (

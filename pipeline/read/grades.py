@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from rankmill.foundation.cures import spelled_with
 from rankmill.foundation.errors import InputError
 from rankmill.foundation.options import spelled
 from rankmill.pipeline.options import MAX_GRADE, NegativeGrades, ReadOptions, Unjudged, Words, check_words, word_key
@@ -161,22 +162,22 @@ class GradeRules:
         key: str | float = "" if found is None else word_key(found) if isinstance(found, str) else found
         if (isinstance(key, str) and key in _NOTHING) or (isinstance(key, float) and math.isnan(key)):
             if self.of_goals:
-                return GRADE_RULE, "write 0 if there is none; to read empty cells as 0: --unjudged zero"
-            return GRADE_RULE, "to accept rows without a grade: --unjudged keep (or zero)"
+                zero = spelled_with("unjudged", "zero")
+                return GRADE_RULE, f"write 0 if there is none; to read empty cells as 0: {zero}"
+            return GRADE_RULE, f"to accept rows without a grade: {spelled_with('unjudged', 'keep')} (or zero)"
         if isinstance(key, str) and self.words:
             return (
                 f"a grade: one of {', '.join(f'{word}={grade}' for word, grade in self.words)}, or a number",
-                "correct it, or add it to --grades",
+                f"correct it, or add it to {spelled('grades')}",
             )
         if isinstance(key, str):
-            return GRADE_RULE, "--grades good=1,bad=0 maps words to grades" if key[0].isalpha() else ""
+            mapped = spelled_with("grades", {"good": 1, "bad": 0})
+            return GRADE_RULE, f"{mapped} maps words to grades" if key[0].isalpha() else ""
         if key > self.highest and math.isfinite(key):
             return f"a grade up to {self.highest}", ""
         if key < 0 and key == np.floor(key) and math.isfinite(key):
-            return (
-                GRADE_RULE,
-                f"to accept negative grades: --negative-grades zero{'' if self.of_goals else ' (or unjudged)'}",
-            )
+            accepted = spelled_with("negative_grades", "zero")
+            return GRADE_RULE, f"to accept negative grades: {accepted}{'' if self.of_goals else ' (or unjudged)'}"
         if self.of_goals:
             return GRADE_RULE, "cut amounts into a few levels, for example with ntile(4) in SQL"
         return GRADE_RULE, ""

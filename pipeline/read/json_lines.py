@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from rankmill.foundation.cures import respelled
 from rankmill.foundation.errors import ColumnProblem, DataRejected, MalformedLine
 from rankmill.pipeline.options import DEFAULT_BLOCK_BYTES, ReadOptions
 from rankmill.pipeline.read.batch import Quarantine, ReadTask, RowBatch, TableRows, shorten
@@ -178,5 +177,5 @@ def _problems_of_values(path: Path, keys: Keys, columns: TableColumns) -> list[C
             cure = columns.cure_of(name, text=isinstance(value, str))
             dated = isinstance(value, str) and bool(are_dates(pa.array([value]))[0])
             cure += f"; {cure_of_dates(path, name, of_judgments=columns.of_judgments)}" * dated
-            problems.append(ColumnProblem(name, reason, respelled(cure), columns.ignoring(name), in_rows=not dated))
+            problems.append(ColumnProblem(name, reason, cure, columns.ignoring(name), in_rows=not dated))
     return problems

@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from rankmill.foundation.cures import spelled_with
 from rankmill.foundation.errors import InputError, MalformedLine
 from rankmill.pipeline.arrow import ScratchBuffer, as_array
 from rankmill.pipeline.options import DEFAULT_BLOCK_BYTES, MAX_FEATURES, ReadOptions
@@ -373,9 +374,8 @@ class _Parser:
     def _expectation(self, code: int, found: str) -> _Complaint:
         base = self._options.index_base
         if code == _kernels.ABOVE_TOP and self._options.n_features is not None:
-            return _Complaint(
-                f"a feature index up to {self._top}", f"--n-features {self._options.n_features} is the limit"
-            )
+            limit = spelled_with("n_features", self._options.n_features)
+            return _Complaint(f"a feature index up to {self._top}", f"{limit} is the limit")
         complaints = {
             _kernels.BAD_LABEL: _Complaint(OPTIONAL["label"].expected),
             _kernels.GRADE_TOO_HIGH: _Complaint(f"a grade up to {self._options.highest_grade}"),
@@ -393,7 +393,7 @@ class _Parser:
                 "index:value with a number as value", "a comment begins with a blank and #" if "#" in found else ""
             ),
             _kernels.BELOW_BASE: _Complaint(
-                f"a feature index from {base}", "if features are numbered from 0: --index-base 0"
+                f"a feature index from {base}", f"if features are numbered from 0: {spelled_with('index_base', 0)}"
             ),
             _kernels.ABOVE_TOP: _Complaint(f"a feature index up to {self._top}"),
             _kernels.REPEATED: _Complaint("each feature once a line"),

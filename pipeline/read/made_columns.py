@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as kinds
 
-from rankmill.foundation.cures import flagged, named
+from rankmill.foundation.cures import named, spelled_with
 from rankmill.foundation.errors import MalformedRow
 from rankmill.pipeline.arrow import as_array
 from rankmill.pipeline.read.columns import ignored_columns
@@ -91,7 +91,7 @@ class MadeColumns:
         lengths = pc.list_value_length(column).fill_null(width).to_numpy(zero_copy_only=False)
         for row in np.flatnonzero(lengths != width)[:1].tolist():
             expected = f"a list of {width:,} numbers, as in the rows before"
-            cure = f"write lists of one length, or to leave out the column: {flagged('ignore', [name])}"
+            cure = f"write lists of one length, or to leave out the column: {spelled_with('ignore', [name])}"
             raise MalformedRow(path, first + row, name, f"one of {lengths[row]:,}", expected, cure)
         known = column.is_valid().to_numpy(zero_copy_only=False)
         numbers = as_floats(column.drop_null().flatten()).reshape(-1, width)

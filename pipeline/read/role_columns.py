@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as kinds
 
+from rankmill.foundation.cures import spelled_with
 from rankmill.pipeline.arrow import as_array, parts_of
 from rankmill.pipeline.bins.categories import LARGEST_WHOLE, category_code, category_text, is_number
 from rankmill.pipeline.read._number_kernels import FEATURE_WORDS, TRUTH
@@ -286,7 +287,11 @@ def _numbers(column: pa.Array[Any], part: str, problems: Problems, rule: Optiona
     for row in problems.new(~good):
         cell = column[row].as_py()
         blank = _is_blank(cell) or (np.isnan(numbers[row]) and not isinstance(cell, str))
-        found, cure = ("nothing", rule.if_empty) if blank else (f"{numbers[row]:g}", "")
+        found, cure = (
+            ("nothing", rule.if_empty.format(ignored=spelled_with("ignore", [part])))
+            if blank
+            else (f"{numbers[row]:g}", "")
+        )
         problems.add(row, part, found, rule.expected, cure)
     return numbers
 

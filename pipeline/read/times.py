@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as kinds
 
-from rankmill.foundation.cures import flagged
+from rankmill.foundation.cures import spelled_with
 from rankmill.pipeline.arrow import as_array
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def cure_of_dates(path: Path, name: str, *, of_judgments: bool) -> str:
             f"SET TimeZone = 'UTC'; COPY (SELECT * REPLACE ({days} AS {column}) FROM {source.format(text)})"  # noqa: S608  for users
             f" TO 'days{suffix}'{how}"
         )
-    time = f"{flagged('time_column', name)} reads it as the time of the row; " * of_judgments
+    time = f"{spelled_with('time_column', name)} reads it as the time of the row; " * of_judgments
     return f"{time}a feature is its number of days since 1970-01-01, for example by DuckDB: {where}"
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from rankmill.foundation.errors import InputError, code_of
 from rankmill.foundation.exit_codes import DONE, DRIFT, GATE_NOT_PASSED
-from rankmill.foundation.options import spelled_for_a_file
+from rankmill.foundation.options import spelled_for
 from rankmill.run.click_stages import ClicksStage, NaiveStage
 from rankmill.run.data_stages import BinStage, IngestStage
 from rankmill.run.drift import check_drift, keep_for_next
@@ -194,7 +194,7 @@ def _look_at_candidates(work: Work, undone: set[str]) -> None:
         try_candidates(work, standing(work) or work.candidate)
 
 
-@spelled_for_a_file()
+@spelled_for("file")
 def run(work: Work, write: Callable[[str], None] = write_line, clock: RunClock | None = None) -> RunReport:
     """Execute the chosen stages of ``work`` that are due, and report what happens.
 
@@ -250,7 +250,7 @@ def _run(work: Work, log: RunLog, at: Callable[[str], None]) -> RunReport:
     return report
 
 
-@spelled_for_a_file()
+@spelled_for("file")
 def plan_of(work: Work) -> list[PlannedStage]:
     """Return for each stage what a run would do and why; nothing is written.  Errors are those of `run`."""
     with work.open():

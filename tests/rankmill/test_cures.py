@@ -20,7 +20,7 @@ import pytest
 from rankmill.cli import execute
 from rankmill.foundation.cures import named, shell_word, spelled_with
 from rankmill.foundation.errors import DataRejected
-from rankmill.foundation.options import spelled_for_a_command_line, spelled_for_a_file
+from rankmill.foundation.options import spelled_for
 from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.options import IngestOptions, ReadOptions
@@ -305,7 +305,7 @@ def test_a_name_in_a_role_is_the_column(tmp_path, monkeypatch, capfd, name):
     with Path("evil.csv").open("w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows([["qid", given, "a"], [1, 1, 2], [1, 0, 3]])
     words = ["data", "ingest", "evil.csv", "-o", "x"]
-    with spelled_for_a_command_line():
+    with spelled_for("command line"):
         cure = words_of_shell(spelled_with("columns", {"grade": given}))
     assert answer([*words, *cure], capfd, tmp_path)[0] == 0
     assert [*Dataset.open(Path("x")).manifest.features] == ["a"]
@@ -315,7 +315,7 @@ def test_cures_are_spelled_as_python_and_as_toml_where_options_are_written_so():
     for name in (*EVIL, "line\nend"):
         meant = {"ignore": [name], "columns": {"qid": name}}
         assert eval(f"dict({', '.join(spelled_with(*option) for option in meant.items())})") == meant
-        with spelled_for_a_file():
+        with spelled_for("file"):
             assert tomllib.loads("\n".join(spelled_with(*option) for option in meant.items())) == meant
         assert words_of_shell(shell_word(name)) == [name]
 
@@ -360,7 +360,7 @@ def test_an_exact_name_comes_before_a_comma():
 
 
 MANY = [f"f{n}" for n in range(20_000)]
-_SHOWING = {"spelled_with", "flagged", "command", "shell_line"}
+_SHOWING = {"spelled_with", "command", "shell_line"}
 _LINE = re.compile(rf"rankmill (?:{_COMMANDS})\b")
 _ELSEWHERE = {  # files whose texts are no messages
     "foundation/cures.py", "rankmill/demo.py", "rankmill/clicks/demo.py", "rankmill/reference/options.py", "rankmill/reference/pages.py",

@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import Any, ClassVar, Protocol
 
 from rankmill.foundation.errors import InvalidParameter, name_hint
-from rankmill.foundation.options import spelled_in_brackets
+from rankmill.foundation.options import spelled_for
 from rankmill.foundation.scalars import real_number, text, truth, whole_number
 
 OBJECTIVES: Mapping[str, str] = {
@@ -160,7 +160,7 @@ def options_of(objective: str, kind: type[Any], given: Mapping[str, str]) -> Any
             hint = name_hint(name, known, f"it has {', '.join(known) or 'none'}")
             raise InvalidParameter(f"objective {objective}: unknown option {name or value!r}; {hint}")
         values[name] = _READERS[types[name]](f"{objective}({name})", value)
-    with spelled_in_brackets(objective):
+    with spelled_for(objective):
         return kind(**values)
 
 

@@ -24,7 +24,7 @@ from rankmill.foundation.cluster.workers import Cluster
 from rankmill.foundation.code_digest import OF_TRAINING, code_digest
 from rankmill.foundation.cores import available_cores
 from rankmill.foundation.errors import InvalidParameter, WorkerLost
-from rankmill.foundation.options import spelled
+from rankmill.foundation.options import spelled, spelled_alike
 from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.trainer.data.measured_queries import check_decides
 from rankmill.trainer.data.training_rows import read_columns
@@ -394,9 +394,10 @@ def _run(tasks: Iterator[Task], workers: int) -> Iterator[tuple[Task, Outcome | 
         for task in tasks:
             yield task, run_trial(task)
         return
+    work = delayed(spelled_alike(_run_in_worker))
     pool = Parallel(n_jobs=workers, return_as="generator_unordered", batch_size=1, pre_dispatch="n_jobs")
     try:
-        yield from pool(delayed(_run_in_worker)(task) for task in tasks)
+        yield from pool(work(task) for task in tasks)  # joblib takes later tasks in threads of its own
     except BrokenProcessPool as error:
         raise WorkerLost(
             f"a worker process was killed, perhaps for lack of memory; use fewer {spelled('workers')}"

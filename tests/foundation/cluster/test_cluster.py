@@ -21,7 +21,7 @@ from rankmill.foundation.errors import (
     InvalidParameter,
     WorkerLost,
 )
-from rankmill.foundation.options import spelled_for_a_command_line
+from rankmill.foundation.options import spelled_for
 from tests.clusters import Killed, in_memory, killed_once, look_often, refuse, square
 from tests.refusals import refused
 
@@ -117,7 +117,7 @@ def test_other_code_libraries_and_folders_are_refused(tmp_path: Path) -> None:
 
 def test_words_that_name_no_cluster_are_refused() -> None:
     for word in ("local", "local:0", "local:9999", "local:two", "10.0.0.5:8786", "tcp://host", "http://host:1"):
-        with spelled_for_a_command_line(), refused(InvalidParameter, "--cluster", "local:N", "tcp://HOST:PORT", word):
+        with spelled_for("command line"), refused(InvalidParameter, "--cluster", "local:N", "tcp://HOST:PORT", word):
             ClusterOptions(cluster=word)
 
 
@@ -167,7 +167,7 @@ def test_a_killed_worker_is_replaced(dask: Cluster, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_errors_of_workers_name_options_as_the_caller_does(dask: Cluster, tmp_path: Path) -> None:
-    with spelled_for_a_command_line(), refused(CandidatesRejected, "2: see --max-rejects"):
+    with spelled_for("command line"), refused(CandidatesRejected, "2: see --max-rejects"):
         list(dask.run(refuse, range(6), tmp_path))
 
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from rankmill.foundation.errors import DataRejected, InputError
+from rankmill.foundation.options import spelled_for
 from rankmill.pipeline.cli import app
 from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
@@ -88,7 +89,8 @@ def test_numbers_mean_what_the_same_numbers_mean_as_text(numbers, negative, unju
     ],
 )
 def test_a_bad_grade_is_reported_with_its_cure(found, words, message):
-    assert GradeRules(words=words, highest=5).expected(found) == message
+    with spelled_for("command line"):
+        assert GradeRules(words=words, highest=5).expected(found) == message
 
 
 def test_a_map_that_is_none_is_refused():

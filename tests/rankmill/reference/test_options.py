@@ -19,7 +19,7 @@ from rankmill.foundation.options import (
     option,
     option_of,
     options,
-    spelled_for_a_command_line,
+    spelled_for,
 )
 from rankmill.reference.options import COMMANDS_OF
 from rankmill.scorer.evaluate.compare import compare
@@ -70,7 +70,7 @@ def test_a_new_option_is_one_declaration():
 
     with refused(InvalidParameter, "warp", "1 .. 9", "10"):
         Speed(warp=10)
-    with spelled_for_a_command_line(), refused(InvalidParameter, "--warp", "1 .. 9", "10"):
+    with spelled_for("command line"), refused(InvalidParameter, "--warp", "1 .. 9", "10"):
         Speed(warp=10)
     with refused(InvalidParameter, "warp", "1.5"):
         Speed(warp=1.5)

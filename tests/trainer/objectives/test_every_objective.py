@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from rankmill.foundation.errors import InvalidParameter
-from rankmill.foundation.options import spelled_for_a_command_line
+from rankmill.foundation.options import spelled_for
 from rankmill.pipeline.bins.spec import BinSpec, feature_bins
 from rankmill.scorer.metrics import Policy, parse_metric
 from rankmill.scorer.metrics.per_query import PreparedQueries
@@ -358,5 +358,5 @@ def test_the_objective_of_the_guide_works(monkeypatch):
 
 
 def test_options_are_named_by_their_objective_and_not_as_flags():
-    with spelled_for_a_command_line(), refused(InvalidParameter, "apxdcg(samples)", "2 .. 100000", "1"):
+    with spelled_for("command line"), refused(InvalidParameter, "apxdcg(samples)", "2 .. 100000", "1"):
         canonical("apxdcg(samples=1)")

@@ -15,6 +15,7 @@ import pytest
 
 from rankmill.cli import execute
 from rankmill.foundation.errors import DatasetFormatError, InvalidParameter
+from rankmill.foundation.options import spelled_for
 from rankmill.scorer.metrics.per_query import mean_of
 from rankmill.trainer.candidates.train_on_dataset import cross_validate, train
 from rankmill.trainer.nets.options import NetOptions
@@ -143,15 +144,18 @@ def test_a_search_that_is_killed_again_and_again_leaves_what_an_undisturbed_one_
     assert calls == before  # all is known
 
 
-def test_a_trial_that_fails_is_reported_and_ends_nothing(dataset, tmp_path):
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_trial_that_fails_is_reported_and_ends_nothing(dataset, tmp_path, workers):
     space = space_of({"objective": "l2,gbrank", "step_search": "line"}, "t")  # which gbrank's loss does not have
-    options = TuneOptions(trials=6, repeat=0, workers=1)
-    table = tune(plan_tuning(dataset, replace(BASE, n_rounds=3), space, options), tmp_path / "t")
+    options = TuneOptions(trials=6, repeat=0, workers=workers)
+    with spelled_for("command line"):
+        table = tune(plan_tuning(dataset, replace(BASE, n_rounds=3), space, options), tmp_path / "t")
     failed = [row for row in table.rows if row.outcome.error]
     assert 0 < len(failed) < 6
     assert {row.values["objective"] for row in failed} == {"gbrank"}
     assert table.rows[-len(failed) :] == tuple(failed)
     assert f"trial {failed[0].trial} failed: InvalidParameter" in table.render()
+    assert not unnamed(failed[0].outcome.error, "--step-search")
     assert json.loads(table.to_json())["trials"][-1]["error"] == failed[-1].outcome.error
 
 
