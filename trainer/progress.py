@@ -14,7 +14,7 @@ from rich.console import Console
 from rankmill.foundation.cures import command
 from rankmill.foundation.errors import InvalidParameter
 from rankmill.foundation.kernels.compiling import compilation_announced
-from rankmill.foundation.progress import TerminalBar, in_notebook, shows_bars, stderr_console
+from rankmill.foundation.progress import TerminalBar, stderr_console
 from rankmill.foundation.scalars import whole_number
 from rankmill.foundation.units import spell
 from rankmill.pipeline.read.grades import note_on_gains
@@ -79,8 +79,7 @@ class TrainingProgress(TerminalBar):
     step
         What a round is called.
     log_every, on_message, clock
-        As :class:`Ticker` takes them; there is a bar only if ``log_every`` is None and stderr is a terminal, or in a
-        notebook.
+        As :class:`Ticker` takes them; there is a bar only if ``log_every`` is None and stderr is a terminal.
     bar
         Whether there may be a bar.
     """
@@ -99,7 +98,7 @@ class TrainingProgress(TerminalBar):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         console = console or stderr_console()
-        visible = bar and log_every is None and shows_bars(console)
+        visible = bar and log_every is None and console.is_terminal
         super().__init__(step + " {task.completed:.0f}/{task.total:.0f}", "{task.description}", console, shown=visible)
         self._task = self._progress.add_task("preparing", total=n_rounds)
         self._ticker = Ticker(0 if visible else log_every, on_message, clock)
@@ -147,9 +146,9 @@ def verbosely(
 ) -> Iterator[TrainingProgress]:
     """Yield the progress of a training from Python: of the whole training, or only of its folds if ``folds_alone``.
 
-    ``verbose`` 0 or False: no output; 1 or True: a bar in a notebook, elsewhere a line on stderr about every
-    :data:`LOG_SECONDS`; N above 1: ``choices``, those of the preset, and a line after every N rounds.  A compilation of
-    kernels is announced, too. ``step`` is what a round is called.
+    ``verbose`` 0 or False: no output; 1 or True: a line on stderr about every :data:`LOG_SECONDS`; N above 1:
+    ``choices``, those of the preset, and a line after every N rounds.  A compilation of kernels is announced, too.
+    ``step`` is what a round is called.
 
     Raises
     ------
@@ -165,7 +164,7 @@ def verbosely(
         n_trainings=folds + (not folds_alone),
         step=step,
         log_every=None if every == 1 else every,
-        bar=in_notebook(),
+        bar=False,
     )
     if every > 1 and choices:
         to_stderr(choices)
@@ -203,7 +202,7 @@ class TrialsProgress(TerminalBar):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         console = console or stderr_console()
-        visible = log_every is None and shows_bars(console)
+        visible = log_every is None and console.is_terminal
         counted = "trial {task.completed:.0f}" + ("" if n_trials is None else "/{task.total:.0f}")
         super().__init__(counted, "{task.description}", console, shown=visible)
         self._task = self._progress.add_task("", total=n_trials)

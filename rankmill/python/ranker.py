@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rankmill.common_options import OF_RANKER
-from rankmill.foundation.cluster.options import cluster_address
+from rankmill.foundation.cluster.options import checked_address
 from rankmill.foundation.errors import InvalidParameter, NotFitted
 from rankmill.foundation.notebook_html import HtmlTable, card
 from rankmill.foundation.options import (
@@ -94,7 +94,7 @@ Model: TypeAlias = "Ranker | Forest | str | os.PathLike[str]"
 def _cluster(given: Any) -> Any:
     """Return a Dask client, or the checked text that names a cluster."""
     if isinstance(given, str) or given is None:
-        return None if given is None else str(cluster_address(given))
+        return checked_address(given)
     if not (hasattr(given, "scheduler") and hasattr(given, "submit")):
         raise InvalidParameter(
             f'cluster must be a Dask client, or text such as "local:4" or "tcp://10.0.0.5:8786", got {given!r}'
@@ -114,8 +114,7 @@ class RankerOptions:
     )
     verbose: int | bool = option(
         default=1,
-        help="Progress output.  1 or True: a bar in notebooks, elsewhere a line on stderr about every 10 seconds; N "
-        "above 1: what"
+        help="Progress output.  1 or True: a line on stderr about every 10 seconds; N above 1: what"
         " the preset chose, and a line after every N rounds; 0: nothing.  Does not change the model.",
     )
     delta: Callable[..., Any] | None = option(

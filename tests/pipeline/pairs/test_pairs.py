@@ -226,10 +226,7 @@ def test_rows_and_pairs_share_one_bound_and_have_lists_of_their_own(tmp_path):
         for name in ("rejects", "pair_rejects")
     }
     assert listed == {
-        "rejects": [
-            "expected a grade: a whole number, 0 or more, found -1; to accept negative grades:"
-            " --negative-grades zero (or unjudged)"
-        ],
+        "rejects": ["expected a grade: a whole number, 0 or more, found -1"],
         "pair_rejects": [
             "expected qid better worse [weight [probability]], found 2 words",
             "expected a document of query 'q1', found d3",
