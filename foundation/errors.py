@@ -74,9 +74,9 @@ class InputError(RankmillError):
     def unknown(cls, what: str, name: str, known: Iterable[str], cure: str = "there is none yet") -> Self:
         """Build the error for a ``name`` that is not ``known``, with the nearest spelling, all names, or the cure."""
         choices = list(known)
-        near = [choice for choice in choices if choice.lower() == name.lower()] or get_close_matches(name, choices, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"known: {few(choices, _NAMED)}" if choices else cure
-        return cls(f"unknown {what} {name!r}; {hint}")
+        return cls(
+            f"unknown {what} {name!r}; {name_hint(name, choices, f'known: {few(choices, _NAMED)}' if choices else cure)}"
+        )
 
 
 def name_hint(name: str, known: Iterable[str], otherwise: str = "") -> str:
@@ -88,7 +88,7 @@ def name_hint(name: str, known: Iterable[str], otherwise: str = "") -> str:
     ("did you mean 'q7'?", "such as 'q1'")
     """
     choices = list(known)
-    near = get_close_matches(name, choices, n=1)
+    near = [choice for choice in choices if choice.lower() == name.lower()] or get_close_matches(name, choices, n=1)
     example = f"such as {choices[0]!r}" if choices else "there is none"
     return f"did you mean {near[0]!r}?" if near else otherwise or example
 
@@ -135,30 +135,24 @@ class DataRejected(RankmillError):
 class MalformedLine(DataRejected):
     """One input line is malformed.  ``line`` and ``column`` count from 1, as editors do."""
 
-    def __init__(self, path: Path, line: int, column: int, found: str, expected: str, cure: str = "") -> None:
+    def __init__(self, path: Path, line: int, column: int | str, found: str, expected: str, cure: str = "") -> None:
         super().__init__(path, line, column, found, expected, cure)
         self.path, self.line, self.column = path, line, column
         self.found, self.expected, self.cure = found, expected, cure
 
     def __str__(self) -> str:
-        cure = f"; {self.cure}" if self.cure else ""
         found = repr(self.found) if self.found else "nothing"
-        return f"{self.path}:{self.line}:{self.column}: expected {self.expected}, found {found}{cure}"
+        return self._said(f"{self.path}:{self.line}:{self.column}", found)
+
+    def _said(self, where: str, found: str) -> str:
+        return f"{where}: expected {self.expected}, found {found}" + (f"; {self.cure}" if self.cure else "")
 
 
-class MalformedRow(DataRejected):
-    """One row of a table without lines (Parquet) is malformed.  ``row`` counts from 1."""
-
-    def __init__(self, path: Path, row: int, column: str, found: str, expected: str, cure: str = "") -> None:
-        super().__init__(path, row, column, found, expected, cure)
-        self.path, self.row, self.column = path, row, column
-        self.found, self.expected, self.cure = found, expected, cure
+class MalformedRow(MalformedLine):
+    """One row of a table without lines (Parquet) is malformed.  ``line`` is its number, from 1, and ``column`` has a name."""
 
     def __str__(self) -> str:
-        cure = f"; {self.cure}" if self.cure else ""
-        return (
-            f"{self.path}: row {self.row}, column {self.column!r}: expected {self.expected}, found {self.found}{cure}"
-        )
+        return self._said(f"{self.path}: row {self.line}, column {self.column!r}", self.found)
 
 
 class ColumnProblem(NamedTuple):
@@ -301,13 +295,6 @@ class Unhealthy(ConflictError):
     """No run of a work folder has succeeded for too long; the message says since when, and what is known."""
 
 
-def known_code_of(error: BaseException) -> int | None:
-    """Return the exit code for ``error``; None if it is a bug."""
-    if isinstance(error, RankmillError):
-        return error.exit_code
-    return INPUT_OUTPUT if isinstance(error, OSError) else None
-
-
 def code_of(error: BaseException) -> int:
     """Return the exit code for ``error``, also for bugs and signals."""
     if isinstance(error, KeyboardInterrupt):
@@ -316,8 +303,9 @@ def code_of(error: BaseException) -> int:
         return READER_GONE
     if isinstance(error, SystemExit):
         return error.code if isinstance(error.code, int) else int(error.code is not None)
-    known = known_code_of(error)
-    return BUG if known is None else known
+    if isinstance(error, RankmillError):
+        return error.exit_code
+    return INPUT_OUTPUT if isinstance(error, OSError) else BUG
 
 
 def one_line(error: BaseException) -> str:

@@ -48,10 +48,7 @@ def few(names: Sequence[str], most: int = 5) -> str:
 
 
 def _escape(sign: str) -> str:
-    number = ord(sign)
-    if number < 0x10000:
-        return f"\\u{number:04x}"
-    return f"\\u{0xD800 + (number - 0x10000 >> 10):04x}\\u{0xDC00 + (number & 0x3FF):04x}"
+    return re.sub("....", r"\\u\g<0>", sign.encode("utf-16-be", "surrogatepass").hex())
 
 
 class Shown:

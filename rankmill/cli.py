@@ -42,7 +42,7 @@ from rankmill.common_options import OF_COMMANDS
 from rankmill.foundation.command_line import WITHOUT_NUMBER, AsJson, TakesUrls
 from rankmill.foundation.cores import available_cores
 from rankmill.foundation.cures import shell_line, words_of
-from rankmill.foundation.errors import InputError, UnusableColumns, known_code_of, lines_of, without_secrets
+from rankmill.foundation.errors import InputError, UnusableColumns, code_of, lines_of, without_secrets
 from rankmill.foundation.exit_codes import BUG, INTERRUPTED, READER_GONE, TERMINATED, USAGE
 from rankmill.foundation.interrupts import end_on_signals, leave, was_asked_to_end
 from rankmill.foundation.options import spelled_for
@@ -469,8 +469,8 @@ def _invoke(arguments: Sequence[str]) -> int:
 def _report(error: Exception) -> int:
     if was_asked_to_end():  # `main` knows the code
         return TERMINATED
-    code = known_code_of(error)
-    if code is not None:
+    code = code_of(error)
+    if code != BUG:
         return _say("\n  ".join(lines_of(error)), code)
     sys.stderr.write("".join(traceback.format_exception(error)))
     cure = "please report it with the lines above and what `rankmill doctor` prints"

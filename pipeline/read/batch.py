@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from rankmill.foundation.errors import MalformedLine, MalformedRow, TooManyRejects
+from rankmill.foundation.errors import MalformedLine, TooManyRejects
 from rankmill.foundation.options import spelled
 from rankmill.pipeline.options import DEFAULT_BLOCK_BYTES
 
@@ -154,21 +154,20 @@ class Quarantine:
         """How many more malformed rows are allowed, in total or in this part."""
         return max(0, self.limit - len(getattr(self._own, "found", self._found)))
 
-    def add(self, error: MalformedLine | MalformedRow, column: int, text: str) -> None:
+    def add(self, error: MalformedLine, column: int, text: str) -> None:
         """Quarantine a malformed row.
 
         Raises
         ------
-        MalformedLine, MalformedRow
+        MalformedLine
             ``error`` itself, if no malformed row is allowed.
         TooManyRejects
             This row exceeds the limit, in total or in this part.
         """
         if self.limit == 0:
             raise error
-        line = error.line if isinstance(error, MalformedLine) else error.row
         reason = f"expected {error.expected}, found {error.found or 'nothing'}"
-        reject = Reject(error.path.name, line, column, reason, text[:KEPT_CHARACTERS])
+        reject = Reject(error.path.name, error.line, column, reason, text[:KEPT_CHARACTERS])
         found: list[_Found] = getattr(self._own, "found", self._found)
         found.append(_Found(getattr(self._own, "number", 0), reject, str(error)))
         self._check(found)

@@ -107,7 +107,7 @@ def test_row_groups_of_one_file_are_read_by_several_workers(tmp_path: Path) -> N
     pq.write_table(table.set_column(0, "qid", pa.array(qid)), whole, row_group_size=50)
     with on(RUN, "a b"), pytest.raises(MalformedRow) as found:
         ingest([whole], tmp_path / "bad", options=on_a_cluster(IngestOptions()))
-    assert found.value.row == 778
+    assert found.value.line == 778
 
 
 def _opened(path: Path):
