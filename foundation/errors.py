@@ -74,9 +74,8 @@ class InputError(RankmillError):
     def unknown(cls, what: str, name: str, known: Iterable[str], cure: str = "there is none yet") -> Self:
         """Build the error for a ``name`` that is not ``known``, with the nearest spelling, all names, or the cure."""
         choices = list(known)
-        return cls(
-            f"unknown {what} {name!r}; {name_hint(name, choices, f'known: {few(choices, _NAMED)}' if choices else cure)}"
-        )
+        otherwise = f"known: {few(choices, _NAMED)}" if choices else cure
+        return cls(f"unknown {what} {name!r}; {name_hint(name, choices, otherwise)}")
 
 
 def name_hint(name: str, known: Iterable[str], otherwise: str = "") -> str:
@@ -149,7 +148,7 @@ class MalformedLine(DataRejected):
 
 
 class MalformedRow(MalformedLine):
-    """One row of a table without lines (Parquet) is malformed.  ``line`` is its number, from 1, and ``column`` has a name."""
+    """One row of a table without lines (Parquet) is malformed; ``line`` is its number from 1, ``column`` a name."""
 
     def __str__(self) -> str:
         return self._said(f"{self.path}: row {self.line}, column {self.column!r}", self.found)

@@ -401,7 +401,7 @@ def spelled(name: str) -> str:
 
 
 def spelled_in() -> str:
-    """Return where the caller writes options: ``command line``, ``file``, ``Python``, or the call in whose brackets they are."""
+    """Return where the caller writes options: ``command line``, ``file``, ``Python``, or the call that has them."""
     return _place.get()
 
 
@@ -412,7 +412,7 @@ def option_flag(name: str) -> str:
 
 @contextmanager
 def spelled_for(place: str) -> Iterator[None]:
-    """Name options in messages as they are written in ``place``, a value of `spelled_in`, in this context of this thread."""
+    """Name options in messages as in ``place``, a value of `spelled_in`, in this context of this thread."""
     before = _place.set(place)
     try:
         yield

@@ -16,7 +16,7 @@ from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
 from rankmill.clicks.options import WITHOUT_PROPENSITIES, ClickFitOptions, ClickLogOptions, ClickModelName, JudgeOptions
-from rankmill.foundation.cluster.options import ClusterOptions, cluster_address
+from rankmill.foundation.cluster.options import ClusterOptions, local_workers
 from rankmill.foundation.errors import ConfigError, InvalidParameter
 from rankmill.foundation.options import ChangesOf, Without
 from rankmill.foundation.storage.url_arguments import url_of
@@ -290,7 +290,7 @@ class Config:
         """
         if self.cluster is None:
             return self
-        cluster_address(self.cluster.address, "address")
+        local_workers(self.cluster.address, "address")
         found = self
         for stage in self.cluster.stages:
             section, field = getattr(self, stage), "where" if stage == "train" else "options"

@@ -8,24 +8,23 @@ a call is bound to one worker, and `rankmill.foundation.cluster.workers` decides
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 import pickle
 import platform
 import queue
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import CancelledError
 from contextlib import ExitStack
 from typing import Any, Self
 
 from rankmill.foundation.cluster.dask_peers import Join, joined
 from rankmill.foundation.cluster.duty import Duty, Ended, Unwanted, stopped_when
-from rankmill.foundation.cluster.options import ClusterAddress
+from rankmill.foundation.cluster.options import local_workers
 from rankmill.foundation.cores import available_cores
 from rankmill.foundation.errors import ClusterUnavailable, InputError, MissingLibrary, WorkerLost
 
 _ANSWER_SECONDS = 15.0
-_LOOK_SECONDS = 0.05  # between looks at what Dask itself computes
 _PATIENCE_SECONDS = 30.0  # without any worker
 _START_SECONDS = 120.0  # of local workers: each imports its libraries
 _HOST = "127.0.0.1"
@@ -49,11 +48,12 @@ class DaskEngine:
         self._words: dict[str, queue.SimpleQueue[bytes]] = {}
 
     @classmethod
-    def open(cls, address: ClusterAddress) -> Self:
+    def open(cls, address: str) -> Self:
         """Connect to a scheduler, or start local workers.
 
         Raises the errors of `rankmill.foundation.cluster.workers.open_cluster`.
         """
+        local = local_workers(address)
         try:
             import distributed
         except ImportError:
@@ -63,10 +63,10 @@ class DaskEngine:
         for name in ("distributed", "tornado"):  # we report what happens
             logging.getLogger(name).setLevel(logging.CRITICAL)
         logging.getLogger("asyncio").addFilter(_worth_reporting)
-        if address.local:
-            return cls._start(address)
+        if local:
+            return cls._start(address, local)
         try:
-            client = distributed.Client(address.scheduler, timeout=_ANSWER_SECONDS, set_as_default=False)
+            client = distributed.Client(address, timeout=_ANSWER_SECONDS, set_as_default=False)
         except (OSError, TimeoutError, ValueError) as error:
             raise ClusterUnavailable(
                 f"{address}: no Dask scheduler answers there ({_words(error)}); check the address, or start one with: "
@@ -74,7 +74,7 @@ class DaskEngine:
             ) from error
         stack = ExitStack()
         stack.callback(client.close, timeout=_ANSWER_SECONDS)
-        return cls(client, stack, str(address))
+        return cls(client, stack, address)
 
     @classmethod
     def of_client(cls, client: Any) -> Self:
@@ -100,12 +100,12 @@ class DaskEngine:
         return self._name
 
     @classmethod
-    def _start(cls, address: ClusterAddress) -> Self:
+    def _start(cls, address: str, local: int) -> Self:
         """Start local workers; only processes with the keys of this one can connect to them."""
         import dask
         import distributed
 
-        threads = max(1, available_cores() // address.local)
+        threads = max(1, available_cores() // local)
         settings = {  # instead of Dask's settings of the allocator, and of one thread
             "distributed.nanny.pre-spawn-environ": {"OMP_NUM_THREADS": threads},
             "distributed.worker.daemon": True,
@@ -116,7 +116,7 @@ class DaskEngine:
                 dask.config.set(settings)
             )  # as long as there are workers: those that replace lost ones read it
             cluster = distributed.LocalCluster(
-                n_workers=address.local,
+                n_workers=local,
                 threads_per_worker=threads,
                 processes=True,
                 host=_HOST,
@@ -129,12 +129,12 @@ class DaskEngine:
             client = distributed.Client(cluster, timeout=_ANSWER_SECONDS, set_as_default=False)
             stack.callback(client.close, timeout=_ANSWER_SECONDS)
             try:
-                client.wait_for_workers(address.local, timeout=_START_SECONDS)
+                client.wait_for_workers(local, timeout=_START_SECONDS)
             except TimeoutError as error:
                 raise ClusterUnavailable(
                     f"{address}: the workers did not start in {_START_SECONDS:g} seconds"
                 ) from error
-            return cls(client, stack.pop_all(), str(address))
+            return cls(client, stack.pop_all(), address)
 
     def workers(self) -> Mapping[str, int]:
         """Return the threads of each present worker by its address; ClusterUnavailable if there is no answer."""
@@ -222,43 +222,36 @@ class DaskEngine:
             [call(pickle.dumps((function, tuple(given))), *values) for given, values in calls]
         )
         try:
-            self._wait_for(futures)
-            return [future.result(timeout=_PATIENCE_SECONDS) for future in futures]
-        except TimeoutError as error:
-            raise WorkerLost(f"a worker of {self._name} was lost with its result; run the same again") from error
+            return [self._result_of(future) for future in futures]  # the first failure in order, whatever ends first
         finally:
             if self._client.status == "running":
                 self._client.cancel([future for future in futures if not future.done()], force=True)
 
-    def _wait_for(self, futures: Sequence[Any]) -> None:
-        """Wait until all are done; the errors of :meth:`compute`, and those of the calls."""
+    def _result_of(self, future: Any) -> Any:
+        """Wait for the result; the errors of :meth:`compute`, and that of the call."""
         from distributed import KilledWorker
 
-        looked = time.monotonic()
-        until = looked + _PATIENCE_SECONDS
-        # after a failure only for those before it: the first in order is raised, even if another one ends first
-        while not all(future.done() for future in itertools.takewhile(lambda each: each.status != "error", futures)):
-            time.sleep(_LOOK_SECONDS)
-            if (now := time.monotonic()) - looked < 1.0:
-                continue
-            looked = now
-            if self.workers():
-                until = now + _PATIENCE_SECONDS
-            elif now > until:
-                raise WorkerLost(f"all workers of {self._name} are gone; run the same again")
-        for future in futures:
-            if future.status == "error":
-                error = future.exception(timeout=_ANSWER_SECONDS)
-                if isinstance(error, KilledWorker):
-                    raise WorkerLost(
-                        f"several workers of {self._name} were lost, one after another, with the same part of a "
-                        "DataFrame, perhaps"
-                        " for lack of memory; run the same again"
-                    ) from error
-                raise _understood(error)
-            if future.status != "finished":
+        until = time.monotonic() + _PATIENCE_SECONDS
+        while True:
+            try:
+                return future.result(timeout=1.0)
+            except TimeoutError:
+                if future.status == "error":  # the call's own
+                    raise
+                if self.workers():
+                    until = time.monotonic() + _PATIENCE_SECONDS
+                elif time.monotonic() > until:
+                    raise WorkerLost(f"all workers of {self._name} are gone; run the same again") from None
+            except KilledWorker as error:
+                raise WorkerLost(
+                    f"several workers of {self._name} were lost, one after another, with the same part of a DataFrame,"
+                    " perhaps for lack of memory; run the same again"
+                ) from error
+            except CancelledError:
                 self.workers()  # raises if the scheduler is gone
-                raise WorkerLost(f"{self._name}: a computation was cancelled; run the same again")
+                raise WorkerLost(f"{self._name}: a computation was cancelled; run the same again") from None
+            except (ModuleNotFoundError, AttributeError) as error:
+                raise _understood(error) from None
 
     def join(self) -> Join:
         """Return the function by which workers join a group; it can be pickled."""

@@ -38,16 +38,16 @@ class Duty:
     token: str
 
     @classmethod
-    def begin(cls, folder: Path) -> Duty:
-        """Return the duty of this process's workers, with a file in ``folder`` as proof that they see the same one."""
+    @contextmanager
+    def shared(cls, folder: Path) -> Iterator[Duty]:
+        """Yield the duty of this process's workers, with a file in ``folder`` as proof that they see the same one."""
         token = secrets.token_hex(16)
         proof = folder.absolute() / f".{token}.cluster"
         proof.write_text(token)
-        return cls(code=code_digest(*OF_TRAINING), libraries=_libraries(), proof=proof, token=token)
-
-    def end(self) -> None:
-        """Remove the proof."""
-        self.proof.unlink(missing_ok=True)
+        try:
+            yield cls(code=code_digest(*OF_TRAINING), libraries=_libraries(), proof=proof, token=token)
+        finally:
+            proof.unlink(missing_ok=True)
 
     def check(self) -> None:
         """Check this process; InputError if it has other code or libraries, or does not see the folder."""

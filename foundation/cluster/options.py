@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Any
 
 from rankmill.foundation.errors import InvalidParameter
@@ -12,39 +11,30 @@ from rankmill.foundation.options import option, options, spelled
 _MOST_WORKERS = 1024
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterAddress:
-    """Where the workers are: ``local`` processes to start here, or the ``scheduler`` of a running cluster."""
+def local_workers(word: str, name: str = "cluster") -> int:
+    """Return how many workers the text says to start here; 0 for the address of a Dask scheduler.
 
-    local: int = 0
-    scheduler: str = ""
+    InvalidParameter, about the option ``name``, if it is neither.
 
-    def __str__(self) -> str:
-        return self.scheduler or f"local:{self.local}"
-
-
-def cluster_address(word: str, name: str = "cluster") -> ClusterAddress:
-    """Parse ``word``: ``local:N`` or the address of a scheduler.
-
-    InvalidParameter, naming the option ``name``, if it is neither.
-
-    >>> cluster_address("local:4"), str(cluster_address("tcp://10.0.0.5:8786"))
-    (ClusterAddress(local=4, scheduler=''), 'tcp://10.0.0.5:8786')
+    >>> local_workers("local:4"), local_workers("tcp://10.0.0.5:8786")
+    (4, 0)
     """
-    if found := re.fullmatch(r"local:([1-9][0-9]{0,3})", word):
-        number = int(found[1])
-        if number <= _MOST_WORKERS:
-            return ClusterAddress(local=number)
-    elif re.fullmatch(r"(tcp|tls)://[^\s/]+:[0-9]{1,5}", word):
-        return ClusterAddress(scheduler=word)
-    raise InvalidParameter(
-        f"{spelled(name)} must be local:N with 1 to {_MOST_WORKERS:,} workers, or tcp://HOST:PORT of a Dask scheduler,"
-        f" got {word!r}"
-    )
+    if re.fullmatch(r"(tcp|tls)://[^\s/]+:[0-9]{1,5}", word):
+        return 0
+    found = re.fullmatch(r"local:([1-9][0-9]{0,3})", word)
+    if found is None or int(found[1]) > _MOST_WORKERS:
+        raise InvalidParameter(
+            f"{spelled(name)} must be local:N with 1 to {_MOST_WORKERS:,} workers, or tcp://HOST:PORT of a Dask"
+            f" scheduler, got {word!r}"
+        )
+    return int(found[1])
 
 
-def _checked(word: Any) -> str | None:
-    return None if word is None else str(cluster_address(str(word)))
+def checked_address(word: Any) -> str | None:
+    """Return ``word`` as text, if it is given and names a cluster; InvalidParameter as `local_workers`."""
+    if word is not None:
+        local_workers(str(word))
+    return None if word is None else str(word)
 
 
 @options
@@ -57,5 +47,5 @@ class ClusterOptions:
         "Dask scheduler"
         " (pip install 'rankmill[dask]').  Never changes the result.",
         metavar="local:N|tcp://HOST:PORT",
-        convert=_checked,
+        convert=checked_address,
     )

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from rankmill.foundation.cluster.duty import Duty
-from rankmill.foundation.cluster.options import cluster_address
-from rankmill.foundation.errors import ClusterUnavailable, RankmillError, WorkerLost
+from rankmill.foundation.errors import ClusterUnavailable, WorkerLost
 from rankmill.foundation.options import spelled_alike
 
 if TYPE_CHECKING:
@@ -47,12 +46,6 @@ class Member(Generic[Item]):
     def peers(self) -> AbstractContextManager[DaskPeers]:
         """Join the group, in the worker."""
         return self.join(self.group, self.number, self.workers)
-
-
-@dataclass(slots=True)
-class _Running:
-    number: int
-    worker: str
 
 
 class Cluster:
@@ -128,19 +121,20 @@ class Cluster:
         ClusterUnavailable
             The cluster does not answer any more.
         """
-        duty = Duty.begin(folder)
-        running: dict[int, _Running] = {}
-        try:
-            yield from self._run(function, iter(items), duty, running)
-        except (WorkerLost, ClusterUnavailable) as error:
-            raise _and_then(error, resumes=resumes) from error
-        finally:
-            duty.end()
-            for call in running:
-                self._engine.forget(call)
+        running: dict[int, tuple[int, str]] = {}  # by call: the number of the item, and the worker
+        with Duty.shared(folder) as duty, _then(resumes=resumes):
+            try:
+                yield from self._run(spelled_alike(function), iter(items), duty, running)
+            finally:
+                for call in running:
+                    self._engine.forget(call)
 
     def _run(
-        self, function: Callable[[Item, int], Result], items: Iterator[Item], duty: Duty, running: dict[int, _Running]
+        self,
+        function: Callable[[Item, int], Result],
+        items: Iterator[Item],
+        duty: Duty,
+        running: dict[int, tuple[int, str]],
     ) -> Generator[tuple[Item, Result], None, None]:
         taken: list[Item | None] = []  # None: done
         losses: dict[int, int] = {}
@@ -152,7 +146,7 @@ class Cluster:
         empty_since: float | None = None
         while True:
             again = [number for number in again if number < min(failures, default=len(taken))]
-            busy = {each.worker for each in running.values()}
+            busy = {worker for _, worker in running.values()}
             for worker in here:
                 if worker in busy:
                     continue
@@ -168,31 +162,31 @@ class Cluster:
                         break
                     number = len(taken) - 1
                 call = next(self._calls)
-                running[call] = _Running(number, worker)
-                self._engine.start(call, worker, duty, spelled_alike(function), taken[number])
+                running[call] = number, worker
+                self._engine.start(call, worker, duty, function, taken[number])
             if not running and not again and (all_taken or failures):
                 break
             for end in self._engine.ended(_LOOK_SECONDS):
-                each = running.pop(end.call, None)
-                if each is None:
+                if end.call not in running:
                     continue
+                number, worker = running.pop(end.call)
                 if end.lost:
-                    self._lost(each, losses, again)
+                    self._lost(number, worker, losses, again)
                     looked = 0.0  # now
                 elif end.error is not None:
-                    failures[each.number] = end.error
+                    failures[number] = end.error
                 else:
-                    item: Any = taken[each.number]
-                    taken[each.number] = None
+                    item: Any = taken[number]
+                    taken[number] = None
                     yield item, end.result
             if time.monotonic() - looked >= _LOOK_SECONDS:
                 here = self._engine.workers()
                 looked = time.monotonic()
-                for call, each in list(running.items()):
-                    if each.worker not in here:
+                for call, (number, worker) in list(running.items()):
+                    if worker not in here:
                         self._engine.forget(call)
                         del running[call]
-                        self._lost(each, losses, again)
+                        self._lost(number, worker, losses, again)
             empty_since = None if here else empty_since or time.monotonic()
             if empty_since is not None and time.monotonic() - empty_since > self._patience:
                 raise WorkerLost(f"all workers of {self._name} are gone")
@@ -229,32 +223,14 @@ class Cluster:
 
         Errors as :meth:`run`.
         """
-        try:
-            return self._together(function, item, folder, hear)
-        except (WorkerLost, ClusterUnavailable) as error:
-            raise _and_then(error, resumes=resumes) from error
-
-    def _together(
-        self,
-        function: Callable[[Member[Item], int], Result],
-        item: Callable[[], Item],
-        folder: Path,
-        hear: Callable[[bytes], object],
-    ) -> Result:
-        losses = 0
-        while True:
-            here = self._wait_for_workers()
-            group = secrets.token_hex(8)
-            self._engine.words(group)
-            duty = Duty.begin(folder)
-            calls: dict[int, int] = {}
-            given = item()
-            try:
-                for number, worker in enumerate(here):
-                    member = Member(group, number, tuple(here), self._engine.join(), given)
-                    call = next(self._calls)
-                    calls[call] = number
-                    self._engine.start(call, worker, duty, spelled_alike(function), member)
+        function, losses = spelled_alike(function), 0
+        with _then(resumes=resumes):
+            while True:
+                here = self._wait_for_workers()
+                group = secrets.token_hex(8)
+                self._engine.words(group)
+                calls: dict[int, int] = {}
+                given = item()
                 results: dict[int, Result] = {}
                 progress = False
 
@@ -262,20 +238,26 @@ class Cluster:
                     nonlocal progress
                     progress |= bool(hear(word))
 
-                failure, lost = self._watch(group, calls, here, results, note)
-            finally:
-                duty.end()
-                for call in calls:
-                    self._engine.forget(call)
-            if failure is not None:
-                raise failure
-            if not lost:
-                return results[0]
-            losses = 1 if progress else losses + 1
-            if losses >= _MOST_LOSSES_TOGETHER:
-                raise WorkerLost(
-                    f"{losses} times in turn a worker of {self._name} was lost, perhaps for lack of memory"
-                )
+                with Duty.shared(folder) as duty:
+                    try:
+                        for number, worker in enumerate(here):
+                            member = Member(group, number, tuple(here), self._engine.join(), given)
+                            call = next(self._calls)
+                            calls[call] = number
+                            self._engine.start(call, worker, duty, function, member)
+                        failure, lost = self._watch(group, calls, here, results, note)
+                    finally:
+                        for call in calls:
+                            self._engine.forget(call)
+                if failure is not None:
+                    raise failure
+                if not lost:
+                    return results[0]
+                losses = 1 if progress else losses + 1
+                if losses >= _MOST_LOSSES_TOGETHER:
+                    raise WorkerLost(
+                        f"{losses} times in turn a worker of {self._name} was lost, perhaps for lack of memory"
+                    )
 
     def _watch(
         self,
@@ -334,23 +316,27 @@ class Cluster:
             time.sleep(min(_LOOK_SECONDS, 0.1))
         return here
 
-    def _lost(self, each: _Running, losses: dict[int, int], again: list[int]) -> None:
-        losses[each.number] = losses.get(each.number, 0) + 1
-        if losses[each.number] >= _MOST_LOSSES:
+    def _lost(self, number: int, worker: str, losses: dict[int, int], again: list[int]) -> None:
+        losses[number] = losses.get(number, 0) + 1
+        if losses[number] >= _MOST_LOSSES:
             raise WorkerLost(
                 f"{_MOST_LOSSES} workers of {self._name} were lost, one after another, with the same task, perhaps "
                 "for lack of"
                 " memory"
             )
-        again.append(each.number)
+        again.append(number)
         again.sort()
-        self._on_loss(f"a worker of {self._name} was lost ({each.worker}); its task runs again")
+        self._on_loss(f"a worker of {self._name} was lost ({worker}); its task runs again")
 
 
-def _and_then(error: RankmillError, *, resumes: bool) -> RankmillError:
-    """Return the same error, which says what to do."""
-    then = "what is done stays: run the same command again to resume" if resumes else "run the same command again"
-    return type(error)(f"{error}; {then}")
+@contextmanager
+def _then(*, resumes: bool) -> Iterator[None]:
+    """Let errors of a cluster that is lost say what to do."""
+    try:
+        yield
+    except (WorkerLost, ClusterUnavailable) as error:
+        then = "what is done stays: run the same command again to resume" if resumes else "run the same command again"
+        raise type(error)(f"{error}; {then}") from error
 
 
 @contextmanager
@@ -375,10 +361,9 @@ def open_cluster(where: Any, on_loss: Callable[[str], object] = lambda _: None) 
     if isinstance(where, Cluster):
         yield where
         return
-    address = cluster_address(where) if isinstance(where, str) else None
     from rankmill.foundation.cluster.dask_engine import DaskEngine
 
-    engine = DaskEngine.of_client(where) if address is None else DaskEngine.open(address)
+    engine = DaskEngine.open(where) if isinstance(where, str) else DaskEngine.of_client(where)
     try:
         if not engine.workers():
             raise ClusterUnavailable(

@@ -1,4 +1,4 @@
-"""``@kernel`` compiles a function with Numba and keeps the machine code on disk, for every room.
+"""``@kernel`` compiles a function with Numba and keeps the machine code on disk, for every layer.
 
 Numba's own ``cache=True`` falls short in five ways, so kernels have a cache of their own, a subclass of Numba 0.68's:
 
@@ -66,7 +66,7 @@ _X86_64_V3 = "sse3 ssse3 sse4.1 sse4.2 popcnt cx16 sahf avx avx2 bmi bmi2 f16c f
 _LEVELS = {"x86_64": ("x86-64-v3", tuple(f"+{feature}" for feature in _X86_64_V3.split()))}
 LEVEL, _NEEDED = _LEVELS.get(os.uname().machine, ("generic", ()))  # as LLVM names the CPU and its features
 SHIPPED = Path(__file__).parents[2] / "compiled" / f"{LEVEL}-{TOOLS.rpartition('.')[0]}"  # without NumPy's last number
-_folders: dict[str, set[str]] = {}  # room -> cache folders of its kernels that have been imported
+_folders: dict[str, set[str]] = {}  # layer -> cache folders of its kernels that have been imported
 
 
 def kernel(function: Callable[..., Any] | None = None, *, allocates: bool = False, **options: Any) -> Any:
@@ -321,8 +321,8 @@ class _KernelCache(FunctionCache):
             f"{module}.{name}" if module != function.__module__ else "",  # kernels of users are not shipped
         )
         self._turns = _turns.setdefault(self._cache_path, _Turns(self._cache_path))
-        self.room = module.partition(".")[0]  # trainer, for one
-        _folders.setdefault(self.room, set()).add(self._cache_path)
+        self.layer = module.partition(".")[0]  # trainer, for one
+        _folders.setdefault(self.layer, set()).add(self._cache_path)
 
     def in_turn(self, compile_for: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """Return a method of the dispatcher that loads, or compiles what no other process is compiling."""
@@ -405,9 +405,9 @@ def _has_array(kind: types.Type) -> bool:
     return isinstance(kind, types.Array) or any(map(_has_array, getattr(kind, "types", ())))
 
 
-def kernels_compiled(room: str) -> bool:
-    """Return whether any kernel of a room, of those imported so far, is in the cache, even that of an older version, or shipped."""
-    return shipped_kernels() is not None or any(any(Path(folder).glob("*.nbc")) for folder in _folders.get(room, ()))
+def kernels_compiled(layer: str) -> bool:
+    """Return whether any kernel of a layer, of those imported so far, is in the cache, even that of an older version, or shipped."""
+    return shipped_kernels() is not None or any(any(Path(folder).glob("*.nbc")) for folder in _folders.get(layer, ()))
 
 
 def cpu_and_folder() -> tuple[str, str]:
@@ -427,7 +427,7 @@ class _First(event.Listener):
         if self._say is None or not isinstance(kept_in, _KernelCache):  # such as a user's own, not cached
             return
         say, self._say = self._say, None
-        some = kernels_compiled(kept_in.room)
+        some = kernels_compiled(kept_in.layer)
         if not os.access(kept_in.cache_path, os.W_OK):
             say((MORE_EVERY_TIME if some else EVERY_TIME).format(folder=kept_in.cache_path))
         elif compiling.kind == _WAIT:

@@ -142,16 +142,13 @@ class DaskRows:
         chosen = {name: own.index(name) for name in (*self.features, *self.goals)}
         chosen |= {role: own.index(value) for role, value in self.columns.items() if isinstance(value, str)}
         series = {role: value for role, value in self.columns.items() if not isinstance(value, str)}
-        duty = Duty.begin(folder)
-        try:
+        with Duty.shared(folder) as duty:
             values = zip(*(each.to_delayed() for each in (self.frame, *series.values())), strict=True)
             calls = [
                 ((duty, folder / f"{number:06d}.parquet", chosen, tuple(series)), parts)
                 for number, parts in enumerate(values)
             ]
             written = engine.compute(_write_partition, calls)
-        finally:
-            duty.end()
         if not any(written):
             raise TrainingDataRejected("X has no rows")
         return [path for ((_, path, *_), _), rows in zip(calls, written, strict=True) if rows]

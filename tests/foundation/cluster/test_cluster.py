@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -95,22 +95,15 @@ def test_a_task_notices_that_it_is_unwanted() -> None:
 
 
 def test_other_code_libraries_and_folders_are_refused(tmp_path: Path) -> None:
-    duty = Duty.begin(tmp_path)
-    duty.check()
-    (tmp_path / "gone").mkdir()
-
-    def changed(**facts: Any) -> Duty:
-        values = {name: getattr(duty, name) for name in duty.__slots__}
-        return Duty(**values | facts)
-
-    with refused(InputError, "another rankmill"):
-        changed(code="other").check()
-    older = tuple((name, "0.1" if name == "pyarrow" else version) for name, version in duty.libraries)
-    with refused(InputError, "pyarrow", "0.1"):
-        changed(libraries=older).check()
-    with refused(InputError, "does not see", str(tmp_path)):
-        changed(token="other").check()
-    duty.end()
+    with Duty.shared(tmp_path) as duty:
+        duty.check()
+        with refused(InputError, "another rankmill"):
+            replace(duty, code="other").check()
+        older = tuple((name, "0.1" if name == "pyarrow" else version) for name, version in duty.libraries)
+        with refused(InputError, "pyarrow", "0.1"):
+            replace(duty, libraries=older).check()
+        with refused(InputError, "does not see", str(tmp_path)):
+            replace(duty, token="other").check()
     with refused(InputError, "does not see", str(tmp_path)):
         duty.check()
 
