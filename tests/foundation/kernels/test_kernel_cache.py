@@ -337,13 +337,13 @@ def test_processes_that_start_at_once_compile_each_kernel_once(called: Path) -> 
 
 
 def test_a_process_that_is_killed_while_it_compiles_leaves_the_turn_to_the_next(called: Path) -> None:
-    killed = start(called, 60)
-    until((called / "marks" / "outer").exists, killed)
+    killed, mark = start(called, 60), called / "marks" / "outer"
+    until(lambda: mark.exists() and mark.read_text(), killed)
     killed.kill()
     killed.communicate()
     next_one = start(called, 0)
     assert next_one.communicate(timeout=60)[0] == "10\n"
-    assert (called / "marks" / "outer").read_text() == "compiled\n" * 2
+    assert mark.read_text() == "compiled\n" * 2
 
 
 def test_processes_that_save_at_once_lose_and_mix_nothing(tmp_path: Path) -> None:
