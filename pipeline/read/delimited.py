@@ -44,6 +44,8 @@ DELIMITERS = {"csv": ",", "tsv": "\t"}  # by format
 _MOST_WORDS = 20  # grades in words that a message lists
 _RARE = 0.05  # a smaller share of bad cells are mistakes in a good column
 _WITH_COMMA = r"^\s*[+-]?\d*,\d+\s*$"
+_GROUPED = r"^[-+]?[0-9]{1,3}([.][0-9]{3})+(,[0-9]+)?$"
+"""A number with points between thousands, where the decimal sign is a comma."""
 _THOUSANDS = r"^\s*[+-]?\d{1,3}(,\d{3})+\s*$"
 
 
@@ -174,6 +176,8 @@ class DelimitedSource(TableSource):
                 if are_dates(batch.column(name))[bad].all():
                     dated.add(name)
                     cure += f"; {cure_of_dates(self.path, name, of_judgments=columns.of_judgments)}"
+            if self._decimal_comma and pc.any(pc.match_substring_regex(batch.column(name), _GROUPED)).as_py():
+                cure = f"remove points that separate thousands; {cure}"
             problems.append(ColumnProblem(name, reason, cure, options, in_rows=name not in commas | dated))
         return problems
 

@@ -290,6 +290,14 @@ def test_decimal_commas_are_distinguished_from_thousands_and_words(tmp_path):
     )
 
 
+def test_points_of_thousands_are_named_where_the_decimal_sign_is_a_comma(tmp_path):
+    for prices in (["1.184,69", "12,50"] * 50, ["1.204", "3"] * 50):
+        found = problems_of(table(tmp_path / "a.csv", prices=prices), decimal_comma=True)
+        assert "remove points" in found["price"].cure
+    found = problems_of(table(tmp_path / "b.csv", prices=["TBD"] * 100), decimal_comma=True)
+    assert "remove points" not in found["price"].cure
+
+
 def test_a_misspelt_grade_is_not_offered_as_another_grade(tmp_path):
     grades = ["good", "bad"] * 48 + ["god", "good", "Best", "bad"]
     found = problems_of(table(tmp_path / "a.csv", grades=grades))["grade"]
