@@ -49,9 +49,10 @@ def gate(
 ) -> None:
     """Compare a candidate with the current version of an alias on the same queries, and record the verdict.
 
-    The candidate passes if the lower end of the 95 % bootstrap interval of the mean difference is above minus the margin, and
-    all guardrails pass.  If the alias is not set yet, the candidate must be significantly better than the order of the rows, and
-    not significantly worse than the best single feature.  If it fails, the verdict is recorded too and the exit code is 11.
+    The candidate passes if the lower end of the 95 % bootstrap interval of the mean difference is above minus the
+    margin, and all guardrails pass.  If the alias is not set yet, the candidate must be significantly better than the
+    order of the rows, and not significantly worse than the best single feature.  If it fails, the verdict is recorded
+    too and the exit code is 11.
 
     Example: rankmill models gate web --on web.dataset
 
@@ -124,8 +125,9 @@ def register(
 ) -> None:
     """Register a model file as the next version of NAME.
 
-    Use it for models that train has not registered here.  The file is checked first; if it is damaged, nothing is written and the
-    exit code is 13.  A model that NAME has already is not registered twice, unless --dataset or --metrics add something new.
+    Use it for models that train has not registered here.  The file is checked first; if it is damaged, nothing is
+    written and the exit code is 13.  A model that NAME has already is not registered twice, unless --dataset or
+    --metrics add something new.
 
     Example: rankmill models register best.rankmill --name web --metrics test.json
     """
@@ -153,7 +155,8 @@ def merge(
 ) -> None:
     """Merge several models into one, whose score is the weighted mean or sum of theirs, and register it.
 
-    The models may differ in features, objective and data; each must have one score per document. The result cannot be resumed.
+    The models may differ in features, objective and data; each must have one score per document. The result cannot be
+    resumed.
 
     Example: rankmill models merge web@3 shop@latest --weights 0.7,0.3 --name both
     """
@@ -180,8 +183,8 @@ def blend(
 ) -> None:
     """Blend several models into one whose score is a weighted sum of theirs, with the best weights, and register it.
 
-    The models may be of any kind; the blend holds them all, so nothing else is needed to use it. Weights are found on a split that
-    no model learnt from.
+    The models may be of any kind; the blend holds them all, so nothing else is needed to use it. Weights are found on a
+    split that no model learnt from.
 
     Example: rankmill models blend web@3 shop@latest --on web.dataset --name both
     """

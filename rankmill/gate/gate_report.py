@@ -37,7 +37,10 @@ class GateQueries:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FurtherVerdict:
-    """The verdict by a further metric, which must not be worse by more than ``margin``; the figures are among the metrics."""
+    """The verdict by a further metric, which must not be worse by more than ``margin``.
+
+    The figures are among the metrics.
+    """
 
     metric: str
     margin: float
@@ -110,7 +113,8 @@ class GateReport:
     guardrails: tuple[Guardrail, ...]
     code: str
     worse: bool | None = left_out()
-    """True if the candidate passed although it is significantly worse than a version that had the alias, which was allowed."""
+    """True if the candidate passed although it is significantly worse than a version that had the alias, which was
+    allowed."""
 
     def render(self) -> str:
         """Return the report as text."""

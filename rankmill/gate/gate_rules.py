@@ -47,7 +47,8 @@ def parse_margins(texts: Iterable[str]) -> dict[str, float]:
             metric = ""
         if not metric:
             raise InvalidParameter(
-                f"{spelled('also')}: expected metrics and margins such as ndcg@10:bought=0.005,map=0.01, found {piece!r}"
+                f"{spelled('also')}: expected metrics and margins such as ndcg@10:bought=0.005,map=0.01, found "
+                f"{piece!r}"
             )
         if metric in found:
             raise InvalidParameter(f"{spelled('also')} names {metric!r} twice")
@@ -84,7 +85,8 @@ class GateLimits:
     )
     max_constant_rise: float = option(
         default=0.05,
-        help="Queries whose documents all get one score: how much larger their share may be than with the current version.",
+        help="Queries whose documents all get one score: how much larger their share may be than with the current "
+        "version.",
         least=0,
     )
     allow_feature_changes: bool = option(
@@ -97,7 +99,8 @@ class GateLimits:
     )
     best_of_last: int = option(
         default=5,
-        help="Compare also with the best of this many versions that had the alias last, as far as they can score the queries; 1: only with the current one.",
+        help="Compare also with the best of this many versions that had the alias last, as far as they can score the "
+        "queries; 1: only with the current one.",
         least=1,
     )
 
@@ -117,12 +120,14 @@ class GateOptions(GateLimits):
     )
     margin: float | None = option(
         default=None,
-        help=f"How much worse than the current version the candidate may be.  Default: as the alias' policy says, else {MARGIN}.",
+        help="How much worse than the current version the candidate may be.  Default: as the alias' policy says, "
+        f"else {MARGIN}.",
         least=0,
     )
     also: Mapping[str, float] = option(
         default_factory=dict,
-        help="Further metrics, each with how much worse the candidate may be: ndcg@10:bought=0.005,map=0.01; repeat for more.",
+        help="Further metrics, each with how much worse the candidate may be: ndcg@10:bought=0.005,map=0.01; repeat "
+        "for more.",
         metavar="METRIC=MARGIN,..",
         read=parse_margins,
         repeat=True,
@@ -160,8 +165,9 @@ class GateRules(GateLimits):
     metric
         The metric that decides.
     margin
-        How much worse than the current version, and than the best of the last ones, the candidate may be, 0 or more.  It passes
-        if the lower end of the confidence interval of the difference is above ``-margin``, and the upper end is not below 0.
+        How much worse than the current version, and than the best of the last ones, the candidate may be, 0 or more.
+        It passes if the lower end of the confidence interval of the difference is above ``-margin``, and the upper end
+        is not below 0.
     also
         Further metrics with their margins; the candidate must pass each of them in the same way.
     convention
@@ -184,7 +190,8 @@ class GateRules(GateLimits):
             raise InvalidParameter(f"{spelled('margin')} must be a number of 0 or more, got {self.margin}")
         if self.metric in self.also:
             raise InvalidParameter(
-                f"{spelled('also')} names {self.metric}, which decides; set its margin with {spelled('margin')}, and leave it out"
+                f"{spelled('also')} names {self.metric}, which decides; set its margin with {spelled('margin')}, and "
+                "leave it out"
             )
 
     @property
@@ -230,7 +237,9 @@ def convention_digest(convention: Convention) -> str:
 
 
 def rules_under(policy: AliasPolicy | None, asked: GateOptions, convention: Convention | None = None) -> GateRules:
-    """Make rules from the given options; others are taken from the ``policy`` of the alias or are the defaults of `GateRules`.
+    """Make rules from the given options.
+
+    Others come from the ``policy`` of the alias or are the defaults of `GateRules`.
 
     Raises
     ------
@@ -263,6 +272,7 @@ def _convention_of(digest: str) -> Convention:
         if convention_digest(convention) == digest:
             return convention
     raise InputError(
-        f"the policy of the alias requires the metric convention {digest[:12]}, which has no name; set it with {spelled('convention')} and "
+        f"the policy of the alias requires the metric convention {digest[:12]}, which has no name; set it with "
+        f"{spelled('convention')} and "
         "the options for single rules"
     )

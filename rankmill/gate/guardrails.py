@@ -62,7 +62,8 @@ def finite_scores(scores: Scores) -> Guardrail:
 def constant_scores(scores: Scores, baseline: Scores | None, starts: Offsets, rise: float) -> Guardrail:
     """Limit the share of queries with 2 or more documents whose scores are all equal.
 
-    It may exceed that of the ``baseline`` by at most ``rise``; a candidate with constant scores in all queries always fails.
+    It may exceed that of the ``baseline`` by at most ``rise``; a candidate with constant scores in all queries always
+    fails.
     """
     n = int(np.count_nonzero(np.diff(starts) > 1))
     if n == 0:
@@ -106,10 +107,12 @@ def features(candidate: Sequence[str], baseline: Sequence[str] | None, *, allowe
 
 
 def cost(candidate: Predictor, baseline: Predictor | None, limit: float) -> Guardrail:
-    """Limit the comparisons per document (`rankmill.scorer.models.model.Predictor.comparisons`) as a ratio to the baseline's.
+    """Limit the comparisons per document as a ratio to the baseline's.
 
-    This depends only on the models, not on the machine.  Time grows with it, but not in proportion: comparisons take longer
-    in a forest that exceeds the cache.
+    `rankmill.scorer.models.model.Predictor.comparisons` counts them.
+
+    This depends only on the models, not on the machine.  Time grows with it, but not in proportion: comparisons take
+    longer in a forest that exceeds the cache.
     """
     now = candidate.comparisons
     if baseline is None:
@@ -157,7 +160,8 @@ def seen_queries(overlaps: Mapping[str, Overlap | None], *, allowed: bool) -> Gu
 def clicks_of_log(other: str, found: OffPolicyDifference) -> Guardrail:
     """Check that the ranking is not worth significantly less than that of ``other`` by the clicks of a log.
 
-    What the log does not support is only reported: rankings that it has hardly shown, and fewer than 100 effective clicks.
+    What the log does not support is only reported: rankings that it has hardly shown, and fewer than 100 effective
+    clicks.
     """
     name, difference = f"clicks, against {other}", found.difference
     if difference is None or difference.interval is None or found.candidate is None:

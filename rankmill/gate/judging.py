@@ -108,7 +108,8 @@ def judge(
     Parameters
     ----------
     candidate, baseline
-        The models; without a baseline, the candidate is compared with the order of the rows and the best single feature.
+        The models; without a baseline, the candidate is compared with the order of the rows and the best single
+        feature.
     dataset, split
         The judged queries to compare on, not used for training any of the models.
     rules
@@ -116,7 +117,8 @@ def judge(
     naive
         The model that was learnt from the same clicks as the candidate without correction, to be compared with too.
     earlier
-        Versions that had the alias before the baseline; the best of them is a rival, if it is better than the baseline here.
+        Versions that had the alias before the baseline; the best of them is a rival, if it is better than the baseline
+        here.
     clicks
         Compares two rankings (columns qid, doc_id and score) by the clicks of a log.
     n_threads
@@ -261,7 +263,8 @@ def _refuse_seen_split(dataset: Dataset, split: str, contenders: Sequence[Conten
     trained = [each.name for each in contenders if dataset.digest in each.trained_on]
     if split == "train" and trained:
         raise InputError(
-            f"{spelled('split')} train: {' and '.join(trained)} was trained on these queries of {dataset.path}, so they prove nothing; "
+            f"{spelled('split')} train: {' and '.join(trained)} was trained on these queries of {dataset.path}, so "
+            "they prove nothing; "
             f"use {spelled('split')} test, or valid"
         )
 
@@ -278,8 +281,10 @@ def _refuse_too_few(queries: GradedQueries, now: Evaluation, metric: Metric) -> 
     counted = int(np.count_nonzero(now.can_differ[metric]))
     if counted < FEWEST_QUERIES:
         raise CandidatesRejected(
-            f"{queries.dataset.path}: {counted} of {len(now.qids):,} queries of the split {queries.split} count for {metric}, as "
-            "two versions can differ only in queries with two documents that it tells apart by their grades; an interval needs "
+            f"{queries.dataset.path}: {counted} of {len(now.qids):,} queries of the split {queries.split} count for "
+            f"{metric}, as "
+            "two versions can differ only in queries with two documents that it tells apart by their grades; an "
+            "interval needs "
             f"at least {FEWEST_QUERIES}, and a useful one hundreds"
         )
 
@@ -369,7 +374,10 @@ def _more_queries(found: Paired, threshold: float) -> str:
             if none is None
             else f"; about {none:,} such queries would do four times in five if there is no difference"
         )
-    text = f"; too few queries: with about {so:,} such queries the gate would pass four times in five if this is the true difference"
+    text = (
+        f"; too few queries: with about {so:,} such queries the gate would pass four times in five if this is the "
+        "true difference"
+    )
     return text if none is None else f"{text}, {none:,} if there is none"
 
 
@@ -377,7 +385,8 @@ def _not_shown(rules: GateRules, rival: Rival, found: Paired, candidate: str) ->
     """Return what the gate has not shown about a version that passes."""
     text = (
         f"{found.n_queries:,} queries cannot show that {candidate} is not worse than the {rival.name} by more than "
-        f"{rules.margin:g}: {_figures(found)}; it passes {'' if rival.name == NAIVE else 'as the first version '}because it is not"
+        f"{rules.margin:g}: {_figures(found)}; it passes "
+        f"{'' if rival.name == NAIVE else 'as the first version '}because it is not"
         " significantly worse"
     )
     enough = queries_for(rules.margin, found, 0.0)

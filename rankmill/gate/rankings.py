@@ -86,7 +86,7 @@ class GradedQueries:
         return found.hexdigest()
 
     def evaluate(self, scores: Scores, metrics: Sequence[Metric], replicates: int = 0) -> Evaluation:
-        """Evaluate the ranking by ``scores`` (n,), in which NaN is last; ``replicates`` of the bootstrap, 0: no intervals."""
+        """Evaluate the ranking by ``scores`` (n,), NaN last, with ``replicates`` of the bootstrap (0: no intervals)."""
         given = np.where(np.isnan(scores), -np.inf, scores)[self.main.scores.astype(np.int64)]
         lists = {goal: replace(each, scores=given) for goal, each in self.lists.items()}
         return evaluate_lists(
@@ -100,7 +100,7 @@ class GradedQueries:
 
 
 def on_scale(convention: Convention, dataset: Dataset, models: Iterable[Model]) -> Convention:
-    """Return ``convention`` with the highest grade of the dataset and the training data of ``models``, if it has none of its own."""
+    """Return ``convention``; without a highest grade, with that of the data of ``dataset`` and ``models``."""
     recorded = [model.info.get("max_grade") for model in models]
     scale = max(1, dataset.max_grade, *(grade for grade in recorded if isinstance(grade, int)))
     return (
@@ -128,8 +128,8 @@ def scores_of(
 ) -> list[Scores]:
     """Score the rows of ``split`` with each model in one pass over their features.
 
-    ``names`` are the names of the models in messages.  Memory: the scores and a batch of features.  The result is the same
-    for any ``n_threads``.
+    ``names`` are the names of the models in messages.  Memory: the scores and a batch of features.  The result is the
+    same for any ``n_threads``.
 
     Raises
     ------
@@ -153,11 +153,15 @@ def scores_of(
 
 
 def check_features(dataset: Dataset, predictor: Predictor, name: str) -> None:
-    """Raise CandidatesRejected if ``dataset`` lacks a feature of the model called ``name``, or has it in another kind."""
+    """Raise CandidatesRejected if ``dataset`` lacks a feature of the model, or has it in another kind.
+
+    ``called`` names the model.
+    """
     has = set(dataset.feature_names)
     if lacking := [feature for feature in predictor.feature_names if feature not in has]:
         raise CandidatesRejected(
-            f"{dataset.path}: {name} uses features that are missing from this dataset: {few(lacking)}; evaluate both models on a"
+            f"{dataset.path}: {name} uses features that are missing from this dataset: {few(lacking)}; evaluate both "
+            "models on a"
             " dataset that has the features of both"
         )
     categorical, where = dataset.manifest.categorical, f"{dataset.path}: "
@@ -217,9 +221,9 @@ class Rival:
     def passed(self, found: Paired, margin: float, worse_allowed: bool = False) -> bool:  # noqa: FBT001, FBT002
         """Return whether the 95 % interval (low, high) of the difference, candidate minus rival, satisfies the rule.
 
-        ``better``: low > 0.  ``not worse``: low > -margin and high >= 0; if ``worse_allowed`` low > -margin, as otherwise many small
-        losses add up.  ``not shown to be worse``: low > -margin or high >= 0, so a candidate is refused only if it is
-        significantly worse and not shown to be within the margin.
+        ``better``: low > 0.  ``not worse``: low > -margin and high >= 0; if ``worse_allowed`` low > -margin, as
+        otherwise many small losses add up.  ``not shown to be worse``: low > -margin or high >= 0, so a candidate is
+        refused only if it is significantly worse and not shown to be within the margin.
         """
         low, high = found.interval
         if self.rule == "better":
@@ -232,8 +236,8 @@ class Rival:
 def row_order(queries: GradedQueries) -> Rival:
     """Rank the documents by the column ``position`` if the dataset has it, otherwise in stored order.
 
-    Documents with the same position tie.  Rows of a query are stored by document id, so without positions this is no better
-    than chance unless the ids are informative.
+    Documents with the same position tie.  Rows of a query are stored by document id, so without positions this is no
+    better than chance unless the ids are informative.
     """
     if "position" in queries.dataset.optional_columns:
         positions = queries.dataset.rows(queries.split, ("position",)).column(0).to_numpy().astype(np.float64)
@@ -243,13 +247,16 @@ def row_order(queries: GradedQueries) -> Rival:
 
 
 def single_feature(queries: GradedQueries, metric: Metric) -> Rival:
-    """Rank by the single feature, ascending or descending, with the best ``metric`` on these queries; missing values are last.
+    """Rank by the single feature, ascending or descending, with the best ``metric`` on these queries.
+
+    Missing values are last.
 
     The feature is chosen on the queries that judge it, so its figure may be too high: the candidate need not beat it.
     """
     found = best_single_feature(queries, metric)
     words = (
-        f"the best single feature ({found.name}, {'highest' if found.descending else 'lowest'} first; chosen on these same"
+        f"the best single feature ({found.name}, {'highest' if found.descending else 'lowest'} first; chosen on these "
+        "same"
         " queries, so its figure may be too high)"
     )
     scores = found.scores(queries.dataset.feature_column(found.name, queries.split))

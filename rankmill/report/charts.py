@@ -53,7 +53,10 @@ class Drawing:
         )
 
     def axis(self, scale: Scale, about: int, y: float, *, signs: bool = False) -> list[float]:
-        """Write the numbers of a horizontal axis at the height ``y`` without overlaps; return the positions of the ticks."""
+        """Write the numbers of a horizontal axis at the height ``y`` without overlaps.
+
+        Return the positions of the ticks.
+        """
         values, free = ticks(scale.low, scale.high, about), -math.inf
         for value, words in zip(values, tick_words(values), strict=True):
             text = f"+{words}" if signs and value > 0 else words
@@ -202,7 +205,10 @@ def gaps(found: QueriesFacts, width: float) -> Markup:
 
 
 def curves(learning: LearningFacts, width: float) -> Markup:
-    """Draw the metric after every round: for each seed on the deciding queries, for the chosen seed also on the training queries."""
+    """Draw the metric after every round for each seed on the deciding queries.
+
+    The chosen seed is also drawn on the training queries.
+    """
     deciding = learning.deciding
     taken = [run for run in learning.seeds if run.chosen] or [learning.seeds[0]]
     chosen = taken[0]

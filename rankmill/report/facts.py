@@ -1,4 +1,7 @@
-"""The facts of a report, from measurement to page; ``report.json`` is a `Report`, which docs/formats/report.md describes."""
+"""The facts of a report, from measurement to page.
+
+``report.json`` is a `Report`, which docs/formats/report.md describes.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,8 @@ from rankmill.scorer.metrics.significance import Paired
 FORMAT = 2
 Kind = Literal["candidate", "present", "row order", "best single feature"]
 Outcome = Literal["promoted", "not promoted", "passed", "replaced", "registered"]
-"""``passed``: the gate, but the alias does not point to it; ``replaced``: it had the alias; ``registered``: there is no gate result."""
+"""``passed``: the gate, but the alias points to another version; ``replaced``: it had the alias before;
+``registered``: there is no gate result."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +45,7 @@ class PresentFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankingFacts:
-    """A ranking of the queries: its metrics, and how much better the version is; None for a metric with too few queries."""
+    """A ranking of the queries: its metrics, and how much better the version is (None: too few queries)."""
 
     kind: Kind
     name: str
@@ -53,7 +57,10 @@ class RankingFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricsFacts:
-    """All rankings of the same queries, that of the version first; ``primary`` decides, ``rival`` is the ranking compared with."""
+    """All rankings of the same queries, that of the version first.
+
+    ``primary`` decides, ``rival`` is the ranking that the version is compared with.
+    """
 
     split: str
     seen: str
@@ -100,7 +107,7 @@ class ListedQuery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueriesFacts:
-    """The differences of queries: a histogram of ``counts`` between ``edges``, without ties, and those that changed most."""
+    """The differences of queries: ``counts`` between ``edges``, without ties, and those that changed most."""
 
     edges: tuple[float, ...]
     counts: tuple[int, ...]
@@ -265,7 +272,7 @@ class SourceFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineageFacts:
-    """Where the version comes from: digests by name, parameters that were set, and what differs from the current version."""
+    """The origin of the version: digests by name, given parameters, and differences from the current version."""
 
     digests: Mapping[str, str]
     parameters: Mapping[str, Any]

@@ -139,7 +139,8 @@ def noise(report: Report) -> str:
         return ""
     text = (
         f"Seeds alone move {metric_name(spread.metric)} by {number(spread.deviation)} (standard deviation of "
-        f"{len(spread.seeds)} trainings on the {spread.split} split, from {number(spread.least)} to {number(spread.greatest)})"
+        f"{len(spread.seeds)} trainings on the {spread.split} split, from {number(spread.least)} to "
+        f"{number(spread.greatest)})"
     )
     if found is None or report.present is None:
         return f"{text}."

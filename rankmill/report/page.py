@@ -140,7 +140,8 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     tools = (
-        formatting.metric_name, formatting.number, formatting.signed, formatting.count, formatting.counted, formatting.percent, formatting.short,
+        formatting.metric_name, formatting.number, formatting.signed, formatting.count, formatting.counted,
+        formatting.percent, formatting.short,
         formatting.interval, few, formatting.slice_name, formatting.slice_title, plain, code, fenced, named,
     )  # fmt: skip
     environment.filters |= {tool.__name__: tool for tool in tools} | {"size": size_text}

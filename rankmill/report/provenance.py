@@ -1,4 +1,4 @@
-"""Provenance in the report: the dataset, its drift, the click log, the origin of the version, and commands about the version."""
+"""Provenance in the report: the dataset, its drift, the click log, and the origin of the version with its commands."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class Ranked:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Rankings:
-    """All rankings of the same queries, that of the version first, and by how much it is better than its rival in each (q,)."""
+    """All rankings of the same queries, the version's first, and its difference from its rival in each (q,)."""
 
     subject: Subject
     queries: GradedQueries
@@ -66,10 +66,12 @@ class Rankings:
 
 
 def rankings_of(subject: Subject, n_threads: int = 0) -> Rankings | None:
-    """Rank the held-out queries in every way and evaluate each ranking; None if there are no such queries, or none counts.
+    """Rank the held-out queries in every way and evaluate each ranking.
 
-    The rival is the current version, else the best single feature.  Memory: the narrow columns of the split and the scores;
-    features are read in batches.
+    None if there are no such queries, or none counts.
+
+    The rival is the current version, else the best single feature.  Memory: the narrow columns of the split and the
+    scores; features are read in batches.
     """
     if subject.split is None:
         return None
@@ -197,7 +199,9 @@ def query_facts(rankings: Rankings) -> QueriesFacts | None:
 
 
 def histogram(gaps: Values) -> tuple[tuple[float, ...], tuple[int, ...]]:
-    """Count ``gaps`` (q,) in bars of equal width around 0 that cover all values; ties are left out.  Return edges and counts.
+    """Count ``gaps`` (q,) in bars of equal width around 0 that cover all values; ties are left out.
+
+    Return edges and counts.
 
     >>> histogram(np.array([-0.5, 0.0, 0.1, 0.25]))[1].count(1)
     3

@@ -75,7 +75,7 @@ def _outcome(subject: Subject) -> Outcome:
 
 
 def to_bytes(report: Report) -> bytes:
-    """Return ``report.json``: the title, then the facts in the order of the page with all digits, and a newline at the end."""
+    """Return ``report.json``: the title, the facts in the order of the page with all digits, and a newline."""
     facts = {"title": title(report), **as_json(report)}
     return (json.dumps(facts, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
@@ -91,7 +91,7 @@ class ReportPaths:
 
 
 def write_report(subject: Subject, folder: Path, *, n_threads: int = 0) -> ReportPaths:
-    """Write the report of ``subject`` to ``folder``, which is replaced: ``index.html``, ``report.json`` and ``report.md``.
+    """Replace ``folder`` by the report of ``subject``: ``index.html``, ``report.json`` and ``report.md``.
 
     Raises
     ------

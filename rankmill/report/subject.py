@@ -42,7 +42,8 @@ _FILES = {
 }
 
 Records = Mapping[str, Mapping[str, Any]]
-"""The JSON objects that a run has written, by the names above; those of other versions and those that are missing are empty."""
+"""The JSON objects that a run has written, by the names above; those of other versions and those that are missing are
+empty."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -108,7 +109,8 @@ def subject_of_work(
     """
     if not work.is_dir():
         raise InputError(
-            f"{work}: no such folder, and no such model in the registry; name the work folder of a run (written by rankmill run)"
+            f"{work}: no such folder; name the work folder of a run (written by rankmill run), or a model and a dataset "
+            "with --on"
         )
     records = {name: _read(work / path) for name, path in _FILES.items()}
     dataset = Dataset.open(work / "dataset")
@@ -127,7 +129,10 @@ def subject_of_work(
 
 
 def subject_of_version(store: Registry, reference: str, dataset: Dataset, by: Sequence[str] = ()) -> Subject:
-    """Return the subject of a report on a version in the registry, compared on ``dataset``; errors as `subject_of_work`."""
+    """Return the subject of a report on a version in the registry, compared on ``dataset``.
+
+    Raises the errors of `subject_of_work`.
+    """
     return _subject(store, store.resolve(reference), dataset, by, {name: {} for name in _FILES}, None, None)
 
 
@@ -194,7 +199,10 @@ def _facts(stage: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _current_version(store: Registry, version: Version, gate: GateReport | None, alias: str) -> Version | None:
-    """Return the version to be replaced: that of the gate, else the target of the alias, or its target before this version."""
+    """Return the version to be replaced.
+
+    It is that of the gate, else the target of the alias, or its target before this version.
+    """
     number: int | None
     if gate is not None:
         number = None if gate.baseline is None else int(gate.baseline.version.rpartition("@")[2])
@@ -235,7 +243,10 @@ def _convention(evaluation: Mapping[str, Any], gate: GateReport | None) -> Conve
 def _metrics(
     evaluation: Mapping[str, Any], gate: GateReport | None, model: Model, convention: Convention, dataset: Dataset
 ) -> tuple[Metric, ...]:
-    """Return the metrics: that of the gate or else of the training first, then the others; those of goals that the dataset lacks are left out."""
+    """Return the metrics: that of the gate or else of the training first, then the others.
+
+    Metrics of goals that the dataset lacks are left out.
+    """
     deciding = gate.metric if gate is not None else str(model.parameters.get("metric") or METRIC)
     measured = [deciding, *(evaluation.get("metrics") or SHOWN)]
     if gate is not None:

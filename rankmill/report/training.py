@@ -19,8 +19,9 @@ _DECIDING = ("valid", "holdout", "cv", "test")  # sets that decide the number of
 def learning_facts(subject: Subject) -> LearningFacts | None:
     """Return the curves in ``WORK/model/training.json``; None if it has none.
 
-    ``seeds`` are objects with ``seed``, ``best_round`` and ``curves`` (`rankmill.trainer.rounds.training_result.Curves`).  The
-    chosen seed is named.  If the deciding metric was not measured, the first one is shown.
+    ``seeds`` are objects with ``seed``, ``best_round`` and ``curves``
+    (`rankmill.trainer.rounds.training_result.Curves`).  The chosen seed is named.  If the deciding metric was not
+    measured, the first one is shown.
     """
     training = subject.records["training"]
     runs = [run for run in training.get("seeds") or () if _metrics_of(run)]
@@ -65,7 +66,7 @@ def _seed(run: Mapping[str, Any], sets: Sequence[str], metric: str, *, chosen: b
 
 
 def noise_facts(subject: Subject) -> NoiseFacts | None:
-    """Return the spread of the deciding metric over the seeds, from the version's manifest; None if only one seed was trained."""
+    """Return the spread of the deciding metric over the seeds, from the version's manifest; None for one seed."""
     seeds, metric = subject.version.manifest.get("seeds") or subject.records["training"], str(subject.metric)
     for split in ("test", *_DECIDING):
         spread = ((seeds.get("noise_floor") or {}).get(split) or {}).get(metric)

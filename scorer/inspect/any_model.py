@@ -203,8 +203,8 @@ def contributions_of(
 ) -> ShapValues:
     """Return what each feature adds to the scores of ``model``.
 
-    These are SHAP values of trees, Shapley values over missing features of nets, and their weighted sums of blends.  The
-    values of a document and its base add up to its score.
+    These are SHAP values of trees, Shapley values over missing features of nets, and their weighted sums of blends.
+    The values of a document and its base add up to its score.
 
     Parameters
     ----------
