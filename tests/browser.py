@@ -48,7 +48,8 @@ class Browser:
         ]  # fmt: skip
         self._process = subprocess.Popen(
             ["bash", "-c", f'exec "$@" 3<&{reader} 4>&{writer}', "bash", path, *options],
-            pass_fds=(reader, writer), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=os.environ | {"HOME": str(folder)},
+            pass_fds=(reader, writer), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            env=os.environ | {"HOME": str(folder)},
         )  # fmt: skip
         os.close(reader)
         os.close(writer)

@@ -371,7 +371,8 @@ def order_by_relevance(
 def relevance_rises(
     rows: Sequence[tuple[int, int, int, int]], theta: Sequence[float], beta: Sequence[float], times: float
 ) -> bool:
-    """Whether documents at a rank are ``times`` as relevant as those at one above, beyond two standard errors of each."""
+    """Whether documents at a rank are ``times`` as relevant as those at one above, beyond two standard errors of
+    each."""
     found = []
     for k in range(1, len(theta) + 1):
         at = [(d, c) for _, d, rank, c in rows if rank == k]

@@ -113,7 +113,8 @@ class Growth:
     """
 
     def __init__(
-        self, tree, bins, g, h, rules, n_bins, *, names, categorical=None, noise=(0.0, 0), tree_key=0, weights=None, pairs=None,
+        self, tree, bins, g, h, rules, n_bins, *, names, categorical=None, noise=(0.0, 0), tree_key=0, weights=None,
+        pairs=None,
         exact=False, directions=None,
     ):  # fmt: skip
         self.tree, self.bins, self.g, self.h, self.rules, self.n_bins, self.names = (

@@ -79,7 +79,8 @@ def shapley_interactions(forest, x, output=0):
 
 
 def dependence(forest, known, values, documents=None, output=0):
-    """Partial dependence where the features ``known`` have ``values``: over the training rows, or over ``documents``."""
+    """Partial dependence where the features ``known`` have ``values``: over the training rows, or over
+    ``documents``."""
     if documents is None:
         x = [float("nan")] * forest.n_features
         for f, value in zip(known, values, strict=True):

@@ -72,7 +72,8 @@ def dcg(order, gains, k=None) -> float:
 
 
 def cascade(order, chances, k=None) -> float:
-    """ERR@k: the reader stops at a document with its chance, which is worth 1/rank; MRR@k if the chances are 0 and 1."""
+    """ERR@k: the reader stops at a document with its chance, which is worth 1/rank; MRR@k if the chances are 0 and
+    1."""
     return math.fsum(
         chances[i] / (place + 1) * math.prod(1 - chances[above] for above in order[:place])
         for place, i in enumerate(order[:k])

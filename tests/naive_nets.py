@@ -84,7 +84,8 @@ def random_number(seed, number):
 
 
 def dropout_mask(shape, key, dropped):
-    """What dropout multiplies outputs (n, columns, padded to a multiple of 32) by: four outputs share a random number."""
+    """What dropout multiplies outputs (n, columns, padded to a multiple of 32) by: four outputs share a random
+    number."""
     width = -(-shape[1] // 32) * 32
     out = np.full(shape, 65536 / (65536 - dropped))
     for r in range(shape[0]):

@@ -213,7 +213,8 @@ MEANS_DIFFERENT_THINGS = {
 
 
 def flag_of(call: ast.Call, name: str) -> str:
-    """Return the option that ``call``, to ``typer.Option`` or ``option``, declares for the parameter or field ``name``."""
+    """Return the option that ``call``, to ``typer.Option`` or ``option``, declares for the parameter or field
+    ``name``."""
     flags = [*call.args]
     flags += [flag for each in call.keywords if each.arg == "flags" for flag in getattr(each.value, "elts", ())]
     for flag in flags:

@@ -1,4 +1,4 @@
-"""Words with a plainer alternative do not come back: in sources, help, messages, documentation and tests."""
+"""Words with a plainer alternative and long lines do not come back: in sources, help, messages, documentation, tests."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ INSTEAD = {  # what a use contains: the pattern and the alternatives
     "on with": (r"(go|goes|going|gone|went) on with", "resume, continue"),
     "methods": (r"(?-i:METHODS)( \d|\.md)", "the paper and its equation, or docs/methods.md"),
 }
+LONGEST = 120
 WORDS = {part: re.compile(rf"(?<![a-z])({pattern})(?![a-z])", re.I) for part, (pattern, _) in INSTEAD.items()}
 
 
@@ -38,6 +39,25 @@ def uses() -> Iterator[tuple[str, str, str]]:
                 for use in WORDS[part].finditer(text):
                     line = text.count("\n", 0, use.start()) + 1
                     yield f"{path}:{line}", use[0], INSTEAD[part][1]
+
+
+def long_lines() -> Iterator[str]:
+    """Yield the lines of Markdown over 120 characters; ruff (E501) checks those of sources.
+
+    Tables, blocks of code and generated pages are left out, and so are lines that cannot be broken.
+    """
+    pages = [path for path in (ROOT / "docs").rglob("*.md") if "reference" not in path.parts]
+    for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *pages):
+        code = False
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            code ^= line.lstrip().startswith("```")
+            text = re.sub(r"`[^`]*`|\]\([^)]*\)", "x", line.lstrip())
+            if len(line) > LONGEST and not code and " " in text[10:] and not text.startswith(("|", "#", "x")):
+                yield f"{path.relative_to(ROOT)}:{number}"
+
+
+def test_no_line_of_prose_is_longer_than_the_screen() -> None:
+    assert list(long_lines()) == []
 
 
 def test_words_with_a_plainer_alternative_are_not_used() -> None:

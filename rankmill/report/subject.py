@@ -109,8 +109,8 @@ def subject_of_work(
     """
     if not work.is_dir():
         raise InputError(
-            f"{work}: no such folder; name the work folder of a run (written by rankmill run), or a model and a dataset "
-            "with --on"
+            f"{work}: no such folder; name the work folder of a run (written by rankmill run), or a model and a "
+            "dataset with --on"
         )
     records = {name: _read(work / path) for name, path in _FILES.items()}
     dataset = Dataset.open(work / "dataset")

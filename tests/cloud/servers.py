@@ -75,7 +75,8 @@ def _seaweedfs(folder: Path, port: int) -> tuple[list[str], dict[str, str]]:
     ports = {name: free_port() for name in (*others, *(f"{part}.grpc" for part in (*others, "s3.port")))}
     options = {
         "dir": folder, "ip": "127.0.0.1", "ip.bind": "127.0.0.1", "master.telemetry": "false", "s3": "true",
-        "s3.config": folder / "users.json", "s3.iam": "false", "s3.port": port, "s3.port.iceberg": 0, "s3.port.lance": 0,
+        "s3.config": folder / "users.json", "s3.iam": "false", "s3.port": port, "s3.port.iceberg": 0,
+        "s3.port.lance": 0,
         "s3.autoCreateBucket": "true", "master.volumeSizeLimitMB": 64, "volume.max": 64, **ports,
     }  # fmt: skip
     return ["weed", "server", *(f"-{name}={value}" for name, value in options.items())], {}

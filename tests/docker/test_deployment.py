@@ -1,4 +1,5 @@
-"""The files that run the image, without an engine: what they forbid, and that commands, paths and times fit together."""
+"""The files that run the image, without an engine: what they forbid, and that commands, paths and times fit
+together."""
 
 from __future__ import annotations
 

@@ -88,7 +88,8 @@ STRANGER = 23456  # nobody has this number: no name, no home
 
 
 def python_of_everybody() -> str:
-    """An interpreter that the stranger may run too: this one, or the system's where this one lies in somebody's home."""
+    """An interpreter that the stranger may run too: this one, or the system's where this one lies in somebody's
+    home."""
     own = Path(sys.executable).resolve()
     if os.geteuid() != 0 or all(folder.stat().st_mode & 0o001 for folder in own.parents):
         return sys.executable

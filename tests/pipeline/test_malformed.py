@@ -1,4 +1,5 @@
-"""Malformed input through the command: the line and the code that malformed/cases.toml says, and nothing left behind."""
+"""Malformed input through the command: the line and the code that malformed/cases.toml says, and nothing left
+behind."""
 
 from __future__ import annotations
 

@@ -42,7 +42,8 @@ def words_of_shell(text):
 
 
 def cures_of(message):
-    """Return the cures in ``message``: lists of words, those of a command line without ``rankmill``, or of an option."""
+    """Return the cures in ``message``: lists of words, those of a command line without ``rankmill``, or of an
+    option."""
     said = message.removeprefix("rankmill: ")
     start = re.search("[;:] ", said)
     said = said[start.end() :] if start else said
@@ -264,13 +265,16 @@ def test_every_cure_of_the_message_works(work, monkeypatch, capfd, situation):
 
 
 SEVERAL = {
-    "many mistakes", "no grades", "a role that could be two columns", "dates", "candidates of unknown grades", "no list of a log",
+    "many mistakes", "no grades", "a role that could be two columns", "dates", "candidates of unknown grades",
+    "no list of a log",
     "no position of a log", "amounts as grades", "words and a column of text", "nothing to roll back to",
 }  # fmt: skip
 
 EVIL = [
-    "--overwrite", "-o", "a;touch x", "$(touch x)", "`touch x`", "emb[0]", "emb*", "price, $", "a,b", "# qid", "it's", 'say "hi"',
-    "tab\there", "ünïcode 日本", "a=b", "back\\slash", "!x", "~", "x y", "&", "\x1b[31mred", "z\u202ebidi", "{a,b}", "<x>", "%s", "NAME",
+    "--overwrite", "-o", "a;touch x", "$(touch x)", "`touch x`", "emb[0]", "emb*", "price, $", "a,b", "# qid", "it's",
+    'say "hi"',
+    "tab\there", "ünïcode 日本", "a=b", "back\\slash", "!x", "~", "x y", "&", "\x1b[31mred", "z\u202ebidi", "{a,b}",
+    "<x>", "%s", "NAME",
 ]  # fmt: skip
 
 
@@ -363,7 +367,8 @@ MANY = [f"f{n}" for n in range(20_000)]
 _SHOWING = {"spelled_with", "command", "shell_line"}
 _LINE = re.compile(rf"rankmill (?:{_COMMANDS})\b")
 _ELSEWHERE = {  # files whose texts are no messages
-    "foundation/cures.py", "rankmill/demo.py", "rankmill/clicks/demo.py", "rankmill/reference/options.py", "rankmill/reference/pages.py",
+    "foundation/cures.py", "rankmill/demo.py", "rankmill/clicks/demo.py", "rankmill/reference/options.py",
+    "rankmill/reference/pages.py",
     "rankmill/report/provenance.py", "rankmill/warm.py",
 }  # fmt: skip
 NOT_RUN = {

@@ -1,4 +1,5 @@
-"""Dates are no features as they are: every message says how they become days since 1970, and what it says is run here."""
+"""Dates are no features as they are: every message says how they become days since 1970, and what it says is run
+here."""
 
 import datetime
 import re

@@ -56,7 +56,8 @@ def test_styles_of_our_own_are_printed_on_a_terminal_and_those_of_names_are_not(
 
 @pytest.fixture(scope="module")
 def work(tmp_path_factory):
-    """Files whose names of columns, ids and categories are full of escapes, a dataset, and a model with two versions."""
+    """Files whose names of columns, ids and categories are full of escapes, a dataset, and a model with two
+    versions."""
     folder = tmp_path_factory.mktemp("escapes")
     rng = random.Random(2)
     with (folder / "esc.csv").open("w", newline="", encoding="utf-8") as file:

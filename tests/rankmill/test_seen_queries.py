@@ -1,4 +1,5 @@
-"""Queries that a model was trained on are scored only where they are asked for, and are called so in every rendering."""
+"""Queries that a model was trained on are scored only where they are asked for, and are called so in every
+rendering."""
 
 import copy
 import json

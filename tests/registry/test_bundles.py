@@ -301,7 +301,8 @@ def test_models_too_large_for_a_tar_member_are_named(
 def test_a_model_larger_than_any_other_blob_may_be_travels(
     registry: Registry, other: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """How large a model is, the log says; of other blobs nobody does, so they have a limit that registering knows, too."""
+    """How large a model is, the log says; of other blobs nobody does, so they have a limit that registering knows,
+    too."""
     monkeypatch.setattr(blob_store, "LARGEST_BLOB", 4000)
     monkeypatch.setattr("rankmill.registry.model_registry.LARGEST_BLOB", 4000)
     registry.register("web", bytes(5000), manifest=FACTS)

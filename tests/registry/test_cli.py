@@ -34,7 +34,8 @@ def models(web: Registry) -> Shell:
 
 def test_exactly_these_commands() -> None:
     assert sorted(c.name or c.callback.__name__ for c in app.registered_commands if c.callback) == [
-        "alias", "copy", "export", "gc", "import", "init", "list", "log", "promote", "rollback", "show", "tag", "verify",
+        "alias", "copy", "export", "gc", "import", "init", "list", "log", "promote", "rollback", "show", "tag",
+        "verify",
     ]  # fmt: skip
 
 

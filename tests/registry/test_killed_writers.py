@@ -1,4 +1,5 @@
-"""Processes that are killed at random while many write: no acknowledged commit is lost or doubled, no alias ever unset."""
+"""Processes that are killed at random while many write: no acknowledged commit is lost or doubled, no alias ever
+unset."""
 
 from __future__ import annotations
 

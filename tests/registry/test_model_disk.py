@@ -75,7 +75,8 @@ def found(disk: ModelDisk, choose: Callable[[Choice], int]) -> dict[str, bytes]:
 
 
 def test_what_is_not_flushed_may_be_found_in_every_torn_form_and_subset(disk: ModelDisk) -> None:
-    """Bytes are safe after fsync of the file, names after that of the folder, and what lies in a lost folder is lost."""
+    """Bytes are safe after fsync of the file, names after that of the folder, and what lies in a lost folder is
+    lost."""
     put(disk, HOME / "one", b"1234", fsync=False)
     put(disk, HOME / "two", b"5678", fsync=True)
     outcomes = set()

@@ -334,7 +334,8 @@ def test_what_is_no_blob_is_left_alone_and_named(shop: Registry) -> None:
 def test_what_came_and_was_marked_since_it_looked_is_swept_and_reported(
     shop: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between a look at the log and the sweep others register versions, and another collector (of a bucket) marks them."""
+    """Between a look at the log and the sweep others register versions, and another collector (of a bucket) marks
+    them."""
     rules, commit = RetentionRules(keep=1, grace=0.0), retention.CommitLog.commit
 
     def late(self: commit_log.CommitLog, *arguments: object) -> object:

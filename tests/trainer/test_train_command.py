@@ -132,7 +132,8 @@ def test_options_reach_the_model(dataset, typed):
     )["new"]
     expected = {
         "grow": "depth_first", "monotone": {"f1": 1, "f2": -1}, "feature_fraction": 0.5, "max_depth": 4,
-        "query_fraction": 0.9, "row_fraction": 0.8, "objective": "l2", "extra_trees": True, "feature_fraction_by_node": 0.5,
+        "query_fraction": 0.9, "row_fraction": 0.8, "objective": "l2", "extra_trees": True,
+        "feature_fraction_by_node": 0.5,
         "interaction_constraints": [["f1", "f2"], ["f2", "f3"]], "feature_weights": {"f1": 0.5, "f3": 0.01},
     }  # fmt: skip
     forest = Forest.load(Path(typed.json("models show web")["model_path"]))

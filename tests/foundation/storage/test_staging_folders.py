@@ -21,7 +21,8 @@ def fill(folder: Path) -> None:
 
 
 def killed_at_removal(number: int, work) -> bool:
-    """Do ``work`` in a process that ends without a word before its removal ``number``; return whether it came to that."""
+    """Do ``work`` in a process that ends without a word before its removal ``number``; return whether it came to
+    that."""
     pid = os.fork()
     if not pid:
         left = [number]

@@ -1,4 +1,5 @@
-"""Bins of columns that do not fit into memory: the sample, what is exact all the same, and how far off the rest may be."""
+"""Bins of columns that do not fit into memory: the sample, what is exact all the same, and how far off the rest may
+be."""
 
 from __future__ import annotations
 

@@ -85,7 +85,8 @@ def write(path: Path, rows: list[dict[str, Any]], rng: random.Random) -> None:
 
 
 def read_as(kind: str, *categorical: int) -> ReadOptions:
-    """Return how rows of ``kind`` are read, with these categorical features beside the brand, which text does not have."""
+    """Return how rows of ``kind`` are read, with these categorical features beside the brand, which text does not
+    have."""
     if kind == "letor":
         return ReadOptions(categorical=tuple(f"f{k + 1}" for k in categorical))
     names = ("brand", *(f"x{k}" for k in categorical))

@@ -1,4 +1,5 @@
-"""Files whose metadata or hashes lie: a refusal in one line, or the rows that are there; never a crash or a wrong join."""
+"""Files whose metadata or hashes lie: a refusal in one line, or the rows that are there; never a crash or a wrong
+join."""
 
 from __future__ import annotations
 

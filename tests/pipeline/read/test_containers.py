@@ -1,4 +1,5 @@
-"""What a container says about its columns and files: the same in every format, and nothing is learnt that nobody meant."""
+"""What a container says about its columns and files: the same in every format, and nothing is learnt that nobody
+meant."""
 
 from __future__ import annotations
 

@@ -197,7 +197,8 @@ def whole_number(rng):
 
 
 KINDS = (
-    plain_number, long_number, near_half_of_float32, near_half_of_float64, subnormal, with_zeros, huge_exponent, largest,
+    plain_number, long_number, near_half_of_float32, near_half_of_float64, subnormal, with_zeros, huge_exponent,
+    largest,
     whole_number, plain_number,
 )  # fmt: skip
 

@@ -1,4 +1,5 @@
-"""Columns beside ids, grades and features: labels, events, weights, offsets, goals and times, each number at its row."""
+"""Columns beside ids, grades and features: labels, events, weights, offsets, goals and times, each number at its
+row."""
 
 import json
 import random

@@ -332,7 +332,8 @@ UBI_QUERIES = [
 UBI_EVENTS = [
     {"query_id": query, "action_name": action, "event_attributes": {"object": {"object_id": doc_id}, "position": {"ordinal": k, "x": 1}}}
     for query, action, doc_id, k in (
-        ("1", "impression", "a", 1), ("1", "click", "b", 2), ("1", "click", "b", 2), ("2", "purchase", "a", 2), ("2", "click", "z", 9),
+        ("1", "impression", "a", 1), ("1", "click", "b", 2), ("1", "click", "b", 2), ("2", "purchase", "a", 2),
+        ("2", "click", "z", 9),
         ("3", "impression", "s", 1), ("3", "impression", "t", 2), ("3", "click", "t", 2), ("9", "click", "a", 1),
     )
 ]  # fmt: skip

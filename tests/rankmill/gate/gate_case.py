@@ -47,7 +47,8 @@ def rows_of_one_strong_feature(seed: int, queries: int):
 
 
 def dataset_of(folder: Path, name: str, x, grades, qid, *, split=SPLIT, extra=None, buckets=3, goals=()) -> Dataset:
-    """Write the rows as CSV and ingest and bin them; ``extra`` are more columns by name, of which some are ``goals``."""
+    """Write the rows as CSV and ingest and bin them; ``extra`` are more columns by name, of which some are
+    ``goals``."""
     source = folder / f"{name}.csv"
     extra = extra or {}
     with source.open("w", newline="") as file:

@@ -1,4 +1,5 @@
-"""``rankmill models gate`` on a registry: what it records, what a promotion makes of that, and every way to be refused."""
+"""``rankmill models gate`` on a registry: what it records, what a promotion makes of that, and every way to be
+refused."""
 
 from __future__ import annotations
 

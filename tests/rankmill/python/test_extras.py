@@ -83,7 +83,8 @@ def test_each_is_part_of_the_digest():
 def test_what_says_nothing_leaves_no_trace():
     x, y, qid, _ = everything()
     silent = {
-        "sample_weight": np.full(60, 2.0), "query_weight": np.full(60, 3.0), "event": np.ones(60), "offset": np.zeros(60)
+        "sample_weight": np.full(60, 2.0), "query_weight": np.full(60, 3.0), "event": np.ones(60),
+        "offset": np.zeros(60)
     }  # fmt: skip
     assert rows_of(x, y, qid, silent).digest == rows_of(x, y, qid).digest
 

@@ -26,7 +26,8 @@ def fitted(train, valid, metrics=("ndcg@5:bought", "err:bought"), **parameters):
     ranker = Ranker(**PARAMETERS, **{"stop_metric": "map:bought", **parameters})
     (x, y, qid, bought), (xv, yv, qv, bv) = train, valid
     return ranker.fit(
-        x, y, qid=qid, goals={"bought": bought}, eval_set=[(xv, yv, {"qid": qv, "goals": {"bought": bv}})], eval_metrics=metrics
+        x, y, qid=qid, goals={"bought": bought}, eval_set=[(xv, yv, {"qid": qv, "goals": {"bought": bv}})],
+        eval_metrics=metrics
     )  # fmt: skip
 
 

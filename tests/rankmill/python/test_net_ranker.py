@@ -1,4 +1,5 @@
-"""``Ranker(model="net")``: the net of ``rankmill train --model net``, the same for any threads, and used as trees are."""
+"""``Ranker(model="net")``: the net of ``rankmill train --model net``, the same for any threads, and used as trees
+are."""
 
 import pickle
 

@@ -131,7 +131,8 @@ def test_columns_of_a_dataset_and_goals(client, tmp_path):
     draw = np.random.default_rng(3)
     more = {
         name: rows.assign(
-            importance=draw.integers(1, 4, len(rows)), shown=draw.integers(1, 9, len(rows)), sold=draw.integers(0, 2, len(rows))
+            importance=draw.integers(1, 4, len(rows)), shown=draw.integers(1, 9, len(rows)),
+            sold=draw.integers(0, 2, len(rows))
         )
         for name, rows in {"train": TRAIN, "valid": VALID}.items()
     }  # fmt: skip

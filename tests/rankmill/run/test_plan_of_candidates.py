@@ -1,4 +1,5 @@
-"""``run --plan`` looks at the candidates with the options that the run would use, before and after the data are read."""
+"""``run --plan`` looks at the candidates with the options that the run would use, before and after the data are
+read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""``rankmill run`` with goals: they are evaluated, gated and reported, and a version that gives one up is not promoted."""
+"""``rankmill run`` with goals: they are evaluated, gated and reported, and a version that gives one up is not
+promoted."""
 
 from __future__ import annotations
 

@@ -110,7 +110,8 @@ def test_grade_counts_of_another_file_are_refused(tmp_path, forest, candidates):
 @pytest.mark.parametrize(
     ("name", "column"),
     [
-        ("q.parquet", "grade"), ("q.csv", "label"), ("q.tsv", "relevance"), ("q.jsonl", "label"), ("q.arrow", "relevance"),
+        ("q.parquet", "grade"), ("q.csv", "label"), ("q.tsv", "relevance"), ("q.jsonl", "label"),
+        ("q.arrow", "relevance"),
         ("q.csv.gz", "grade"), ("bare.tsv", ""), ("words", ""),
     ],
 )  # fmt: skip

@@ -53,7 +53,8 @@ def test_values_within_1e_35_of_zero_are_zeros_to_a_booster_and_that_is_said():
 @settings(deadline=None, max_examples=15)
 @given(st.integers(0, 2**32), st.data())
 def test_what_is_read_parts_all_float32_as_the_booster_does(seed, data):
-    """Thresholds in float64, on float32 values, between them, and near 0; every kind of missing value that can be said."""
+    """Thresholds in float64, on float32 values, between them, and near 0; every kind of missing value that can be
+    said."""
     anywhere = st.one_of(
         st.floats(allow_nan=False), st.floats(-1e-34, 1e-34), st.sampled_from([0.0, -0.0, 1e-35, -1e-35, 1e300, -1e300])
     )
@@ -136,7 +137,8 @@ def test_models_with_categories_that_lightgbm_has_trained_keep_their_scores(colu
     table = pandas.DataFrame({"z": z, "brand": brand, "kind": kind})
     data = lightgbm.Dataset(table, y, categorical_feature=["brand", "kind"])
     settings = {
-        "objective": "regression", "verbose": -1, "num_threads": 1, "min_data_per_group": 5, "cat_smooth": 1, "use_missing": use_missing,
+        "objective": "regression", "verbose": -1, "num_threads": 1, "min_data_per_group": 5, "cat_smooth": 1,
+        "use_missing": use_missing,
     }  # fmt: skip
     model = lightgbm.train(settings, data, num_boost_round=15)
     forest = exchange.read(model.model_to_string().encode(), "m.txt").forest

@@ -87,7 +87,8 @@ def with_types(data, rows):
 @settings(deadline=None, max_examples=12)
 @given(st.integers(0, 2**32), st.integers(0, 12), st.integers(1, 40), st.sampled_from([TEXTS, NUMBERS]))
 def test_sets_of_categories_there_and_back(seed, n_trees, max_leaves, texts):
-    """A Booster takes whole numbers, seen and unseen, negative and large ones, and missing values to the same leaves."""
+    """A Booster takes whole numbers, seen and unseen, negative and large ones, and missing values to the same
+    leaves."""
     forest = awkward_forest(seed, n_trees=n_trees, max_leaves=max_leaves, categorical=3, texts=texts)
     values = np.random.default_rng(seed).integers(-1000, 1000, size=len(forest.node_value)).astype(float)
     forest = replace(forest, node_value=values, tree_weights=np.ones(n_trees), base_score=3.0)

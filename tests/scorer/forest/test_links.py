@@ -1,4 +1,5 @@
-"""Several outputs and their links: against the definitions in many digits, and to the last bit against the plain sums."""
+"""Several outputs and their links: against the definitions in many digits, and to the last bit against the plain
+sums."""
 
 from __future__ import annotations
 

@@ -130,7 +130,8 @@ def test_what_cannot_be_mixed_is_refused(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_one_long_query_takes_no_more_room_than_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All pairs of 3,000 documents would take 36 MB, of 100,000 forty gigabytes: it is refused before they are there."""
+    """All pairs of 3,000 documents would take 36 MB, of 100,000 forty gigabytes: it is refused before they are
+    there."""
     first, second, _, starts = lists(2, [3000])
     grades = np.arange(3000, dtype=np.int32) % 2
     monkeypatch.setattr(combining, "MAX_CHANGE_POINTS", 1000)

@@ -23,7 +23,8 @@ def without_link(forest, output):
     nodes = np.concatenate([np.arange(*forest.tree_starts[t : t + 2]) for t in kept])
     sizes = [int(np.diff(forest.tree_starts)[t]) for t in kept]
     arrays = {n: getattr(forest, n)[nodes] for n in (
-        "node_feature", "node_cut", "node_missing_left", "node_left", "node_right", "node_value", "node_gain", "node_rows",
+        "node_feature", "node_cut", "node_missing_left", "node_left", "node_right", "node_value", "node_gain",
+        "node_rows",
     )}  # fmt: skip
     return replace(
         forest, **arrays, tree_starts=np.cumsum([0, *sizes]), tree_weights=forest.tree_weights[list(kept)],

@@ -65,7 +65,8 @@ def test_lightgbm_agrees_on_ndcg_and_map(draw):
 
 @pytest.mark.parametrize("draw", range(DRAWS))
 def test_xgboost_agrees_on_ndcg_map_and_precision(draw):
-    """Its map and precision need labels 0 and 1; ``-`` is nothing relevant zero; sums are in float64, means in float32."""
+    """Its map and precision need labels 0 and 1; ``-`` is nothing relevant zero; sums are in float64, means in
+    float32."""
     xgboost = loaded("xgboost")
     convention = CONVENTIONS["xgboost"]
     for highest, theirs, gain in ((4, ("ndcg",), "exp"), (4, ("ndcg",), "linear"), (1, ("ndcg", "map", "pre"), "exp")):

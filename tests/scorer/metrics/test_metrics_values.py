@@ -75,7 +75,8 @@ WRONG = [
     ({"short_lists": "nil"}, "short_lists", "'nil'"),
     ({"map_normalisation": "min(R,K)"}, "map_normalisation", "'min(R,K)'", "'min(R,k)'"),
     ({"precision_normalisation": "n"}, "precision_normalisation", "'n'"),
-    ({"ties_seed": -1}, "ties_seed", "-1", "0 .. 9223372036854775807"), ({"ties": "docid"}, "ties", "'docid'", "'doc_id'"),
+    ({"ties_seed": -1}, "ties_seed", "-1", "0 .. 9223372036854775807"),
+    ({"ties": "docid"}, "ties", "'docid'", "'doc_id'"),
     ({"nothing_relevant": "skipped"}, "nothing_relevant", "'skipped'", "'skip'"),
     ({"relevant_from": 0}, "relevant_from", "1", "0"), ({"max_grade": 0}, "max_grade", "0", "1 .. 52"),
 ]  # fmt: skip

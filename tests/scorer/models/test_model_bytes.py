@@ -70,7 +70,8 @@ def altered_is_refused(data, read=Forest.from_bytes):
 
 
 def check_refused_or_sound(data):
-    """A file that is read scores rows, walked and swept, as the plain walk does, which looks at every place that it goes to."""
+    """A file that is read scores rows, walked and swept, as the plain walk does, which looks at every place that it
+    goes to."""
     if altered_is_refused(data):
         return
     forest = Forest.from_bytes(data)

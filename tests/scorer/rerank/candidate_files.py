@@ -37,7 +37,8 @@ def write_letor(path, rows, base=1):
 
 
 def scored_infinite_in_two_files(folder, monkeypatch):
-    """Write four files of 100 candidates; the scores of row 57 of the third and of row 2 of the fourth become infinite."""
+    """Write four files of 100 candidates; the scores of row 57 of the third and of row 2 of the fourth become
+    infinite."""
     original = scoring._scores
 
     def scores(predictor, batch, layout, absent):

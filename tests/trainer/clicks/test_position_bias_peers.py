@@ -94,7 +94,8 @@ def test_unbiased_ratios_are_xgboost_s(clicks):
     x, clicked, qid, rank = clicks
     settings = {
         "objective": "rank:pairwise", "lambdarank_unbiased": True, "lambdarank_pair_method": "topk", "nthread": 1,
-        "lambdarank_num_pair_per_sample": RANKS, "lambdarank_normalization": False, "lambdarank_score_normalization": False,
+        "lambdarank_num_pair_per_sample": RANKS, "lambdarank_normalization": False,
+        "lambdarank_score_normalization": False,
     }  # fmt: skip
     data = xgboost.DMatrix(x, clicked, qid=qid)
     for rounds, tolerance in ((1, 1e-6), (10, 0.1)):

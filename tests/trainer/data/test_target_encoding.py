@@ -56,7 +56,8 @@ def training(seed=0, n_queries=60, order=None, k=400):
     data = TrainingData(
         train=rows_of(x, grades, starts, spec),
         eval_sets=[("valid", rows_of(*watched, spec))],
-        edges=[f.edges for f in spec.features], feature_names=["number", "shop"], max_grade=3, categories=spec.categories,
+        edges=[f.edges for f in spec.features], feature_names=["number", "shop"], max_grade=3,
+        categories=spec.categories,
     )  # fmt: skip
     return data, (x, grades, starts), watched
 

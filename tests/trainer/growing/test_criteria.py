@@ -219,8 +219,10 @@ def splits_of(forest):
 @pytest.mark.parametrize(
     "parameters",
     [
-        {}, {"criterion": "se", "min_rows_in_leaf": 1}, {"lambda_l2": 1.0}, {"objective": "bernoulli"}, {"objective": "huber"},
-        {"grow": "oblivious"}, {"monotone": {"f2": 1}}, {"row_fraction": 0.7}, {"weights": "any"}, {"weights": "by feature"},
+        {}, {"criterion": "se", "min_rows_in_leaf": 1}, {"lambda_l2": 1.0}, {"objective": "bernoulli"},
+        {"objective": "huber"},
+        {"grow": "oblivious"}, {"monotone": {"f2": 1}}, {"row_fraction": 0.7}, {"weights": "any"},
+        {"weights": "by feature"},
     ],
     ids=str,
 )  # fmt: skip

@@ -38,7 +38,8 @@ def test_a_tree_gains_what_lightgbm_s_gains(seed):
         n_threads=1,
     ).fit(x, rng.integers(0, 3, n), qid=np.arange(n) // 20, label=np.arange(n, dtype=float))
     settings = {
-        "objective": lambda scores, data: (g, h), "num_leaves": 31, "min_data_in_leaf": 1, "verbose": -1, "num_threads": 1,
+        "objective": lambda scores, data: (g, h), "num_leaves": 31, "min_data_in_leaf": 1, "verbose": -1,
+        "num_threads": 1,
     }  # fmt: skip
     data = lightgbm.Dataset(x, np.zeros(n), params={"min_data_in_bin": 1, "verbose": -1})
     theirs = lightgbm.train(settings, data, 1).predict(x, pred_leaf=True).ravel()
@@ -56,7 +57,8 @@ CATEGORY_SETTINGS = [
     (60, {"categories_in_set": 5, "min_rows_in_group": 30}),
 ]
 THEIRS = {
-    "one_vs_rest": "max_cat_to_onehot", "category_l2": "cat_l2", "lambda_l2": "lambda_l2", "category_smoothing": "cat_smooth",
+    "one_vs_rest": "max_cat_to_onehot", "category_l2": "cat_l2", "lambda_l2": "lambda_l2",
+    "category_smoothing": "cat_smooth",
     "categories_in_set": "max_cat_threshold", "min_rows_in_group": "min_data_per_group",
 }  # fmt: skip
 
@@ -93,7 +95,8 @@ def test_a_split_by_categories_is_lightgbm_s(seed, k, settings):
         n_threads=1, categorical=[0], **limits,
     ).fit(x, rng.integers(0, 3, n), qid=np.arange(n) // 20, label=np.arange(n, dtype=float))  # fmt: skip
     asked = {
-        "objective": lambda scores, data: (g, h), "num_leaves": 2, "min_data_in_leaf": 1, "min_sum_hessian_in_leaf": 0.0,
+        "objective": lambda scores, data: (g, h), "num_leaves": 2, "min_data_in_leaf": 1,
+        "min_sum_hessian_in_leaf": 0.0,
         "verbose": -1, "num_threads": 1, **{THEIRS[name]: value for name, value in limits.items()},
     }  # fmt: skip
     data = lightgbm.Dataset(x, np.zeros(n), categorical_feature=[0], params={"min_data_in_bin": 1, "verbose": -1})

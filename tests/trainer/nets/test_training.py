@@ -58,7 +58,8 @@ def test_resuming_gives_the_same_bytes_as_one_go(options):
 
 
 def replace_epochs(net, other):
-    """The net with the number of epochs that the options of the other name, where it was made before they were raised."""
+    """The net with the number of epochs that the options of the other name, where it was made before they were
+    raised."""
     return replace(net, parameters={**net.parameters, "epochs": other.parameters["epochs"]})
 
 
@@ -160,7 +161,8 @@ def test_batches_are_whole_queries_and_every_row_is_in_one(documents):
         *(
             (name, "ndcg@10")
             for name in (
-                "ranknet(ties=true)", "softmax", "lambdaloss", "listmle", "query_rmse", "consistent_cosine", "l2", "laplace",
+                "ranknet(ties=true)", "softmax", "lambdaloss", "listmle", "query_rmse", "consistent_cosine", "l2",
+                "laplace",
                 "quantile", "bernoulli", "adaboost", "poisson", "logistic2", "logistrank", "consistent_kl",
             )
         ),

@@ -1,4 +1,5 @@
-"""A search over options of nets: trials are the trainings that they say, the same for any workers and after any kill."""
+"""A search over options of nets: trials are the trainings that they say, the same for any workers and after any
+kill."""
 
 import json
 import tomllib

@@ -13,7 +13,8 @@ from tests.refusals import refused
 from tests.trainer.planted import fit, small_data
 
 OBJECTIVES = (
-    "lambdamart", "lambdaloss", "apxdcg", "stochasticrank", "listnet", "rank_xendcg", "yetirank", "consistent_l2", "consistent_kl",
+    "lambdamart", "lambdaloss", "apxdcg", "stochasticrank", "listnet", "rank_xendcg", "yetirank", "consistent_l2",
+    "consistent_kl",
 )  # fmt: skip
 
 

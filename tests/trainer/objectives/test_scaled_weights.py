@@ -22,7 +22,8 @@ def scores_after(x, grades, starts, weights, query_weights, **parameters):
         RankedRows(grades, starts, [apply_bins(x, spec)], weights, query_weights=query_weights), [],
         [f.edges for f in spec.features], spec.feature_names,
         fixed(
-            n_rounds=3, max_leaves=4, min_rows_in_leaf=1, min_hessian_in_leaf=0.0, lambda_normalisation=False, **parameters
+            n_rounds=3, max_leaves=4, min_rows_in_leaf=1, min_hessian_in_leaf=0.0, lambda_normalisation=False,
+            **parameters
         ),
         max_grade=4, n_threads=1,
     ).forest  # fmt: skip

@@ -76,7 +76,8 @@ def test_lambdas_of_every_built_in_loss_are_symmetric_at_a_fixed_order():
     first, last = rows.starts[3], rows.starts[4]
     grades = rows.grades[first:last]
     for objective, metric in (
-        ("lambdamart", "ndcg@3"), ("lambdamart", "err"), ("lambdamart", "map"), ("lambdaloss", "ndcg"), ("ranknet", "ndcg"),
+        ("lambdamart", "ndcg@3"), ("lambdamart", "err"), ("lambdamart", "map"), ("lambdaloss", "ndcg"),
+        ("ranknet", "ndcg"),
         ("rankboost", "ndcg"), ("lambdamart", "concordance"),
     ):  # fmt: skip
 

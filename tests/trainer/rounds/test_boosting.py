@@ -82,7 +82,8 @@ def test_no_rows_and_negative_threads_are_refused(data):
 def test_numbers_of_any_kind_become_plain_ones():
     given = fixed(
         max_leaves=np.int64(15), n_rounds=10.0, seed=np.array(3, np.uint8), learning_rate=np.float32(0.1), lambda_l2=1,
-        min_gain=-0.0, lambda_normalisation=np.bool_(False), metric=np.str_("map"), monotone={np.str_("a"): np.int8(-1)},
+        min_gain=-0.0, lambda_normalisation=np.bool_(False), metric=np.str_("map"),
+        monotone={np.str_("a"): np.int8(-1)},
     )  # fmt: skip
     # a float32 keeps the digits that it has, and no zero has a sign
     expected = {

@@ -1,4 +1,5 @@
-"""How many rounds are kept: by the valid split, by queries kept apart, by what is out of the bag, by cross-validation."""
+"""How many rounds are kept: by the valid split, by queries kept apart, by what is out of the bag, by
+cross-validation."""
 
 import json
 from dataclasses import replace

@@ -17,7 +17,8 @@ from tests.refusals import refused
 from tests.trainer.objectives.loss_cases import SIZES, derivatives, objective_for, random_lists, starts_of
 
 EXACT = [
-    "listnet", "softmax(target=exp_grade)", "listmle", "query_rmse", "rank_xendcg(terms=1)", "query_cross_entropy(alpha=1)",
+    "listnet", "softmax(target=exp_grade)", "listmle", "query_rmse", "rank_xendcg(terms=1)",
+    "query_cross_entropy(alpha=1)",
 ]  # fmt: skip
 ALL = [*EXACT, "rank_xendcg"]
 ALONE = Team(1)
@@ -225,7 +226,8 @@ def test_draws_are_uniform():
 def test_lists_that_say_nothing_do_not_count():
     scores = np.arange(7.0)
     for objective, empty in (
-        ("listnet", [0, 0, 0]), ("listmle", [2, 2, 2]), ("apxdcg", [2, 2, 2]), ("apxdcg(samples=4, exact=0)", [2, 2, 2]),
+        ("listnet", [0, 0, 0]), ("listmle", [2, 2, 2]), ("apxdcg", [2, 2, 2]),
+        ("apxdcg(samples=4, exact=0)", [2, 2, 2]),
         ("stochasticrank(samples=3)", [2, 2, 2]),
     ):  # fmt: skip
         loss = objective_for(objective, [*empty, 0, 1, 2, 1], [3, 4])
