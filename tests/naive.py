@@ -1,7 +1,5 @@
 """Slow, obvious twins of the kernels: they say what is right."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import re
@@ -12,7 +10,7 @@ import numpy as np
 # ---- pipeline: quantile bins -------------------------------------------------------------------------------------
 
 
-def lightest_heaviest_bin(counts: list[int], max_bin: int) -> int:
+def lightest_heaviest_bin(counts, max_bin):
     """Of every way to cut ``counts`` into at most ``max_bin`` bins: the least mass of the heaviest bin of many values.
 
     Tries every subset of the borders; a bin of one value does not count.
@@ -26,7 +24,7 @@ def lightest_heaviest_bin(counts: list[int], max_bin: int) -> int:
     return best
 
 
-def bin_of(x: float, edges: list[float]) -> int:
+def bin_of(x, edges):
     """Bin 0 for NaN, else 1 + the number of edges below ``x``."""
     return 0 if math.isnan(x) else 1 + sum(edge < x for edge in edges)
 
@@ -103,7 +101,7 @@ def encoded_in_order(codes, targets, starts, order, smoothing):
 # ---- pipeline: generated judgments -------------------------------------------------------------------------------
 
 
-def hidden_relevance(f: list[float]) -> float:
+def hidden_relevance(f):
     """The planted signal, term by term as docs/synth.md has it; ``f[1]`` is f1."""
     topical = f[1] / (f[1] + 9)
     h = topical + 0.6 * f[5] / (f[5] + 0.5) + 1.2 * topical * f[2]
@@ -115,7 +113,7 @@ def hidden_relevance(f: list[float]) -> float:
     return h - 0.5 * abs(f[6] - 2) / 6
 
 
-def letor_line(grade: int, query: int, document: int, grid: list[int], decimals: list[int]) -> str:
+def letor_line(grade, query, document, grid, decimals):
     """One line of LETOR text of the values ``grid / 10 ** decimals``."""
     values = [Decimal(k).scaleb(-places) for k, places in zip(grid, decimals, strict=True)]
     features = " ".join(f"{i}:{value:f}" for i, value in enumerate(values, start=1))
@@ -129,7 +127,7 @@ _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|[+-]?(?:inf|inf
 _MISSING = re.compile(r"[+-]?nan|null|[+-]null", re.IGNORECASE)
 
 
-def number_of(token: str) -> np.float32 | None:
+def number_of(token):
     """Value of a token: NaN where it says that it is missing, None where it is no number."""
     if _MISSING.fullmatch(token):
         return np.float32(np.nan)
@@ -139,7 +137,7 @@ def number_of(token: str) -> np.float32 | None:
         return np.float32(float(token))
 
 
-def query_numbers(sizes: str, rows: int) -> list[int]:
+def query_numbers(sizes, rows):
     """Number of the query, from 1, of each of ``rows`` rows, by a text of sizes; ValueError where they do not fit."""
     numbers = [number for number, size in enumerate(map(int, sizes.split()), start=1) for _ in range(size)]
     if len(numbers) != rows:
@@ -147,14 +145,14 @@ def query_numbers(sizes: str, rows: int) -> list[int]:
     return numbers
 
 
-def mixed(h: int) -> int:
+def mixed(h):
     """Finaliser of splitmix64."""
     h = (h ^ h >> 30) * 0xBF58476D1CE4E5B9 % 2**64
     h = (h ^ h >> 27) * 0x94D049BB133111EB % 2**64
     return h ^ h >> 31
 
 
-def hash_of_id(name: str, salt: int = 0) -> int:
+def hash_of_id(name, salt=0):
     """FNV-1a of the bytes, xored with the salt, mixed."""
     h = 0xCBF29CE484222325
     for byte in name.encode():
@@ -162,12 +160,12 @@ def hash_of_id(name: str, salt: int = 0) -> int:
     return mixed(h ^ salt)
 
 
-def part_of_folds(name: str, folds: int) -> int:
+def part_of_folds(name, folds):
     """Which of ``folds`` equal parts a query falls into: the upper 32 bits of a hash of its own, as a fraction."""
     return (hash_of_id(name, 0x14057B7EF767814F) >> 32) * folds // 2**32
 
 
-def digest_of_row(grade: int, bits: list[int]) -> tuple[int, int]:
+def digest_of_row(grade, bits):
     """Two words that name a row: its grade and the bits of its float32 values, two values at a time."""
     a = 0x9E3779B97F4A7C15 ^ grade
     b = (0xC2B2AE3D27D4EB4F + grade) % 2**64

@@ -1,8 +1,5 @@
 """Slow twins of the click simulator and the click models, in plain Python."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Sequence
 from itertools import pairwise
 from math import log
 
@@ -12,7 +9,7 @@ MASK = (1 << 64) - 1
 GOLDEN = 0x9E3779B97F4A7C15
 
 
-def random_bits(seed: int, number: int) -> int:
+def random_bits(seed, number):
     """Element ``number`` of SplitMix64."""
     z = (seed + number * GOLDEN) & MASK
     z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & MASK
@@ -20,18 +17,18 @@ def random_bits(seed: int, number: int) -> int:
     return z ^ (z >> 31)
 
 
-def uniform(bits: int) -> float:
+def uniform(bits):
     return ((bits >> 12) + 0.5) / 2**52
 
 
 def shown_list(
-    key: int,
-    rankings: Sequence[Sequence[int]],
-    documents: Sequence[int],
-    length: int,
-    randomised: float,
-    swapped: float,
-) -> list[int]:
+    key,
+    rankings,
+    documents,
+    length,
+    randomised,
+    swapped,
+):
     """The documents that the session with this key sees; ``rankings`` are those of its query by each logger."""
     logger = int(uniform(random_bits(key, 3)) * len(rankings))
     kind = uniform(random_bits(key, 2))
@@ -48,9 +45,7 @@ def shown_list(
     return shown
 
 
-def clicks_of(
-    key: int, relevance: Sequence[float], chance: Callable[[int, int, float], float], go_on: Callable[[int], float]
-) -> list[int]:
+def clicks_of(key, relevance, chance, go_on):
     """Clicks on a list: ``chance(rank, last click, gamma)`` and ``go_on(rank)`` after a click, ranks from 1."""
     key = random_bits(key, 6)
     last, going, clicks = 0, True, []
@@ -63,10 +58,10 @@ def clicks_of(
 
 
 def counts_of(
-    lists: Sequence[tuple[Sequence[int], Sequence[int], Sequence[int], int]],
-) -> dict[tuple[int, int, int], tuple[int, int]]:
+    lists,
+):
     """Shown and clicked by (document, rank, last click); a list is documents, ranks, clicks and how often it counts."""
-    table: dict[tuple[int, int, int], tuple[int, int]] = {}
+    table = {}
     for documents, ranks, clicks, weight in lists:
         last = 0
         for document, rank, click in zip(documents, ranks, clicks, strict=True):
@@ -76,9 +71,7 @@ def counts_of(
     return table
 
 
-def expectation_maximisation(
-    rows: Sequence[tuple[int, int, float, float]], free: Sequence[bool], steps: int
-) -> tuple[list[float], list[float], list[float]]:
+def expectation_maximisation(rows, free, steps):
     """Examination by cell, relevance by document, and the log-likelihood before each step; rows: document, cell, shown,
     clicked."""
     theta = [0.5 if each else 1.0 for each in free]
@@ -104,10 +97,10 @@ def expectation_maximisation(
     return theta, gamma, trace
 
 
-def pairs_of_ranks(table: dict[tuple[int, int], tuple[float, float]]) -> dict[tuple[int, int], tuple[float, float]]:
+def pairs_of_ranks(table):
     """Agarwal et al. 2019: by (k, l), rates of clicks and of skips at k of documents shown at both; table by (document,
     rank)."""
-    found: dict[tuple[int, int], tuple[float, float]] = {}
+    found = {}
     for (document, k), (shown, clicked) in table.items():
         for other, rank in table:
             if other == document and rank != k:
@@ -117,12 +110,12 @@ def pairs_of_ranks(table: dict[tuple[int, int], tuple[float, float]]) -> dict[tu
 
 
 def predictions(
-    ranks: Sequence[int],
-    clicks: Sequence[int],
-    gamma: Sequence[float],
-    examination: Callable[[int, int], float],
-    go_on: Callable[[int], float],
-) -> list[float]:
+    ranks,
+    clicks,
+    gamma,
+    examination,
+    go_on,
+):
     """P(click) at each place of a list given the clicks above, by summing over where the user left (0: has not)."""
     alive, left, last, found = 1.0, 0.0, 0, []  # joint probabilities of the state and the clicks so far
     for rank, click, relevance in zip(ranks, clicks, gamma, strict=True):
@@ -164,13 +157,13 @@ def result_lists(rows, alike):
 
 
 def judged(
-    lists: Sequence[tuple[Sequence[int], Sequence[int], Sequence[float], int]],
-    estimate: str,
-    alpha: Callable[[int], float],
-    beta: Callable[[int], float],
-    clip: float,
-    a: float,
-) -> dict[int, tuple[float, float]]:
+    lists,
+    estimate,
+    alpha,
+    beta,
+    clip,
+    a,
+):
     """Label and variance by document; a list is documents, ranks, values of clicks and its query."""
     rows = [(d, k, v, q) for docs, ranks, values, q in lists for d, k, v in zip(docs, ranks, values, strict=True)]
     whole = sum(v for _, _, v, _ in rows)
@@ -182,7 +175,7 @@ def judged(
         mine = [(k, v, q) for d, k, v, q in rows if d == document]
         n, value = len(mine), sum(v for _, v, _ in mine)
 
-        def spread(mean: float) -> float:
+        def spread(mean):
             return max(mean * ratio - mean * mean, 0.01 * mean)
 
         if estimate in {"dctr", "coec"}:
@@ -222,11 +215,9 @@ def judged(
     return found
 
 
-def preferences(
-    lists: Sequence[tuple[Sequence[int], Sequence[int], Sequence[float], int]], weight: Callable[[int], float]
-) -> dict[tuple[int, int], float]:
+def preferences(lists, weight):
     """Summed weight by (clicked, not clicked)."""
-    found: dict[tuple[int, int], float] = {}
+    found = {}
     for docs, ranks, values, _ in lists:
         for i, k, v in zip(docs, ranks, values, strict=True):
             for j, u in zip(docs, values, strict=True):
@@ -236,19 +227,19 @@ def preferences(
 
 
 def value_of(
-    lists: Sequence[tuple[Sequence[int], Sequence[int], Sequence[float], int]],
-    ranking: dict[int, Sequence[int]],
-    estimator: str,
-    alpha: Callable[[int], float],
-    rank_weight: Callable[[int], float],
-    clip: float,
-    regression: Callable[[int], float],
-) -> float:
+    lists,
+    ranking,
+    estimator,
+    alpha,
+    rank_weight,
+    clip,
+    regression,
+):
     """Mean over the lists of the value of ``ranking``, documents by query in order; documents are numbers of all
     queries."""
     rows = [(d, k, v) for docs, ranks, values, _ in lists for d, k, v in zip(docs, ranks, values, strict=True)]
 
-    def relevance(document: int) -> float:
+    def relevance(document):
         mine = [(k, v) for d, k, v in rows if d == document]
         if estimator == "dr":
             y = regression(document)
@@ -264,11 +255,11 @@ def value_of(
     return total / below
 
 
-def team_drafts(one: Sequence[str], two: Sequence[str], length: int) -> dict[tuple[tuple[str, int], ...], float]:
+def team_drafts(one, two, length):
     """Probability of each list of (document, team 0 or 1) that team draft can make of two rankings."""
-    found: dict[tuple[tuple[str, int], ...], float] = {}
+    found = {}
 
-    def go_on(made: tuple[tuple[str, int], ...], chance: float) -> None:
+    def go_on(made, chance):
         picked = {document for document, _ in made}
         left = [[d for d in ranking if d not in picked] for ranking in (one, two)]
         if len(made) == length or not (left[0] or left[1]):
@@ -284,9 +275,7 @@ def team_drafts(one: Sequence[str], two: Sequence[str], length: int) -> dict[tup
     return found
 
 
-def affine_maximisation(
-    rows: Sequence[tuple[int, int, float, float]], ranks: int, steps: int
-) -> tuple[list[float], list[float], float]:
+def affine_maximisation(rows, ranks, steps):
     """EM of P(click at k) = alpha_k gamma_d + beta_k: alpha and beta for relevance as large as possible, and the
     log-likelihood."""
     alpha, beta = [0.5] * ranks, [0.02] * ranks
@@ -346,9 +335,7 @@ def naive_unbiased_step(ratios, scores, clicked, starts, positions, weights, pow
     return g, ((of_plus / of_plus[0]) ** power, (of_minus / of_minus[0]) ** power)
 
 
-def order_by_relevance(
-    rows: Sequence[tuple[int, int, int, int]], theta: Sequence[float], beta: Sequence[float]
-) -> float:
+def order_by_relevance(rows, theta, beta):
     """Correlation of relevance and position within queries; rows: query, document, rank, click."""
     both = position = relevance = 0.0
     for query in sorted({q for q, *_ in rows}):
@@ -368,16 +355,14 @@ def order_by_relevance(
     return both / (position * relevance) ** 0.5 if relevance > 0 else 0.0
 
 
-def relevance_rises(
-    rows: Sequence[tuple[int, int, int, int]], theta: Sequence[float], beta: Sequence[float], times: float
-) -> bool:
+def relevance_rises(rows, theta, beta, times):
     """Whether documents at a rank are ``times`` as relevant as those at one above, beyond two standard errors of
     each."""
     found = []
     for k in range(1, len(theta) + 1):
         at = [(d, c) for _, d, rank, c in rows if rank == k]
         rate = sum(c for _, c in at) / len(at)
-        of_document: dict[int, float] = {}
+        of_document = {}
         for d, c in at:
             of_document[d] = of_document.get(d, 0.0) + c - rate
         error = 2 * sum(far**2 for far in of_document.values()) ** 0.5 / len(at)

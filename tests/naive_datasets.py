@@ -1,10 +1,7 @@
 """Slow, obvious twins of what is made of rows: judgments combined, pairs joined, columns counted, samples compared."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
-from collections.abc import Sequence
 from fractions import Fraction
 
 import numpy as np
@@ -85,14 +82,14 @@ def contradicted(pairs):
 _WORD = (1 << 64) - 1
 
 
-def bits(value: float) -> int:
+def bits(value):
     """Bits of a float32; -0.0 is 0.0, every NaN the same."""
     if math.isnan(value):
         return 0x7FC00000
     return int(np.float32(value + 0.0).view(np.uint32))
 
 
-def digest(column: list[float]) -> int:
+def digest(column):
     """Sum of the bits of each value times number (its row) of the splitmix64 sequence of seed 0."""
     return (
         sum(
@@ -103,10 +100,10 @@ def digest(column: list[float]) -> int:
     )  # fmt: skip
 
 
-def facts(column: list[float], queries: list[str]) -> dict[str, object]:
+def facts(column, queries):
     """What the statistics of a shard say of one column; ``queries`` are the ids of its rows."""
     present = [value + 0.0 for value in column if not math.isnan(value)]
-    values_of: dict[str, set[int]] = {}
+    values_of = {}
     for value, query in zip(column, queries, strict=True):
         values_of.setdefault(query, set()).add(bits(value))
     return {
@@ -122,7 +119,7 @@ def facts(column: list[float], queries: list[str]) -> dict[str, object]:
 # ---- drift -----------------------------------------------------------------------------------------------------------
 
 
-def cell_of(value: float, edges: list[float], low: float, high: float) -> int:
+def cell_of(value, edges, low, high):
     """0 missing, 1 below all, then by edges, the last one above all."""
     if math.isnan(value):
         return 0
@@ -131,7 +128,7 @@ def cell_of(value: float, edges: list[float], low: float, high: float) -> int:
     return len(edges) + 3 if value > high else 2 + sum(edge < value for edge in edges)
 
 
-def covariance(queries: Sequence[Sequence[int]], n_cells: int) -> np.ndarray:
+def covariance(queries, n_cells):
     """Sum over queries (cells of their rows) of z z' / rows^2; z: their counts less what their size lets expect."""
     rows = sum(map(len, queries))
     every = Counter(cell for query in queries for cell in query)
@@ -144,6 +141,6 @@ def covariance(queries: Sequence[Sequence[int]], n_cells: int) -> np.ndarray:
     return total / rows**2
 
 
-def psi(old: Sequence[float], new: Sequence[float]) -> float:
+def psi(old, new):
     """The index of two lists of shares."""
     return sum((p - q) * math.log(p / q) for p, q in zip(old, new, strict=True))

@@ -1,7 +1,5 @@
 """Slow, obvious readers of what is written for tools that tests cannot run: each from the description of its format."""
 
-from __future__ import annotations
-
 import json
 import math
 import struct

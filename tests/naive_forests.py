@@ -1,16 +1,14 @@
 """Slow, obvious twins of forests whose trees have weights of their own, and of what is done with whole models."""
 
-from __future__ import annotations
-
 from tests.naive_samples import bits_of, uniform_of
 
 
 def dart_weights(
     n_rounds, *, seed=7, drop_rate=0.1, skip_drop=0.5, max_drop=50, uniform_drop=False, share=1.0, members=1, member=0
-) -> tuple[list[float], list[list[int]]]:
+):
     """The weights of all rounds of a member in the end, and which rounds each of them dropped; ``share``: 1, or the
     learning rate."""
-    weights: list[float] = []
+    weights = []
     drops = []
     for n in range(n_rounds):
         numbers = [uniform_of(bits_of(seed, 8, n * members + member + 1, i)) for i in range(n + 1)]

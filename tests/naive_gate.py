@@ -1,7 +1,5 @@
 """A slow, obvious twin of the paired comparison: dictionaries, loops, and the definition of the bootstrap."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

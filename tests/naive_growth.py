@@ -6,8 +6,6 @@ thresholds are tried follows from the path, or from random numbers written out b
 permitted are tried.
 """
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

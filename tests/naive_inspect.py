@@ -1,7 +1,5 @@
 """Slow, obvious twins of what looks into a model: from the definitions, over all subsets, documents and weights."""
 
-from __future__ import annotations
-
 import itertools
 from math import factorial
 

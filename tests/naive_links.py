@@ -1,7 +1,5 @@
 """Slow, obvious twins of the links: what the score of one document is, from the definitions."""
 
-from __future__ import annotations
-
 from decimal import Decimal
 
 from tests.naive import leaf_value

@@ -1,25 +1,23 @@
 """Slow, obvious twins of the losses of lists, each for one list from its definition."""
 
-from __future__ import annotations
-
 import itertools
 import math
 
 
-def softmax(scores) -> list[float]:
+def softmax(scores):
     strengths = [math.exp(s - max(scores)) for s in scores]
     return [e / math.fsum(strengths) for e in strengths]
 
 
-def cross_entropy(scores, targets) -> float:
+def cross_entropy(scores, targets):
     return -math.fsum(t * math.log(p) for t, p in zip(targets, softmax(scores), strict=True))
 
 
-def shares(values) -> list[float]:
+def shares(values):
     return [value / math.fsum(values) for value in values]
 
 
-def log_likelihood(scores, order) -> float:
+def log_likelihood(scores, order):
     """Log of the probability that Plackett and Luce's model draws ``order``, the best first."""
     total = 0.0
     for place in range(len(order)):
@@ -27,17 +25,17 @@ def log_likelihood(scores, order) -> float:
     return total
 
 
-def centred_squares(scores, labels, weights) -> float:
+def centred_squares(scores, labels, weights):
     residuals = [s - y for s, y in zip(scores, labels, strict=True)]
     mean = math.fsum(w * r for w, r in zip(weights, residuals, strict=True)) / math.fsum(weights)
     return math.fsum(w * (r - mean) ** 2 / 2 for w, r in zip(weights, residuals, strict=True))
 
 
-def log_loss(scores, classes, weights) -> float:
+def log_loss(scores, classes, weights):
     return math.fsum(w * math.log1p(math.exp(-s if y else s)) for s, y, w in zip(scores, classes, weights, strict=True))
 
 
-def shifted_log_loss(scores, classes, weights) -> float:
+def shifted_log_loss(scores, classes, weights):
     """Least log-loss over all shifts of the scores, by golden section; it is convex in the shift."""
     if len({y for y, w in zip(classes, weights, strict=True) if w > 0}) < 2:
         return 0.0
@@ -52,7 +50,7 @@ def shifted_log_loss(scores, classes, weights) -> float:
     return at((low + high) / 2)
 
 
-def xendcg_lambdas(scores, grades, draws) -> tuple[list[float], list[float]]:
+def xendcg_lambdas(scores, grades, draws):
     """LightGBM's ``RankXENDCG::GetGradientsForOneQuery`` line by line, without its float32."""
     n, rho = len(scores), softmax(scores)
     params = [2.0**y - u for y, u in zip(grades, draws, strict=True)]
@@ -67,11 +65,11 @@ def xendcg_lambdas(scores, grades, draws) -> tuple[list[float], list[float]]:
     return lambdas, [rho[i] * (1.0 - rho[i]) for i in range(n)]
 
 
-def dcg(order, gains, k=None) -> float:
+def dcg(order, gains, k=None):
     return math.fsum(gains[i] / math.log2(place + 2) for place, i in enumerate(order[:k]))
 
 
-def cascade(order, chances, k=None) -> float:
+def cascade(order, chances, k=None):
     """ERR@k: the reader stops at a document with its chance, which is worth 1/rank; MRR@k if the chances are 0 and
     1."""
     return math.fsum(
@@ -80,7 +78,7 @@ def cascade(order, chances, k=None) -> float:
     )
 
 
-def smoothed_slopes(scores, noisy, noise, value) -> tuple[list[float], list[float]]:
+def smoothed_slopes(scores, noisy, noise, value):
     """Derivatives of E[value(order)] by each score for one draw ``noisy`` of the others, before the mean is taken off,
     and sizes.
 
@@ -100,16 +98,16 @@ def smoothed_slopes(scores, noisy, noise, value) -> tuple[list[float], list[floa
     return slopes, sizes
 
 
-def expected_dcg(scores, gains, k=None) -> float:
+def expected_dcg(scores, gains, k=None):
     """Mean of DCG@k over all orders of the documents, each as likely as Plackett and Luce's model makes it."""
     orders = itertools.permutations(range(len(scores)))
     return math.fsum(math.exp(log_likelihood(scores, order)) * dcg(order, gains, k) for order in orders)
 
 
-def expected_dcg_gradient(scores, gains, k=None) -> list[float]:
+def expected_dcg_gradient(scores, gains, k=None):
     """Sum of P(order) DCG(order) d log P / d s_i, with d log P / d s_i = 1 - sum of p_i over the places up to that of
     i."""
-    terms: list[list[float]] = [[] for _ in scores]
+    terms = [[] for _ in scores]
     for order in itertools.permutations(range(len(scores))):
         value = math.exp(log_likelihood(scores, order)) * dcg(order, gains, k)
         for place, i in enumerate(order):
@@ -118,7 +116,7 @@ def expected_dcg_gradient(scores, gains, k=None) -> list[float]:
     return [math.fsum(of_one) for of_one in terms]
 
 
-def slope(function, scores, i, step=1e-3) -> float:
+def slope(function, scores, i, step=1e-3):
     """d function / d scores[i] by a central difference of fourth order."""
 
     def at(multiple):
@@ -129,7 +127,7 @@ def slope(function, scores, i, step=1e-3) -> float:
     return (8 * (at(1) - at(-1)) - (at(2) - at(-2))) / (12 * step)
 
 
-def bend(function, scores, rows, step=1e-2) -> float:
+def bend(function, scores, rows, step=1e-2):
     """Second derivative of ``function`` along the step of all ``rows`` together, by a difference of fourth order."""
 
     def at(multiple):

@@ -1,7 +1,5 @@
 """Slow, obvious twins of the metrics, from their definitions in words, one list and one order of it at a time."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

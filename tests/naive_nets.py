@@ -1,7 +1,5 @@
 """Slow, obvious twins of nets: inputs, scores and losses in float64, document by document."""
 
-from __future__ import annotations
-
 import bisect
 import math
 

@@ -1,7 +1,5 @@
 """Slow, obvious twin of the losses over pairs: every pair by its definition, in plain Python."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Slow, obvious twins of the losses of single documents: they say what is right."""
 
-from __future__ import annotations
-
 import math
 
 

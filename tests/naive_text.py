@@ -4,13 +4,10 @@ Lines and columns count from 1, columns in characters.  None stands for a file t
 UTF-8 text, has a NUL byte, or a CR that ends no line.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -31,7 +28,7 @@ class Read:
     bad: list[tuple[int, int]] = field(default_factory=list)
 
 
-def lines_of(data: bytes, *, lone_cr: bool = False) -> list[str] | None:
+def lines_of(data, *, lone_cr=False):
     """Return the lines without their ends; None if the file is refused."""
     try:
         text = data.decode("utf-8")
@@ -44,25 +41,25 @@ def lines_of(data: bytes, *, lone_cr: bool = False) -> list[str] | None:
     return None if not lone_cr and any("\r" in line for line in lines) else lines
 
 
-def words_of(line: str) -> list[tuple[int, str]]:
+def words_of(line):
     """Return (column, word) of each word of ``line``."""
     return [(found.start() + 1, found.group()) for found in re.finditer("[^ \t]+", line)]
 
 
-def comment_of(line: str) -> tuple[str, str]:
+def comment_of(line):
     """The fields of a line of LETOR text, and its comment: a word that begins with ``#``, and what follows."""
     mark = re.search(r"(?:^|[ \t])#", line)
     return (line, "") if mark is None else (line[: mark.end() - 1], line[mark.end() :])
 
 
-def number(word: str) -> float | None:
+def number(word):
     """Return a finite number as float64, None if ``word`` is none."""
     if not re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", word, re.ASCII):
         return None
     return float(word) + 0.0 if math.isfinite(float(word)) else None
 
 
-def grade(cell: str | None, rules) -> int | None:
+def grade(cell, rules):
     """Return the grade of a cell by rules with words, negative, unjudged and highest; -1 for none, None where it is
     bad."""
     nothing = {"keep": -1, "zero": 0, "reject": None}[rules.unjudged]
@@ -82,9 +79,7 @@ def grade(cell: str | None, rules) -> int | None:
     return int(value)
 
 
-def letor(
-    data: bytes, rules, *, base: int = 1, top: int = 65535, real: bool = False, name: str | None = None
-) -> Read | None:
+def letor(data, rules, *, base=1, top=65535, real=False, name=None):
     """Read LETOR text, grades by ``rules``; a row is (grade or label, qid, doc_id or None, {index: value}).
 
     With the ``name`` of the file no line has ``qid:``, and every line with a row, good or bad, is a query by itself.
@@ -113,7 +108,7 @@ def letor(
         if not rest or not rest[0][1].startswith("qid:") or rest[0][1] == "qid:":
             read.bad.append((line_number, rest[0][0] if rest else len(fields) + 1))
             continue
-        features: dict[int, np.float32] = {}
+        features = {}
         for column, word in rest[1:]:
             pair = re.fullmatch(r"(\d+):(.*)", word, re.ASCII)
             index = int(pair[1]) if pair else -1
@@ -128,7 +123,7 @@ def letor(
     return read
 
 
-def pairs(data: bytes) -> Read | None:
+def pairs(data):
     """Read pairs as text; a row is (qid, better, worse, weight, probability)."""
     lines = lines_of(data)
     if lines is None:
@@ -158,13 +153,13 @@ def pairs(data: bytes) -> Read | None:
 WORDS = {"": np.nan, "na": np.nan, "n/a": np.nan, "#n/a": np.nan, "<na>": np.nan, "none": np.nan, "true": 1, "false": 0}
 
 
-def feature(cell: str) -> np.float32 | None:
+def feature(cell):
     """Return the number that stands in a table as a feature, or what a word there means; None where it is neither."""
     word = cell.lower()
     return np.float32(WORDS[word]) if word in WORDS else number_of(cell)
 
 
-def delimited(data: bytes, delimiter: str, rules) -> Read | None:
+def delimited(data, delimiter, rules):
     """Read a table without quotes whose columns are qid, doc_id, grade and features; a row is (qid, doc_id or None,
     grade, values)."""
     lines = lines_of(data, lone_cr=True)
@@ -200,12 +195,12 @@ PARTS = {"qid", "doc_id", "grade"}
 Row = tuple[str, str | None, int, dict[str, np.float32]]
 
 
-def natural(name: str) -> list[Any]:
+def natural(name):
     """What names are sorted by: numbers in them as numbers."""
     return [int(part) if part.isdigit() else part for part in re.split("([0-9]+)", name)]
 
 
-def parse(text: str) -> tuple[list[Row], list[int]]:
+def parse(text):
     """Rows of the good lines, and the numbers of the bad ones; features beside the ids or in an object."""
     objects = [(number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip(" \t\r")]
     read = [(number, _object(line)) for number, line in objects]
@@ -220,7 +215,7 @@ def parse(text: str) -> tuple[list[Row], list[int]]:
     return rows, bad
 
 
-def _object(line: str) -> dict[str, Any] | None:
+def _object(line):
     try:
         found = json.loads(line, object_pairs_hook=_once)
     except ValueError:
@@ -228,13 +223,13 @@ def _object(line: str) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _once(pairs):
     if len({key for key, _ in pairs}) < len(pairs):
         raise ValueError("a key occurs twice")
     return dict(pairs)
 
 
-def _row(found: dict[str, Any], *, nested: bool) -> Row | None:
+def _row(found, *, nested):
     qid, doc_id, grade = (found.get(part) for part in ("qid", "doc_id", "grade"))
     features = found.get("features") if nested else {key: x for key, x in found.items() if key not in PARTS}
     if not isinstance(features, dict) or not all(x is None or isinstance(x, (int, float)) for x in features.values()):
@@ -248,5 +243,5 @@ def _row(found: dict[str, Any], *, nested: bool) -> Row | None:
     return str(qid), None if doc_id in (None, "") else str(doc_id), int(grade), values
 
 
-def _is_number(cell: object) -> bool:
+def _is_number(cell):
     return isinstance(cell, (int, float)) and not isinstance(cell, bool)

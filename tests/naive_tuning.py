@@ -1,7 +1,5 @@
 """The correction of a search's gain from its definition, one query at a time."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,8 +1,6 @@
 """Other programs that read a folder of Parquet files, as a user calls them, and the rule by which Spark chooses its
 files."""
 
-from __future__ import annotations
-
 import duckdb
 import pandas as pd
 import polars as pl

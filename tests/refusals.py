@@ -1,15 +1,12 @@
 """What tests ask of a message: that it names the facts, in any order and in whatever words."""
 
-from __future__ import annotations
-
 import re
-from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
 
 
-def unnamed(text: str, *facts: object) -> list[str]:
+def unnamed(text, *facts):
     """Return those of ``facts`` (values, places, options, key terms; tuples of them) that ``text`` does not name in
     full.
 
@@ -24,7 +21,7 @@ def unnamed(text: str, *facts: object) -> list[str]:
 
 
 @contextmanager
-def refused(kind: type[BaseException], *facts: object) -> Iterator[pytest.ExceptionInfo]:
+def refused(kind, *facts):
     """Expect an error of ``kind`` with a message of one line that names all ``facts``; the wording is free.
 
     >>> with refused(ValueError, "depth", 0) as caught:
@@ -40,7 +37,7 @@ def refused(kind: type[BaseException], *facts: object) -> Iterator[pytest.Except
     assert not unnamed(text, *facts), f"not named: {', '.join(unnamed(text, *facts))}; the message: {text}"
 
 
-def only_line(stderr: str) -> str:
+def only_line(stderr):
     r"""Return the one line that a command wrote to ``stderr`` before it failed.
 
     >>> only_line("rankmill: no such file\n")
@@ -51,7 +48,7 @@ def only_line(stderr: str) -> str:
     return stderr.removeprefix("rankmill: ")[:-1]
 
 
-def _in_words(text: str) -> str:
+def _in_words(text):
     """Return the options of ``text`` that are spelled as Python in the words of a command line without dashes.
 
     >>> _in_words("to ignore it: ignore=['a'], columns={'qid': NAME}, grades={'good': 1, 'bad': 0}, max_rejects=N")
@@ -64,7 +61,7 @@ def _in_words(text: str) -> str:
     return "".join(said).replace("'", "")
 
 
-def _whole(fact: str) -> str:
+def _whole(fact):
     """Return the pattern of ``fact`` that is no part of a longer name or number."""
     number = bool(re.fullmatch(r"[\d.,]+", fact))
     before = r"(?<![\w/-])(?<!\d[.,])" if number else r"(?<!\w)" if fact[:1].isalnum() else ""

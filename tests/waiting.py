@@ -1,16 +1,12 @@
 """Waiting for what another process or thread does, with one limit that a busy machine does not reach."""
 
-from __future__ import annotations
-
-import subprocess
 import time
-from collections.abc import Callable
 
 LIMIT = 300.0
 """Seconds after which a test gives up.  It is no expectation: what is waited for takes moments on a machine that is idle."""
 
 
-def until(happened: Callable[[], object], process: subprocess.Popen | None = None) -> None:
+def until(happened, process=None):
     """Wait until ``happened()`` is true; fails when ``process``, which should bring it about, ends before, or after
     `LIMIT`."""
     end = time.monotonic() + LIMIT

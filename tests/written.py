@@ -1,20 +1,15 @@
 """Rows in files of every kind, and the bytes of the files in a folder."""
 
-from __future__ import annotations
-
 import csv
 import json
 import random
-from collections.abc import Collection, Mapping, Sequence
-from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import feather
 
 
-def some_rows(n: int, seed: int = 1, **columns: Sequence[Any]) -> list[dict[str, Any]]:
+def some_rows(n, seed=1, **columns):
     """Return ``n`` rows of about n / 8 queries: qid, doc_id, grade, what is drawn from ``columns``, and a feature x."""
     rng = random.Random(seed)
     return [
@@ -26,13 +21,13 @@ def some_rows(n: int, seed: int = 1, **columns: Sequence[Any]) -> list[dict[str,
 
 
 def write_rows(
-    path: Path,
-    rows: Sequence[Mapping[str, Any]],
-    names: Sequence[str] | None = None,
+    path,
+    rows,
+    names=None,
     *,
-    group: int = 50,
-    encoded: Collection[str] = (),
-) -> Path:
+    group=50,
+    encoded=(),
+):
     """Write the columns ``names`` (None: all) of ``rows`` in the format of the suffix; return ``path``.
 
     None is an empty cell, or no key of an object but the first.  Row groups and batches have ``group`` rows, the
@@ -68,16 +63,16 @@ def write_rows(
     return path
 
 
-def _as_text(cell: Any) -> Any:
+def _as_text(cell):
     return cell.isoformat() if hasattr(cell, "isoformat") else cell
 
 
-def files_in(folder: Path, pattern: str = "*") -> dict[str, bytes]:
+def files_in(folder, pattern="*"):
     """Return the content of the files below ``folder`` that match, by their paths there."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob(pattern) if path.is_file()}
 
 
-def data_of(dataset: Path, *but: str) -> tuple[dict[str, Any], dict[str, bytes]]:
+def data_of(dataset, *but):
     """Return the manifest of a dataset without its sources and the keys ``but``, and its files of rows."""
     manifest = json.loads((dataset / "_manifest.json").read_bytes())
     return {key: value for key, value in manifest.items() if key not in {"sources", *but}}, files_in(

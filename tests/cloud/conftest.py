@@ -1,8 +1,5 @@
 """A server for all tests of a session, started when the first test asks for it."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
@@ -15,18 +12,18 @@ HONEST = (*S3, "azurite")
 
 
 @pytest.fixture(scope="session")
-def servers() -> Iterator[dict[str, Server]]:
+def servers():
     """The servers that run, by name; `start` adds one."""
     with ExitStack() as stack:
         yield _Running(stack)
 
 
 class _Running(dict[str, Server]):
-    def __init__(self, stack: ExitStack) -> None:
+    def __init__(self, stack):
         super().__init__()
         self._stack = stack
 
-    def __missing__(self, name: str) -> Server:
+    def __missing__(self, name):
         pytest.importorskip("obstore")
         try:
             self[name] = self._stack.enter_context(running(name))
@@ -36,18 +33,18 @@ class _Running(dict[str, Server]):
 
 
 @pytest.fixture(params=HONEST)
-def server(request: pytest.FixtureRequest, servers: dict[str, Server], monkeypatch: pytest.MonkeyPatch) -> Server:
+def server(request, servers, monkeypatch):
     """Each store that honours conditional writes and is installed, with its settings in the environment."""
     return reach(servers[request.param], monkeypatch)
 
 
 @pytest.fixture
-def s3(servers: dict[str, Server], monkeypatch: pytest.MonkeyPatch) -> Server:
+def s3(servers, monkeypatch):
     """The S3 server that is always installed for tests."""
     return reach(servers["seaweedfs"], monkeypatch)
 
 
-def reach(server: Server, monkeypatch: pytest.MonkeyPatch) -> Server:
+def reach(server, monkeypatch):
     for name, value in server.environment.items():
         monkeypatch.setenv(name, value)
     return server

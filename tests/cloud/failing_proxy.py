@@ -1,12 +1,9 @@
 """A proxy on loopback before a store: it writes down every request, and lets one of them go wrong."""
 
-from __future__ import annotations
-
 import http.client
 import re
 import socket
 import threading
-from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Literal
 from urllib.parse import parse_qsl, urlsplit
@@ -24,38 +21,31 @@ class FailingProxy:
     to run.
     """
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port):
         self.store = port
-        self.requests: list[str] = []
+        self.requests = []
         self.met = 0
         """How many times the fault was met."""
         self._failing, self._fault, self._lasting = "", "", False
-        self._kill: Callable[[], None] = lambda: None
+        self._kill = lambda: None
         self._ended, self._lock = threading.Event(), threading.Lock()
         self._server = _Server(("127.0.0.1", 0), _Handler)
         self._server.proxy = self
         self.port = self._server.server_address[1]
         threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
 
-    def close(self) -> None:
+    def close(self):
         self._ended.set()
         self._server.shutdown()
         self._server.server_close()
 
-    def fail(
-        self,
-        request: str,
-        fault: Fault | Literal[""],
-        *,
-        lasting: bool = False,
-        kill: Callable[[], None] = lambda: None,
-    ) -> None:
+    def fail(self, request, fault, *, lasting=False, kill=lambda: None):
         """Let ``request`` go wrong, the first time or, if ``lasting``, each time; all others pass."""
         with self._lock:
             self.requests, self.met = [], 0
             self._failing, self._fault, self._lasting, self._kill = request, fault, lasting, kill
 
-    def fault_of(self, request: str) -> str:
+    def fault_of(self, request):
         with self._lock:
             self.requests.append(request)
             if request != self._failing or (self.met and not self._lasting):
@@ -63,10 +53,10 @@ class FailingProxy:
             self.met += 1
             return self._fault
 
-    def killed(self) -> None:
+    def killed(self):
         self._kill()
 
-    def wait(self) -> None:
+    def wait(self):
         """Wait for longer than any client of a test does."""
         self._ended.wait(5)
 
@@ -75,7 +65,7 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
     proxy: FailingProxy
 
-    def handle_error(self, request: object, client_address: object) -> None:
+    def handle_error(self, request, client_address):
         """Say nothing: clients hang up."""
 
 
@@ -83,10 +73,10 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server: _Server
 
-    def log_message(self, format: str, *arguments: object) -> None:  # noqa: A002
+    def log_message(self, format, *arguments):  # noqa: A002
         """Say nothing."""
 
-    def _named(self) -> str:
+    def _named(self):
         """What the request asks for, without what is drawn anew each time."""
         parts = urlsplit(self.path)
         asked = dict(parse_qsl(parts.query, keep_blank_values=True))
@@ -95,7 +85,7 @@ class _Handler(BaseHTTPRequestHandler):
         text = " ".join([*words, self.headers.get("Range") or ""]).strip()
         return re.sub(r"[0-9a-f]{32}", "PLACE", text)
 
-    def _pass(self) -> None:
+    def _pass(self):
         proxy, body = self.server.proxy, self.rfile.read(int(self.headers.get("Content-Length") or 0))
         fault = proxy.fault_of(self._named())
         if fault == "killed before":
@@ -128,7 +118,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = _pass
 
-    def _ask(self, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
+    def _ask(self, body):
         """Pass the request on, as it was signed."""
         connection = http.client.HTTPConnection("127.0.0.1", self.server.proxy.store, timeout=60)
         try:
@@ -142,6 +132,6 @@ class _Handler(BaseHTTPRequestHandler):
         finally:
             connection.close()
 
-    def _hang_up(self) -> None:
+    def _hang_up(self):
         self.close_connection = True
         self.connection.shutdown(socket.SHUT_RDWR)

@@ -1,7 +1,5 @@
 """Object stores of other people on loopback, each started on free ports and ended by its process id."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import hmac
@@ -16,7 +14,6 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -39,18 +36,18 @@ class Server:
     pid: int
 
 
-def free_port() -> int:
+def free_port():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
-def program(name: str) -> str | None:
+def program(name):
     """Path of a program, installed beside Python or anywhere on the path."""
     return shutil.which(name, path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]))
 
 
-def s3_environment(port: int) -> dict[str, str]:
+def s3_environment(port):
     return {
         "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
         "AWS_ACCESS_KEY_ID": "testkey",
@@ -59,15 +56,15 @@ def s3_environment(port: int) -> dict[str, str]:
     }
 
 
-def _moto(folder: Path, port: int) -> tuple[list[str], dict[str, str]]:
+def _moto(folder, port):
     return ["moto_server", "-H", "127.0.0.1", "-p", str(port)], {}
 
 
-def _ministack(folder: Path, port: int) -> tuple[list[str], dict[str, str]]:
+def _ministack(folder, port):
     return ["ministack"], {"BIND_HOST": "127.0.0.1", "GATEWAY_PORT": str(port), "IOT_MTLS_ENABLED": "0"}
 
 
-def _seaweedfs(folder: Path, port: int) -> tuple[list[str], dict[str, str]]:
+def _seaweedfs(folder, port):
     keys = {"accessKey": "testkey", "secretKey": SECRET}
     users = {"identities": [{"name": "tests", "credentials": [keys], "actions": ["Admin"]}]}
     (folder / "users.json").write_text(json.dumps(users))
@@ -82,7 +79,7 @@ def _seaweedfs(folder: Path, port: int) -> tuple[list[str], dict[str, str]]:
     return ["weed", "server", *(f"-{name}={value}" for name, value in options.items())], {}
 
 
-def _rclone(folder: Path, port: int) -> tuple[list[str], dict[str, str]]:
+def _rclone(folder, port):
     (folder / "data" / BUCKET).mkdir(parents=True)
     return (
         ["rclone", "serve", "s3", "--addr", f"127.0.0.1:{port}", "--auth-key", f"testkey,{SECRET}", str(folder / "data")],
@@ -90,19 +87,13 @@ def _rclone(folder: Path, port: int) -> tuple[list[str], dict[str, str]]:
     )  # fmt: skip
 
 
-def _azurite(folder: Path, port: int) -> tuple[list[str], dict[str, str]]:
+def _azurite(folder, port):
     command = ["azurite-blob", "--blobHost", "127.0.0.1", "--blobPort", str(port), "--inMemoryPersistence"]
     accounts = {"AZURITE_ACCOUNTS": f"{ACCOUNT}:{SECRET}"}
     return [*command, "--disableTelemetry", "--skipApiVersionCheck", "--silent"], accounts
 
 
-COMMANDS: dict[str, Callable[[Path, int], tuple[list[str], dict[str, str]]]] = {
-    "moto": _moto,
-    "ministack": _ministack,
-    "seaweedfs": _seaweedfs,
-    "rclone": _rclone,
-    "azurite": _azurite,
-}
+COMMANDS = {"moto": _moto, "ministack": _ministack, "seaweedfs": _seaweedfs, "rclone": _rclone, "azurite": _azurite}
 PROGRAMS = {
     "moto": "moto_server",
     "ministack": "ministack",
@@ -113,7 +104,7 @@ PROGRAMS = {
 
 
 @contextmanager
-def running(name: str) -> Iterator[Server]:
+def running(name):
     """Start a store, wait until it answers, and kill it at the end; LookupError if it is not installed."""
     found = program(PROGRAMS[name])
     if found is None:
@@ -140,7 +131,7 @@ def running(name: str) -> Iterator[Server]:
             process.wait()
 
 
-def azure_environment(port: int) -> dict[str, str]:
+def azure_environment(port):
     return {
         "AZURE_STORAGE_ACCOUNT": ACCOUNT,
         "AZURE_STORAGE_KEY": SECRET,
@@ -148,7 +139,7 @@ def azure_environment(port: int) -> dict[str, str]:
     }
 
 
-def _wait(name: str, port: int, process: subprocess.Popen[bytes], log: Path) -> None:
+def _wait(name, port, process, log):
     end = time.monotonic() + 120
     while time.monotonic() < end:
         assert process.poll() is None, f"{name} ended: {log.read_text(errors='replace')[-2000:]}"
@@ -161,7 +152,7 @@ def _wait(name: str, port: int, process: subprocess.Popen[bytes], log: Path) -> 
     raise AssertionError(f"{name} did not answer: {log.read_text(errors='replace')[-2000:]}")
 
 
-def make_bucket(name: str, port: int, bucket: str) -> None:
+def make_bucket(name, port, bucket):
     url, method, headers = f"http://127.0.0.1:{port}/{bucket}", "PUT", {}
     if name in {"seaweedfs", "rclone"}:  # makes it with the first object; or it is there
         url, method = f"http://127.0.0.1:{port}/", "GET"
@@ -177,7 +168,7 @@ def make_bucket(name: str, port: int, bucket: str) -> None:
         from obstore.store import S3Store
 
         keys = {"access_key_id": "testkey", "secret_access_key": SECRET, "region": "us-east-1"}
-        options: dict[str, object] = {"client_options": {"allow_http": True}, "retry_config": {"max_retries": 0}}
+        options = {"client_options": {"allow_http": True}, "retry_config": {"max_retries": 0}}
         store = S3Store(bucket, endpoint=f"http://127.0.0.1:{port}", **keys, **options)
         try:
             obstore.put(store, "made", b"", mode="create")  # needs more of its parts than a plain one
@@ -186,7 +177,7 @@ def make_bucket(name: str, port: int, bucket: str) -> None:
             raise ConnectionError(str(error)) from None
 
 
-def _signed_for_azure(port: int, container: str) -> tuple[str, dict[str, str]]:
+def _signed_for_azure(port, container):
     """Return the request that makes a container, signed by the shared key."""
     date = datetime.now(UTC).strftime("%a, %d %b %Y %H:%M:%S GMT")
     version = "2021-08-06"

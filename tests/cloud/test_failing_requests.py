@@ -5,19 +5,14 @@ and neither the bucket nor the disk has anything half-written.  Afterwards, and 
 command gives the same bytes.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from multiprocessing.context import ForkServerContext
-from pathlib import Path
 
 import pytest
 
@@ -25,16 +20,15 @@ from rankmill.cli import execute
 from rankmill.foundation.storage import bucket, fetching, local_copies
 from rankmill.foundation.storage.bucket import open_bucket
 from rankmill.foundation.storage.found_objects import UNFINISHED
-from rankmill.foundation.storage.location import ObjectUrl
 from rankmill.foundation.storage.locks import LOCK_NAME
-from tests.cloud.failing_proxy import FailingProxy, Fault
-from tests.cloud.servers import SECRET, Server, s3_environment
+from tests.cloud.failing_proxy import FailingProxy
+from tests.cloud.servers import SECRET, s3_environment
 from tests.cloud.test_paths_in_a_bucket import SPLIT, call, inputs, model, upload, url_of
 
 __all__ = ["inputs", "model"]
 FETCHED, PUT = 30_000, 5 << 20  # bytes of a part; S3 takes no smaller ones
-FAULTS: tuple[Fault, ...] = ("refused", "no answer", "cut off", "answer lost")
-KILLS: tuple[Fault, ...] = ("killed before", "killed after")
+FAULTS = ("refused", "no answer", "cut off", "answer lost")
+KILLS = ("killed before", "killed after")
 
 
 @dataclass(frozen=True)
@@ -58,7 +52,7 @@ OPERATIONS = {
 }
 
 
-def small_parts(*, patient: bool, timeout: str = "20s") -> Iterator[tuple[object, str, object]]:
+def small_parts(*, patient, timeout="20s"):
     """What tests change: small objects have several parts; and nobody waits long."""
     yield fetching, "PART", FETCHED
     yield bucket, "PART", PUT
@@ -71,13 +65,13 @@ def small_parts(*, patient: bool, timeout: str = "20s") -> Iterator[tuple[object
 class Story:
     """The places of one operation, and what must be found there."""
 
-    def __init__(self, operation: Operation, there: ObjectUrl, folder: Path) -> None:
+    def __init__(self, operation, there, folder):
         self.operation, self.given, self._folder = operation, there / "in", folder
         self._client = open_bucket(there)  # not by the proxy
         self.cache, self.temporary = folder / "cache", folder / "tmp"
         self.temporary.mkdir()
         self.out = there / uuid.uuid4().hex
-        self.old: dict[str, bytes] = {}
+        self.old = {}
         if operation.first:
             call(*self._named(operation.first, self.out))
             self.old = self.found(self.out)
@@ -85,16 +79,16 @@ class Story:
         self.new = self.found(there / "expected")
         self.last = "_manifest.json" if "_manifest.json" in self.new else next(iter(self.new))
 
-    def words(self, out: ObjectUrl | None = None) -> list[str]:
+    def words(self, out=None):
         """The command, and OUT as it was before."""
         if out is not None:
             self._put(out, self.old)
         return [*self._named(self.operation.words, out or self.out), "--cache", str(self.cache)]
 
-    def _named(self, words: tuple[str, ...], out: ObjectUrl) -> list[str]:
+    def _named(self, words, out):
         return [word.replace("IN", str(self.given)).replace("OUT", str(out)) for word in words]
 
-    def _put(self, out: ObjectUrl, files: dict[str, bytes]) -> None:
+    def _put(self, out, files):
         client = self._client
         for each in list(client.below(out.parent)):
             if each.url.name.startswith(out.name) or str(each.url).startswith(f"{out}/"):
@@ -102,7 +96,7 @@ class Story:
         for name, data in files.items():
             client.put(out / name, data)
 
-    def begin(self) -> None:
+    def begin(self):
         """Start anew, with an empty cache."""
         self.words(self.out)
         for path in sorted(self._folder.rglob("*"), reverse=True):
@@ -112,7 +106,7 @@ class Story:
                 path.unlink()
         self.temporary.mkdir()
 
-    def found(self, out: ObjectUrl) -> dict[str, bytes]:
+    def found(self, out):
         """All that belongs to ``out``."""
         client = self._client
         return {
@@ -121,7 +115,7 @@ class Story:
             if str(each.url).startswith(str(out))
         }
 
-    def check_bucket(self) -> None:
+    def check_bucket(self):
         """Whatever is complete is the old or the new one."""
         found = self.found(self.out)
         if self.last not in found:
@@ -132,7 +126,7 @@ class Story:
             assert {name: found.get(name) for name in whole} == whole
         assert set(found) <= {*self.new, *self.old, UNFINISHED}
 
-    def check_disk(self, *, killed: bool = False) -> None:
+    def check_disk(self, *, killed=False):
         """What is in the cache is whole; nothing else is left."""
         client = self._client
         whole = {client.get(each.url) for url in (self.given, self.out) for each in client.below(url)}
@@ -146,7 +140,7 @@ class Story:
         for path in (self.cache / "out").rglob("*"):  # the result, if its upload has failed
             assert killed or not path.is_file() or path.name == LOCK_NAME or path.read_bytes() in whole
 
-    def check_refusal(self, code: int, reported: str) -> None:
+    def check_refusal(self, code, reported):
         """The last line says what failed, and where."""
         assert code == 74, reported
         (line,) = [text for text in reported.splitlines() if text.startswith("rankmill: ")]
@@ -155,7 +149,7 @@ class Story:
         assert SECRET not in line
         assert str(self.temporary) not in line
 
-    def check_again(self) -> None:
+    def check_again(self):
         """The same command does it; unless all is there, and only the answer or tidying up has failed."""
         found = self.found(self.out)
         complete = found.get(self.last) == self.new[self.last]
@@ -166,13 +160,13 @@ class Story:
             assert code == 0
             self.check_done()
 
-    def check_done(self) -> None:
+    def check_done(self):
         assert self.found(self.out) == self.new
         assert not list(self.cache.glob("out/*"))
 
 
 @pytest.fixture
-def proxy(s3: Server) -> Iterator[FailingProxy]:
+def proxy(s3):
     made = FailingProxy(int(s3.environment["AWS_ENDPOINT_URL"].rpartition(":")[2]))
     yield made
     made.close()
@@ -180,9 +174,9 @@ def proxy(s3: Server) -> Iterator[FailingProxy]:
 
 @pytest.fixture
 def story(
-    request: pytest.FixtureRequest, s3: Server, inputs: Path, model: Path, tmp_path: Path, proxy: FailingProxy,
-    monkeypatch: pytest.MonkeyPatch,
-) -> Story:  # fmt: skip
+    request, s3, inputs, model, tmp_path, proxy,
+    monkeypatch,
+):  # fmt: skip
     there = url_of(f"{s3.url}/{uuid.uuid4().hex}")
     upload(inputs, there / "in")
     open_bucket(there).put(there / "in" / "web.rankmill", model.read_bytes())
@@ -195,7 +189,7 @@ def story(
     return made
 
 
-def requests_of(story: Story, proxy: FailingProxy) -> list[str]:
+def requests_of(story, proxy):
     """All requests of the operation."""
     story.begin()
     proxy.fail("", "")
@@ -208,9 +202,7 @@ def requests_of(story: Story, proxy: FailingProxy) -> list[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("story", OPERATIONS, indirect=True)
-def test_a_request_that_fails_is_repeated_or_named(
-    story: Story, fault: Fault, proxy: FailingProxy, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_request_that_fails_is_repeated_or_named(story, fault, proxy, monkeypatch, capfd):
     for request in requests_of(story, proxy):
         for lasting in (False, True):
             story.begin()
@@ -240,7 +232,7 @@ def test_a_request_that_fails_is_repeated_or_named(
 
 
 @pytest.fixture(scope="module")
-def forks() -> ForkServerContext:
+def forks():
     """Starts processes quickly; made before the folder for temporary files is another one."""
     made = multiprocessing.get_context("forkserver")
     made.set_forkserver_preload(
@@ -252,7 +244,7 @@ def forks() -> ForkServerContext:
     return made
 
 
-def in_a_process(words: list[str], environment: dict[str, str], temporary: str) -> None:
+def in_a_process(words, environment, temporary):
     """Run a command, in a process that was forked."""
     os.environ.update(environment)
     tempfile.tempdir = temporary
@@ -264,15 +256,13 @@ def in_a_process(words: list[str], environment: dict[str, str], temporary: str) 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", KILLS)
 @pytest.mark.parametrize("story", OPERATIONS, indirect=True)
-def test_a_command_that_is_killed_leaves_nothing_half_written(
-    forks: ForkServerContext, story: Story, fault: Fault, proxy: FailingProxy
-) -> None:
+def test_a_command_that_is_killed_leaves_nothing_half_written(forks, story, fault, proxy):
     for request in requests_of(story, proxy):
         story.begin()
         given = (story.words(), s3_environment(proxy.port), str(story.temporary))
         process = forks.Process(target=in_a_process, args=given)
 
-        def kill(process: multiprocessing.process.BaseProcess = process) -> None:
+        def kill(process=process):
             assert process.pid is not None
             with suppress(ProcessLookupError):
                 os.kill(process.pid, signal.SIGKILL)

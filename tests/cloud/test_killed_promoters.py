@@ -1,27 +1,22 @@
 """Promoters that are killed at random while they work in one bucket: no acknowledged commit is lost or doubled."""
 
-from __future__ import annotations
-
 import itertools
 import random
 import subprocess
 import sys
 import time
 import uuid
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from rankmill.registry.model_registry import Registry
 from tests import ROOT
-from tests.cloud.servers import Server
 from tests.registry.conftest import FACTS
 from tests.registry.killed_writers import ALIASES, NAME
 from tests.registry.test_killed_writers import check
 
 
-def promoter(root: str, reported: Path, number: int) -> subprocess.Popen[str]:
+def promoter(root, reported, number):
     """Start a process that waits for a line before it begins, as starting takes a second."""
     command = [
         sys.executable,
@@ -34,7 +29,7 @@ def promoter(root: str, reported: Path, number: int) -> subprocess.Popen[str]:
     return subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
-def begin(process: subprocess.Popen[str]) -> None:
+def begin(process):
     assert process.stdin is not None
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
@@ -42,7 +37,7 @@ def begin(process: subprocess.Popen[str]) -> None:
     process.stdin.flush()
 
 
-def survive(root: str, reported: Path, seconds: float, promoters: int, seed: int) -> str:
+def survive(root, reported, seconds, promoters, seed):
     registry = Registry(root)
     registry.prepare(protected=())
     for number in (1, 2, 3):
@@ -77,7 +72,7 @@ def survive(root: str, reported: Path, seconds: float, promoters: int, seed: int
             process.kill()
             process.communicate()
     took = time.monotonic() - began
-    place: Any = root
+    place = root
     acknowledged, commits = check(place, reported), len(registry.log(NAME)) - before
     return (
         f"{promoters} promoters: {commits} commits in {took:.1f} s ({commits / took:.0f}/s), "
@@ -86,10 +81,10 @@ def survive(root: str, reported: Path, seconds: float, promoters: int, seed: int
 
 
 @pytest.mark.slow
-def test_eight_promoters_are_killed_for_a_minute(server: Server, tmp_path: Path) -> None:
+def test_eight_promoters_are_killed_for_a_minute(server, tmp_path):
     print(survive(f"{server.url}/{uuid.uuid4().hex}", tmp_path / "reported", 60, promoters=8, seed=1))
 
 
 @pytest.mark.slow
-def test_promoters_that_are_killed_lose_nothing(s3: Server, tmp_path: Path) -> None:
+def test_promoters_that_are_killed_lose_nothing(s3, tmp_path):
     print(survive(f"{s3.url}/{uuid.uuid4().hex}", tmp_path / "reported", 2.5, promoters=2, seed=2))

@@ -1,16 +1,12 @@
 """Commands read and write by URL what they read and write on a disk: the same bytes, and the same refusals."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import re
 import time
 import uuid
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import gettempdir
-from typing import Any
 
 import polars as pl
 import pyarrow.parquet as pq
@@ -24,7 +20,7 @@ from rankmill.foundation.storage.bucket import StoreError, open_bucket
 from rankmill.foundation.storage.location import ObjectUrl, location
 from rankmill.registry import Registry
 from tests.cloud.conftest import reach
-from tests.cloud.servers import SECRET, Server, s3_environment
+from tests.cloud.servers import SECRET, s3_environment
 from tests.cloud.test_registry_in_a_bucket import ANSWERS, answering
 from tests.foundation.storage.test_local_copies import ROOT, Bucket
 from tests.refusals import only_line, refused, unnamed
@@ -33,31 +29,31 @@ from tests.written import files_in
 SYNTH = ["--queries", "60", "--docs-per-query", "10", "--features", "10"]
 
 
-def url_of(text: str) -> ObjectUrl:
+def url_of(text):
     found = location(text)
     assert isinstance(found, ObjectUrl)
     return found
 
 
-def call(*words: str | Path) -> str:
+def call(*words):
     result = CliRunner().invoke(app, [str(word) for word in words])
     assert result.exit_code == 0, (result.output, result.exception)
     return result.stdout
 
 
-def upload(folder: Path, url: ObjectUrl) -> None:
+def upload(folder, url):
     for path in folder.rglob("*"):
         if path.is_file():
             open_bucket(url).put(url / path.relative_to(folder).as_posix(), path.read_bytes())
 
 
-def download(url: ObjectUrl) -> dict[str, bytes]:
+def download(url):
     client = open_bucket(url)
     return {str(each.url.relative_to(url)): client.get(each.url) for each in client.below(url)}
 
 
 @pytest.fixture(scope="module")
-def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def inputs(tmp_path_factory):
     """Two files of judgments as LETOR text, one of them compressed, and candidates."""
     folder = tmp_path_factory.mktemp("inputs")
     (folder / "days").mkdir()
@@ -73,13 +69,13 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def _grades(folder: Path) -> Iterator[tuple[str, str, int]]:
+def _grades(folder):
     table = pq.read_table(folder / "candidates" / "c.parquet", columns=["qid", "doc_id", "grade"]).to_pylist()
     return ((row["qid"], row["doc_id"], row["grade"]) for row in table)
 
 
 @pytest.fixture(scope="module")
-def model(inputs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def model(inputs, tmp_path_factory):
     """A model of two trees."""
     table = pl.read_parquet(inputs / "candidates" / "c.parquet")
     features = [name for name in table.columns if name not in {"qid", "doc_id", "grade", "split"}]
@@ -93,22 +89,20 @@ SPLIT = ["--split", "train=0.6,valid=0.2,test=0.2"]
 
 
 @pytest.mark.slow
-def test_everything_has_the_same_bytes_in_a_bucket(s3: Server, inputs: Path, tmp_path: Path) -> None:
+def test_everything_has_the_same_bytes_in_a_bucket(s3, inputs, tmp_path):
     """Ingest, bins, training, lists, metrics and bundles: from and to a disk, and from and to a bucket."""
     there = url_of(f"{s3.url}/{uuid.uuid4().hex}")
     upload(inputs, there / "in")
     kept = tmp_path / "cache"
-    shown: dict[str, list[str]] = {}
-    places: dict[str, tuple[Any, Any]] = {"disk": (inputs, tmp_path / "out"), "bucket": (there / "in", there / "out")}
+    shown = {}
+    places = {"disk": (inputs, tmp_path / "out"), "bucket": (there / "in", there / "out")}
     for name, (source, out) in places.items():
         cached = ["--cache", kept] if name == "bucket" else []
         registry = ["--registry", out / "registry"]
         lines = shown.setdefault(name, [])
         dataset = out / "web.dataset"
 
-        def said(
-            *words: Any, lines: list[str] = lines, cached: list[Any] = cached, out: Any = out, source: Any = source
-        ) -> None:
+        def said(*words, lines=lines, cached=cached, out=out, source=source):
             text = call(*words, *cached)
             lines.append(text.replace(str(out), "OUT").replace(str(source), "IN"))
 
@@ -136,21 +130,14 @@ def test_everything_has_the_same_bytes_in_a_bucket(s3: Server, inputs: Path, tmp
     assert not list(kept.glob("out/*"))
 
 
-def _without_clocks(text: str) -> object:
+def _without_clocks(text):
     """What a command printed, without what depends on the time: of a bundle, its size and digest."""
     if not text.startswith("{"):
         return re.sub(r"[\d.,]+ (bytes|kB|MB)", "", text)
     return {name: value for name, value in json.loads(text).items() if "second" not in name}
 
 
-def test_lists_have_the_same_bytes_from_and_in_a_bucket(
-    s3: Server,
-    inputs: Path,
-    model: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+def test_lists_have_the_same_bytes_from_and_in_a_bucket(s3, inputs, model, tmp_path, monkeypatch, capfd):
     """By the command line and from Python; the secret is written nowhere."""
     monkeypatch.setattr("rankmill.foundation.storage.fetching.PART", 1000)  # each object has several parts
     there, kept = url_of(f"{s3.url}/{uuid.uuid4().hex}"), tmp_path / "cache"
@@ -186,14 +173,14 @@ def test_lists_have_the_same_bytes_from_and_in_a_bucket(
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["ministack", "moto", "azurite"])
 def test_lists_have_the_same_bytes_on_other_stores(
-    name: str, servers: dict[str, Server], inputs: Path, model: Path, tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+    name, servers, inputs, model, tmp_path,
+    monkeypatch, capfd,
+):  # fmt: skip
     other = reach(servers[name], monkeypatch)
     test_lists_have_the_same_bytes_from_and_in_a_bucket(other, inputs, model, tmp_path, monkeypatch, capfd)
 
 
-REFUSED: dict[str, tuple[list[str], dict[str, str], int, tuple[str, ...]]] = {
+REFUSED = {
     "no bucket": (["data", "ingest", "s3://nowhere/x.csv", "-o", "d"], {}, 74, ("s3://nowhere/x.csv", "create it")),
     "no object": (["data", "ingest", "s3://models/none.csv", "-o", "d"], {}, 2, ("s3://models/none.csv", "no such object")),
     "no match": (["data", "ingest", "s3://models/none/*.csv", "-o", "d"], {}, 2, ("s3://models/none/*.csv", "no object matches")),
@@ -210,14 +197,7 @@ REFUSED: dict[str, tuple[list[str], dict[str, str], int, tuple[str, ...]]] = {
 }  # fmt: skip
 
 
-def test_what_cannot_be_is_one_line_and_writes_nothing(
-    s3: Server,
-    inputs: Path,
-    model: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+def test_what_cannot_be_is_one_line_and_writes_nothing(s3, inputs, model, tmp_path, monkeypatch, capfd):
     monkeypatch.setattr(bucket, "RETRIES", 0)
     monkeypatch.setattr("rankmill.foundation.storage.fetching.PAUSES", ())
     there = url_of(f"{s3.url}/{uuid.uuid4().hex}")
@@ -240,9 +220,7 @@ def test_what_cannot_be_is_one_line_and_writes_nothing(
 
 
 @pytest.mark.parametrize("name", ANSWERS)
-def test_each_answer_of_a_store_is_explained_in_one_line(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_each_answer_of_a_store_is_explained_in_one_line(name, tmp_path, monkeypatch, capfd):
     pytest.importorskip("obstore")
     answer, kind, words = ANSWERS[name]
     port, ended = answering(answer)
@@ -285,7 +263,7 @@ out = "OUT"
 
 
 @pytest.mark.slow
-def test_a_run_reads_and_writes_buckets(s3: Server, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_run_reads_and_writes_buckets(s3, tmp_path, capfd):
     """The work folder is local, all else in a bucket: the same bytes, and a second run has nothing to do."""
     there, source = url_of(f"{s3.url}/{uuid.uuid4().hex}"), tmp_path / "in"
     for name, seed in (("days/1", 1), ("days/2", 2), ("candidates/2026-01-02", 3)):
@@ -315,7 +293,7 @@ def test_a_run_reads_and_writes_buckets(s3: Server, tmp_path: Path, capfd: pytes
     }
     assert {f"{there}/days/1.parquet", f"{there}/ranked/2026-01-02"} <= named
 
-    def due() -> set[str]:
+    def due():
         rows = json.loads(call(*run, "--plan"))["plan"]
         return {row["stage"] for row in rows if row["what"] != "skip"}
 
@@ -358,14 +336,14 @@ def test_a_run_reads_and_writes_buckets(s3: Server, tmp_path: Path, capfd: pytes
 
 # ---- files of rows from a bucket in memory, whose parts come in any order --------------------------------------------
 
-FORMATS: dict[str, Callable[[pl.DataFrame, Path], None]] = {
+FORMATS = {
     "parquet": lambda table, path: table.write_parquet(path, row_group_size=100),
     "csv.gz": lambda table, path: path.write_bytes(gzip.compress(table.write_csv().encode())) and None,
 }
 
 
 @pytest.fixture
-def memory(monkeypatch: pytest.MonkeyPatch) -> Bucket:
+def memory(monkeypatch):
     """Parts are small and come in any order."""
     made = Bucket()
     made.before_part = lambda number: time.sleep(number % 7 / 1000)
@@ -376,7 +354,7 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> Bucket:
 
 
 @pytest.mark.parametrize("form", ["parquet", "csv.gz"])
-def test_rows_are_the_same(form: str, memory: Bucket, inputs: Path, model: Path, tmp_path: Path) -> None:
+def test_rows_are_the_same(form, memory, inputs, model, tmp_path):
     table = pl.read_parquet(inputs / "candidates" / "c.parquet")
     (tmp_path / "in").mkdir()
     for number, rows in enumerate((table[:300], table[300:])):
@@ -390,14 +368,12 @@ def test_rows_are_the_same(form: str, memory: Bucket, inputs: Path, model: Path,
 
 
 @pytest.mark.parametrize("form", ["parquet"])
-def test_a_store_that_fails_is_no_damaged_file(
-    form: str, memory: Bucket, inputs: Path, model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_store_that_fails_is_no_damaged_file(form, memory, inputs, model, tmp_path, capfd):
     FORMATS[form](pl.read_parquet(inputs / "candidates" / "c.parquet"), tmp_path / f"rows.{form}")
     memory.put(ROOT / f"c.{form}", (tmp_path / f"rows.{form}").read_bytes())
     for most in (0, 3):
 
-        def fail(number: int, most: int = most) -> None:
+        def fail(number, most=most):
             if number > most:
                 raise StoreError(ROOT / f"c.{form}", "a made error")
 

@@ -1,14 +1,11 @@
 """A registry in a bucket of real servers: the whole story, and every way to be refused."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
 import socket
 import threading
 import uuid
-from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -27,24 +24,24 @@ from rankmill.foundation.storage.bucket import (
 from rankmill.foundation.storage.location import ObjectUrl, location
 from rankmill.registry.model_registry import Registry
 from tests.cloud.conftest import reach
-from tests.cloud.servers import SECRET, Server
+from tests.cloud.servers import SECRET
 from tests.refusals import refused
 from tests.registry.conftest import FACTS
 from tests.registry.test_races import all_at_once
 
 
-def place(server: Server) -> str:
+def place(server):
     """A prefix of its own."""
     return f"{server.url}/{uuid.uuid4().hex}/registry"
 
 
-def url_of(text: str) -> ObjectUrl:
+def url_of(text):
     found = location(text)
     assert isinstance(found, ObjectUrl)
     return found
 
 
-def test_the_story_of_a_model(server: Server, tmp_path: Path) -> None:
+def test_the_story_of_a_model(server, tmp_path):
     registry = Registry(place(server))
     done = registry.initialise()
     assert (done.made, done.format) == (True, 4)
@@ -68,7 +65,7 @@ def test_the_story_of_a_model(server: Server, tmp_path: Path) -> None:
     assert there.verify().ok
 
 
-def test_the_client_keeps_the_promises_of_the_protocol(server: Server) -> None:
+def test_the_client_keeps_the_promises_of_the_protocol(server):
     root = url_of(place(server))
     store = open_bucket(root)
     assert store.put_new(root / "a" / "1", b"one")
@@ -100,7 +97,7 @@ def test_the_client_keeps_the_promises_of_the_protocol(server: Server) -> None:
 
 
 @pytest.mark.slow  # SeaweedFS waits ten seconds for its first lock
-def test_of_many_that_write_one_object_one_wins(server: Server) -> None:
+def test_of_many_that_write_one_object_one_wins(server):
     root = url_of(place(server))
     stores = [open_bucket(root) for _ in range(8)]
     for number in range(10):
@@ -109,21 +106,19 @@ def test_of_many_that_write_one_object_one_wins(server: Server) -> None:
         assert stores[0].get(root / str(number)) == b"%d" % won.index(True)
 
 
-def test_a_store_without_conditional_writes_is_refused(
-    servers: dict[str, Server], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_store_without_conditional_writes_is_refused(servers, monkeypatch):
     root = place(reach(servers["rclone"], monkeypatch))
     with refused(OSError, root, "If-None-Match"):
         Registry(root).initialise()
     assert open_bucket(url_of(root)).names(url_of(root)) == []
 
 
-def test_the_commands_take_a_url(s3: Server, tmp_path: Path) -> None:
+def test_the_commands_take_a_url(s3, tmp_path):
     root, local, runner = place(s3), tmp_path / "local", CliRunner()
     source = Registry(local)
     source.register("web", b"model", manifest=FACTS)
 
-    def call(*words: str) -> str:
+    def call(*words):
         result = runner.invoke(app, [*words, "--registry", root])
         assert result.exit_code == 0, (result.output, result.exception)
         return result.stdout
@@ -143,7 +138,7 @@ def test_the_commands_take_a_url(s3: Server, tmp_path: Path) -> None:
     assert json.loads(call("models", "list", "--json"))["registry"] == root
 
 
-def test_models_are_loaded_and_registered_from_python(s3: Server) -> None:
+def test_models_are_loaded_and_registered_from_python(s3):
     root = place(s3)
     table = [[float(number), float(number % 3)] for number in range(40)]
     ranker = rankmill.Ranker(n_rounds=2).fit(table, [number % 4 for number in range(40)], qid=[0] * 20 + [1] * 20)
@@ -152,7 +147,7 @@ def test_models_are_loaded_and_registered_from_python(s3: Server) -> None:
     assert loaded.predict(table).tolist() == ranker.predict(table).tolist()
 
 
-def test_the_secret_is_written_nowhere(s3: Server, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_secret_is_written_nowhere(s3, tmp_path, capfd):
     root = url_of(place(s3))
     registry = Registry(root)
     registry.register("web", b"model", manifest=FACTS, reason="nightly")
@@ -165,12 +160,12 @@ def test_the_secret_is_written_nowhere(s3: Server, tmp_path: Path, capfd: pytest
     assert not [data for data in everything if SECRET.encode() in data]
 
 
-def answering(answer: bytes) -> tuple[int, threading.Event]:
+def answering(answer):
     """A server on loopback that gives every request this answer, until the event is set."""
     listener, ended = socket.create_server(("127.0.0.1", 0)), threading.Event()
     listener.settimeout(0.1)
 
-    def serve() -> None:
+    def serve():
         while not ended.is_set():
             try:
                 connection, _ = listener.accept()
@@ -189,18 +184,18 @@ def answering(answer: bytes) -> tuple[int, threading.Event]:
     return int(listener.getsockname()[1]), ended
 
 
-def _http(status: str, body: str = "", length: int | None = None, **headers: str) -> bytes:
+def _http(status, body="", length=None, **headers):
     fixed = {"ETag": '"e"', "Last-Modified": "Wed, 21 Oct 2026 07:28:00 GMT", "Connection": "close"}
     lines = [f"{name.replace('_', '-')}: {value}" for name, value in (fixed | headers).items()]
     size = len(body) if length is None else length
     return "\r\n".join([f"HTTP/1.1 {status}", f"Content-Length: {size}", *lines, "", body]).encode()
 
 
-def _error(code: str) -> str:
+def _error(code):
     return f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>{SECRET}</Message></Error>"
 
 
-ANSWERS: dict[str, tuple[bytes, type[OSError], tuple[str, ...]]] = {
+ANSWERS = {
     "cut off": (_http("200 OK", "half", length=8), TruncatedAnswer, ("cut off",)),
     "expired": (_http("400 Bad Request", _error("ExpiredToken")), BadCredentials, ("expired", "ExpiredToken")),
     "elsewhere": (
@@ -224,13 +219,13 @@ ANSWERS: dict[str, tuple[bytes, type[OSError], tuple[str, ...]]] = {
 }
 
 
-def test_a_text_of_the_client_is_never_repeated() -> None:
+def test_a_text_of_the_client_is_never_repeated():
     url = ObjectUrl("az", "c", "k")
     for text in (f"GET http://127.0.0.1/c/k?sig={SECRET} failed", f"<Message>{SECRET}</Message>", SECRET):
         assert SECRET not in str(store_error(url, text, "GenericError"))
 
 
-def test_a_server_that_is_killed_and_started_again_is_met_again(s3: Server) -> None:
+def test_a_server_that_is_killed_and_started_again_is_met_again(s3):
     """Stopped for a while: requests wait, and are repeated by the client."""
     registry = Registry(place(s3))
     registry.register("web", b"model", manifest=FACTS)

@@ -1,8 +1,6 @@
 """Malformed input through the command: the line and the code that malformed/cases.toml says, and nothing left
 behind."""
 
-from __future__ import annotations
-
 import shutil
 import tomllib
 from pathlib import Path
@@ -32,7 +30,7 @@ def built_once():
         yield
 
 
-def put(name: str, folder: Path) -> None:
+def put(name, folder):
     """Bring the file ``name``, and the sizes of its queries, into ``folder``, if the corpus has them."""
     if name in GENERATED:
         GENERATED[name](folder / name)
@@ -41,7 +39,7 @@ def put(name: str, folder: Path) -> None:
             shutil.copy(FOLDER / f"{name}{companion}", folder)
 
 
-def refused(folder: Path, monkeypatch, capfd, arguments: list[str]) -> tuple[int, str]:
+def refused(folder, monkeypatch, capfd, arguments):
     """Ingest in ``folder``, see that nothing is left there, and return the exit code and the one line on stderr."""
     monkeypatch.chdir(folder)
     for word in arguments:

@@ -1,7 +1,5 @@
 """What is planted in the generated judgments, and that it is the same everywhere."""
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 from dataclasses import replace
@@ -20,7 +18,7 @@ from tests import naive
 from tests.refusals import refused
 
 
-def everything(parameters: SynthParameters) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def everything(parameters):
     """Values (rows, features), grades and row offsets of all queries."""
     blocks = list(generate(parameters))
     sizes = np.concatenate([np.diff(block.starts) for block in blocks])
@@ -28,7 +26,7 @@ def everything(parameters: SynthParameters) -> tuple[np.ndarray, np.ndarray, np.
     return values, np.concatenate([block.grades for block in blocks]), np.concatenate([[0], np.cumsum(sizes)])
 
 
-def ndcg_at_10(scores: np.ndarray, grades: np.ndarray, starts: np.ndarray) -> float:
+def ndcg_at_10(scores, grades, starts):
     """Mean over the queries with something relevant."""
     discounts = 1 / np.log2(np.arange(2, 12))
     found = []
@@ -42,7 +40,7 @@ def ndcg_at_10(scores: np.ndarray, grades: np.ndarray, starts: np.ndarray) -> fl
 
 
 @pytest.fixture(scope="module")
-def sample() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def sample():
     return everything(SynthParameters(queries=2000, documents_per_query=40, features=30, seed=5))
 
 

@@ -1,7 +1,5 @@
 """Random forests for tests: any shape that a trainer could grow, and some that it would not."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from rankmill.pipeline.bins.categories import category_codes

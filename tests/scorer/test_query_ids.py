@@ -1,7 +1,5 @@
 """Query ids from Python: what differs stays different, or is refused."""
 
-from __future__ import annotations
-
 import datetime
 from decimal import Decimal
 from itertools import combinations

@@ -1,7 +1,5 @@
 """The commands ``rerank`` and ``evaluate`` as a person types them."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
@@ -46,8 +44,7 @@ def call(*arguments):
 
 
 @pytest.mark.parametrize(
-    ("model", "version"),
-    [("m.rankmill", None), ("web", 1), ("web@production", 1), ("web@2", 2), ("web@latest", 2)],
+    ("model", "version"), [("m.rankmill", None), ("web", 1), ("web@production", 1), ("web@2", 2), ("web@latest", 2)]
 )
 def test_rerank_with_every_way_to_name_a_model(workplace, tmp_path, rows, model, version):
     result = call("rerank", "c.txt", "--model", model, "-o", "out", "--memory", "600MB")

@@ -1,10 +1,7 @@
 """A dataset's binned copy: edges from train only, the same rows, written once, whole or not at all."""
 
-from __future__ import annotations
-
 import json
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -25,7 +22,7 @@ from tests.written import files_in
 SPLITS = ("train", "valid", "test")
 
 
-def make(folder: Path, seed: int = 4, name: str = "dataset", **options: object) -> Dataset:
+def make(folder, seed=4, name="dataset", **options):
     """Ingest 40 generated queries, split by hash."""
     source = folder / "judgments.txt"
     parameters = SynthParameters(queries=40, documents_per_query=12, features=14, seed=seed)
@@ -36,7 +33,7 @@ def make(folder: Path, seed: int = 4, name: str = "dataset", **options: object) 
 
 
 @pytest.fixture
-def dataset(tmp_path: Path) -> Dataset:
+def dataset(tmp_path):
     return make(tmp_path)
 
 
@@ -131,7 +128,7 @@ def test_lost_or_damaged_bins_are_made_again(dataset, name, damage):
     assert files_in(dataset.path) == before
 
 
-def flip(file: Path) -> None:
+def flip(file):
     data = bytearray(file.read_bytes())
     data[len(data) // 2] ^= 1
     file.write_bytes(data)
@@ -144,7 +141,7 @@ def test_damaged_bins_are_not_read(dataset):
     first, second = (dataset.path / "_bins" / spec.digest / f"{splits[name]}.bins" for name in ("train", "valid"))
     whole = first.read_bytes(), second.read_bytes()
 
-    def unreadable() -> None:
+    def unreadable():
         for read in (lambda opened: opened.bin_words("train"), Dataset.verify):
             with refused(DatasetFormatError, first, f"rankmill data bin {dataset.path} --max-bin 31"):
                 read(Dataset.open(dataset.path))
@@ -184,7 +181,7 @@ def test_a_failure_leaves_the_dataset_as_it_was(dataset, monkeypatch):
     before = files_in(dataset.path)
     calls = []
 
-    def fail(*arguments: object) -> object:
+    def fail(*arguments):
         calls.append(arguments)
         if len(calls) > 2:
             raise OSError(28, "No space left on device")

@@ -1,7 +1,5 @@
 """Laws of the quantile bins."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import numpy as np
@@ -23,13 +21,13 @@ SAMPLES = FLOATS | COARSE
 law = settings(deadline=None, max_examples=50)
 
 
-def edges_of(values: np.ndarray, max_bin: int = 255) -> np.ndarray:
+def edges_of(values, max_bin=255):
     return feature_bins("x", values, max_bin).edges
 
 
-def masses(values: np.ndarray, edges: np.ndarray) -> list[Counter[float]]:
+def masses(values, edges):
     """Values and their counts, bin by bin, without bin 0."""
-    bins: list[Counter[float]] = [Counter() for _ in range(len(edges) + 1)]
+    bins = [Counter() for _ in range(len(edges) + 1)]
     for x in values[~np.isnan(values)].tolist():
         bins[naive.bin_of(x, edges.tolist()) - 1][x + 0.0] += 1
     return bins
@@ -186,9 +184,7 @@ def test_impossible_arguments_are_refused():
 
 
 @pytest.mark.parametrize(("n_features", "n_threads"), [(1, 2), (31, 1), (32, 5), (70, 2)])
-def test_bins_of_a_matrix_are_those_of_its_columns(
-    n_features: int, n_threads: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bins_of_a_matrix_are_those_of_its_columns(n_features, n_threads, monkeypatch):
     monkeypatch.setattr(binspec, "_FEW_VALUES", 0)
     rng = np.random.default_rng(n_features)
     values = rng.normal(size=(200, n_features)).round(2).astype(np.float32)

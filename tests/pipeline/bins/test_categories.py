@@ -1,13 +1,10 @@
 """Categorical features from raw files to a dataset: the same category is the same code, whatever the file, and nothing
 is silent."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -51,7 +48,7 @@ def some_rows(n=300, seed=1):
     ]
 
 
-def made(files, out: Path, read: ReadOptions = NAMED, **options) -> Dataset:
+def made(files, out, read=NAMED, **options):
     ingest([*map(str, files)], out, options=IngestOptions(read=read, buckets=4, **options))
     return Dataset.open(out)
 
@@ -72,7 +69,7 @@ def test_the_vocabulary_has_every_category_with_its_rows(tmp_path):
     rows = some_rows()
     dataset = made([write_rows(tmp_path / "a.csv", rows)], tmp_path / "dataset")
     for name in ("brand", "shop"):
-        counts: dict[str, int] = {}
+        counts = {}
         for row in rows:
             if row[name] is not None:
                 counts[str(row[name])] = counts.get(str(row[name]), 0) + 1
@@ -190,8 +187,7 @@ def test_sql_joins_the_texts_of_categories(tmp_path):
     rows = some_rows()
     dataset = made([write_rows(tmp_path / "a.csv", rows)], tmp_path / "dataset")
     found = query_dataset(
-        dataset,
-        "SELECT doc_id, text FROM features LEFT JOIN categories ON feature = 'brand' AND code = brand",
+        dataset, "SELECT doc_id, text FROM features LEFT JOIN categories ON feature = 'brand' AND code = brand"
     )
     assert dict(zip(*found.to_pydict().values(), strict=True)) == {row["doc_id"]: row["brand"] for row in rows}
 
@@ -207,7 +203,7 @@ def test_unjudged_rows_keep_their_texts(tmp_path):
     assert dict(dataset.vocabulary.most_frequent("brand")) == {"b": 200}
 
 
-def codes_with_rows(dataset: Dataset, name: str) -> dict[float, int]:
+def codes_with_rows(dataset, name):
     """The categories of the train split, counted one by one."""
     values = dataset.feature_column(name, "train")
     return Counter(values[~np.isnan(values)].tolist())

@@ -1,8 +1,6 @@
 """Bins of columns that do not fit into memory: the sample, what is exact all the same, and how far off the rest may
 be."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import math
@@ -10,7 +8,6 @@ import shutil
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -27,7 +24,7 @@ from rankmill.pipeline.bins import binning, sampled_bins
 from rankmill.pipeline.bins import write as bin_work
 from rankmill.pipeline.bins.binning import bin_dataset, bin_plan, find_bins
 from rankmill.pipeline.bins.quantiles import sort_values
-from rankmill.pipeline.bins.sampled_bins import SAMPLE_SALT, Atoms, atoms_of, sampled_edges, sampled_places
+from rankmill.pipeline.bins.sampled_bins import SAMPLE_SALT, atoms_of, sampled_edges, sampled_places
 from rankmill.pipeline.bins.spec import BinSpec, apply_bins, feature_bins
 from rankmill.pipeline.cli import app
 from rankmill.pipeline.dataset.dataset import Dataset
@@ -42,7 +39,7 @@ VALUES = hnp.arrays(np.float32, st.integers(0, 300), elements=st.integers(-9, 9)
 QUERIES = st.lists(st.tuples(st.text(max_size=4), st.integers(1, 9)), max_size=12, unique_by=lambda query: query[0])
 
 
-def places_of(queries: list[tuple[str, int]], k: int, cuts: list[int]) -> list[int]:
+def places_of(queries, k, cuts):
     borders = [0, *sorted(cut % (len(queries) + 1) for cut in cuts), len(queries)]
 
     def batches():
@@ -50,8 +47,7 @@ def places_of(queries: list[tuple[str, int]], k: int, cuts: list[int]) -> list[i
             part = queries[low:high]
             yield pa.array([qid for qid, _ in part], pa.string()), np.array([size for _, size in part], dtype=np.int64)
 
-    found: list[int] = sampled_places(batches, k).tolist()
-    return found
+    return sampled_places(batches, k).tolist()
 
 
 @law
@@ -62,7 +58,7 @@ def test_the_sample_is_the_rows_of_the_smallest_keys_in_any_pieces(queries, k, c
         assert places_of(queries, k, cuts) == naive_samples.smallest(queries, k, SAMPLE_SALT)
 
 
-def look_through(values: np.ndarray, cuts: list[int]) -> Atoms:
+def look_through(values, cuts):
     pieces = np.split(values, sorted(cut % (len(values) + 1) for cut in cuts))
     (found,) = atoms_of(lambda: ([np.ascontiguousarray(piece)] for piece in pieces), 1)
     return found
@@ -134,7 +130,7 @@ N_QUERIES, SIZE = 1200, 25
 N_ROWS = N_QUERIES * SIZE
 
 
-def columns() -> dict[str, np.ndarray]:
+def columns():
     rng = np.random.default_rng(11)
     normal = rng.normal(size=N_ROWS)
     return {
@@ -150,22 +146,22 @@ def columns() -> dict[str, np.ndarray]:
     }
 
 
-def write(path: Path) -> None:
+def write(path):
     qid = np.repeat([f"q{i}" for i in range(N_QUERIES)], SIZE)
     table = {"qid": qid, "doc_id": [f"d{i}" for i in range(N_ROWS)], "grade": np.arange(N_ROWS, dtype=np.int32) % 3}
     pq.write_table(pa.table(table | {name: x.astype(np.float32) for name, x in columns().items()}), path)
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder: Path = tmp_path_factory.mktemp("sampled")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sampled")
     write(folder / "in.parquet")
     shares = {"train": 0.8, "valid": 0.2}
     ingest([folder / "in.parquet"], folder / "data", options=IngestOptions(split=shares, buckets=6))
     return folder
 
 
-def sampled(dataset: Dataset, k: int = 4000, max_bin: int = 63, together: int = 4) -> BinSpec:
+def sampled(dataset, k=4000, max_bin=63, together=4):
     plan = replace(bin_plan(dataset), sampled_rows=k, columns=together)
     return binning._write_bins(Dataset.open(dataset.path), max_bin, plan, {})
 
@@ -255,7 +251,7 @@ def test_better_bins_are_kept_and_worse_ones_made_anew(folder, tmp_path):
 # ---- the plan --------------------------------------------------------------------------------------------------------
 
 
-def planned(rows: int, features: int, memory: int, queries: int = 1000) -> BinPlan:
+def planned(rows, features, memory, queries=1000):
     shards = [type("Shard", (), {"rows": rows // 32})()] * 32
     splits = {"train": type("Count", (), {"rows": rows})()}
     names = ["x"] * features

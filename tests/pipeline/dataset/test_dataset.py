@@ -1,7 +1,5 @@
 """Reading a dataset back, and saying what is wrong with a damaged one."""
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import json

@@ -1,13 +1,10 @@
 """SQL over a dataset: its own files, all of them, nothing else, and nothing changed."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json
 import os
 import tempfile
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -26,8 +23,8 @@ from tests.written import files_in
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder: Path = tmp_path_factory.mktemp("sql")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sql")
     write_synthetic(folder / "in.txt", SynthParameters(queries=30, documents_per_query=9, features=11, seed=3))
     text = (
         (folder / "in.txt").read_text().replace(" 4:", " 4:nan #", 1)
@@ -40,11 +37,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def dataset(folder: Path) -> Dataset:
+def dataset(folder):
     return Dataset.open(folder / "it's data")
 
 
-def ask(dataset: Dataset, sql: str, **options: int) -> list[tuple[object, ...]]:
+def ask(dataset, sql, **options):
     answer = query_dataset(dataset, sql, QueryOptions(**options))
     return list(zip(*(column.to_pylist() for column in answer.columns), strict=True))
 

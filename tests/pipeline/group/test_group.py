@@ -118,13 +118,13 @@ def test_rows_that_came_one_by_one_are_read_in_their_order(tmp_path, monkeypatch
 IDS = st.lists(st.text(max_size=6), max_size=40)
 
 
-def naive_hashes(ids: list[str]) -> list[int]:
+def naive_hashes(ids):
     return sorted({int(hash_ids(pa.array([each], pa.string()), SALT)[0]) for each in ids})
 
 
 @settings(deadline=None)
 @given(trained=IDS, asked=IDS)
-def test_small_sets_are_counted_exactly(trained: list[str], asked: list[str]) -> None:
+def test_small_sets_are_counted_exactly(trained, asked):
     sketch = QuerySketch.of([trained])
     assert sketch.queries == len(set(trained))
     assert sketch.hashes.tolist() == naive_hashes(trained)
@@ -136,7 +136,7 @@ def test_small_sets_are_counted_exactly(trained: list[str], asked: list[str]) ->
 
 @settings(deadline=None)
 @given(trained=IDS, asked=IDS, most=st.integers(1, 50), cut=st.integers(0, 40))
-def test_cut_sketches_look_at_what_they_can_tell(trained: list[str], asked: list[str], most: int, cut: int) -> None:
+def test_cut_sketches_look_at_what_they_can_tell(trained, asked, most, cut):
     trained = sorted(set(trained))
     sketch = QuerySketch.of([trained[:cut], trained[cut:]], most)
     assert sketch.queries == len(trained)
@@ -151,7 +151,7 @@ def test_cut_sketches_look_at_what_they_can_tell(trained: list[str], asked: list
 
 @settings(deadline=None)
 @given(one=IDS, other=IDS, parts=st.integers(1, 5), seed=st.integers(0, 99))
-def test_bytes_depend_on_the_set_alone(one: list[str], other: list[str], parts: int, seed: int) -> None:
+def test_bytes_depend_on_the_set_alone(one, other, parts, seed):
     ids = sorted({*one, *other})
     shuffled = np.random.default_rng(seed).permutation(np.array([*ids, *ids], dtype=object)).tolist()
     whole = QuerySketch.of([ids])
@@ -162,7 +162,7 @@ def test_bytes_depend_on_the_set_alone(one: list[str], other: list[str], parts: 
     assert (again.queries, again.exact) == (len(ids), True)
 
 
-def test_a_union_with_a_cut_sketch_is_cut_where_both_can_tell(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_union_with_a_cut_sketch_is_cut_where_both_can_tell(monkeypatch):
     monkeypatch.setattr(module, "MOST_HASHES", 100)
     many, few = [f"m{i}" for i in range(900)], [f"f{i}" for i in range(60)]
     cut = QuerySketch.of([many], 100)
@@ -174,7 +174,7 @@ def test_a_union_with_a_cut_sketch_is_cut_where_both_can_tell(monkeypatch: pytes
         assert found.found == found.looked_at < 60
 
 
-def test_a_sample_of_many_queries_says_how_many_are_shared() -> None:
+def test_a_sample_of_many_queries_says_how_many_are_shared():
     trained = pa.array([f"q{i}" for i in range(100_000)])
     sketch = QuerySketch.of([trained])
     assert (sketch.queries, len(sketch.hashes), sketch.exact) == (100_000, MOST_HASHES, False)
@@ -199,7 +199,7 @@ def test_a_sample_of_many_queries_says_how_many_are_shared() -> None:
         MAGIC + (1).to_bytes(8, "little") + bytes(9),
     ],
 )
-def test_other_bytes_are_refused(data: bytes) -> None:
+def test_other_bytes_are_refused(data):
     with refused(DatasetFormatError, "sketch"):
         QuerySketch.from_bytes(data)
 

@@ -6,14 +6,11 @@ PART NUMBER FOLDER COMMAND..``: ACTION happens at operation NUMBER below FOLDER,
 path that has PART in it.
 """
 
-from __future__ import annotations
-
 import os
 import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tests import ROOT
@@ -22,9 +19,7 @@ OPERATIONS = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "shutil.
 BALLAST = "ballast"
 
 
-def start(
-    folder: Path, arguments: Sequence[str | Path], *, action: str = "none", part: str = "", number: int = 0, before=()
-) -> subprocess.Popen[str]:
+def start(folder, arguments, *, action="none", part="", number=0, before=()):
     """Start ``rankmill ARGUMENTS``, with ``before`` in front of the whole command line."""
     script = [sys.executable, "-m", "tests.pipeline.ingest.interrupted", action, part, str(number), folder, *arguments]
     return subprocess.Popen(
@@ -32,7 +27,7 @@ def start(
     )
 
 
-def operations(folder: Path, arguments: Sequence[str | Path], part: str = "") -> list[str]:
+def operations(folder, arguments, part=""):
     """Run ``rankmill ARGUMENTS`` to its end and return the paths it worked on, in order, from the first one with
     ``part``."""
     with start(folder, arguments, action="tell", part=part) as process:
@@ -41,7 +36,7 @@ def operations(folder: Path, arguments: Sequence[str | Path], part: str = "") ->
     return [line.removeprefix("path ") for line in out.splitlines() if line.startswith("path ")]
 
 
-def fill(folder: Path) -> None:
+def fill(folder):
     """Leave no room on the disk."""
     with (folder / BALLAST).open("wb", buffering=0) as ballast:
         for size in (1 << 20, 1 << 12, 1):
@@ -52,7 +47,7 @@ def fill(folder: Path) -> None:
                     break
 
 
-def act(action: str, folder: Path) -> None:
+def act(action, folder):
     """Do what shall happen at the chosen operation."""
     if action == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
@@ -64,13 +59,13 @@ def act(action: str, folder: Path) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (1, resource.RLIM_INFINITY))
 
 
-def watch(action: str, part: str, number: int, folder: Path) -> Callable[[str, tuple], None]:
+def watch(action, part, number, folder):
     """Return the hook."""
     prefix = str(folder)
     seen = 0
     acted = False
 
-    def hook(event: str, arguments: tuple) -> None:
+    def hook(event, arguments):
         nonlocal seen, acted
         if acted or event not in OPERATIONS:
             return

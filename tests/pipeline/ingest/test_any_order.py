@@ -5,13 +5,9 @@ Row groups are made small here, and the values that may be held at once less tha
 written in several goes, as those of large data are.
 """
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
-from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -43,7 +39,7 @@ KINDS = {
 }
 
 
-def judgments(seed: int, n: int) -> list[dict[str, Any]]:
+def judgments(seed, n):
     """Rows of queries of very different sizes: without ids and grades here and there, some of them more than once."""
     rng = random.Random(seed)
     weights = {str(qid): rng.choice([0.5, 1.0, 2.0]) for qid in range(40)}
@@ -70,7 +66,7 @@ def judgments(seed: int, n: int) -> list[dict[str, Any]]:
     return [*rows, *rng.choices([row for row in rows if row["doc_id"] is None], k=n // 20)]
 
 
-def write(path: Path, rows: list[dict[str, Any]], rng: random.Random) -> None:
+def write(path, rows, rng):
     """Write ``rows`` in the format of the suffix, keys and other columns than features in any order, brands at times
     encoded."""
     if path.suffix == ".txt":
@@ -84,7 +80,7 @@ def write(path: Path, rows: list[dict[str, Any]], rng: random.Random) -> None:
     write_rows(path, rows, names, encoded=rng.choice([(), ("brand",)]) if "brand" in names else ())
 
 
-def read_as(kind: str, *categorical: int) -> ReadOptions:
+def read_as(kind, *categorical):
     """Return how rows of ``kind`` are read, with these categorical features beside the brand, which text does not
     have."""
     if kind == "letor":
@@ -93,7 +89,7 @@ def read_as(kind: str, *categorical: int) -> ReadOptions:
     return ReadOptions(categorical=names, unjudged="keep", goals=("bought",), time_column="seen")
 
 
-def contents(dataset: Path) -> dict[str, bytes]:
+def contents(dataset):
     """Return the files of a dataset but for its manifest, which names the files it was made of."""
     return {name: content for name, content in files_in(dataset).items() if name != MANIFEST_NAME}
 
@@ -118,7 +114,7 @@ WAYS = [
 ]
 
 
-def build(rows: list[dict[str, Any]], kinds: tuple[str, ...], way: Way, folder: Path, monkeypatch, options) -> Path:
+def build(rows, kinds, way, folder, monkeypatch, options):
     """Ingest and bin ``rows`` in one way; the order of ``seed`` 0 is that of queries and documents."""
     folder.mkdir()
     rng = random.Random(way.seed)

@@ -1,14 +1,11 @@
 """Kill -9 during an ingest: the dataset is the old one or the new one, and the next run completes and clears up."""
 
-from __future__ import annotations
-
 import os
 import random
 import shutil
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
@@ -26,18 +23,18 @@ PUBLISHING = "dataset/_manifest.json"  # what is written last, and published fir
 INPUTS = {"old.txt", "new.txt"}
 
 
-def options(**others) -> IngestOptions:
+def options(**others):
     return IngestOptions(buckets=BUCKETS, overwrite=True, max_rejects=1, **others)
 
 
-def command(folder: Path, name: str = "new.txt") -> list[str | Path]:
+def command(folder, name="new.txt"):
     """The ingest that is killed; small blocks, so that it spills many times."""
     given = ["--overwrite", "--buckets", str(BUCKETS)]
     return ["data", "ingest", folder / name, "-o", folder / "out", "--block-size", "4KiB", "--max-rejects", "1", *given]
 
 
 @pytest.fixture(scope="module")
-def prepared(tmp_path_factory) -> tuple[Path, dict[str, str]]:
+def prepared(tmp_path_factory):
     """A folder with two inputs and the dataset of the old one, and the digests of what can be made of them."""
     folder = tmp_path_factory.mktemp("prepared")
     digests = {}
@@ -51,7 +48,7 @@ def prepared(tmp_path_factory) -> tuple[Path, dict[str, str]]:
     return folder, digests
 
 
-def check_left(folder: Path, digests: dict[str, str], *, had_one: bool) -> str | None:
+def check_left(folder, digests, *, had_one):
     """See that there is all of the old dataset or of the new one and nothing else in sight; return its digest."""
     visible = {path.name for path in folder.iterdir() if not path.name.startswith(".")}
     assert visible - {"out"} == INPUTS
@@ -64,7 +61,7 @@ def check_left(folder: Path, digests: dict[str, str], *, had_one: bool) -> str |
     return dataset.digest
 
 
-def check_next(folder: Path, digests: dict[str, str]) -> None:
+def check_next(folder, digests):
     """See that the next run completes and leaves nothing but the dataset and, for its readers, the shards of the former
     one."""
     former = Dataset.open(folder / "out") if (folder / "out").exists() else None
@@ -91,7 +88,7 @@ MOMENTS = {
 """By name: the operation, counted from the first one on such a path, and whether there is an old dataset."""
 
 
-def prepare(folder: Path, prepared: Path, *, had_one: bool) -> Path:
+def prepare(folder, prepared, *, had_one):
     """Copy what was prepared to ``folder``, the dataset if ``had_one``."""
     return shutil.copytree(prepared, folder, ignore=None if had_one else shutil.ignore_patterns("out"))
 
@@ -165,7 +162,7 @@ TOO_LARGE = "a file would be larger than is allowed here (File too large); nothi
 
 
 @pytest.fixture(scope="module")
-def inputs(tmp_path_factory) -> Path:
+def inputs(tmp_path_factory):
     """A folder with two inputs and the dataset of the old one."""
     folder = tmp_path_factory.mktemp("inputs")
     for seed, name in enumerate(("new.txt", "old.txt")):
@@ -174,12 +171,12 @@ def inputs(tmp_path_factory) -> Path:
     return folder
 
 
-def command_on_disk(inputs: Path, out: Path) -> list[str | Path]:
+def command_on_disk(inputs, out):
     given = ["--buckets", "4", "--overwrite", "--block-size", "16KiB"]
     return ["data", "ingest", inputs / "new.txt", "-o", out, *given]
 
 
-def check_refused(process: subprocess.Popen[str], out: Path, reason: str, before: dict[str, bytes]) -> None:
+def check_refused(process, out, reason, before):
     """See that the command failed for ``reason``, said so in one line, and left what there was ``before``."""
     _, err = process.communicate()
     assert (process.returncode, err) == (74, f"rankmill: {out}: {reason}\n")
@@ -188,7 +185,7 @@ def check_refused(process: subprocess.Popen[str], out: Path, reason: str, before
     assert {path.name for path in out.parent.iterdir()} <= {"out"}
 
 
-def put_old(inputs: Path, folder: Path, *, had_one: bool) -> Path:
+def put_old(inputs, folder, *, had_one):
     """Make ``folder``, put the old dataset into it if ``had_one``, and return where that is."""
     folder.mkdir()
     if had_one:
@@ -213,14 +210,14 @@ SMALL = 'mkdir -p "$1" && mount -t tmpfs -o "size=$2" tmpfs "$1" && shift 2 && e
 IN_NAMESPACE = ("unshare", "--user", "--map-root-user", "--mount", "sh", "-ec", SMALL, "small")
 
 
-def small_disk(folder: Path, size: str, *command: str | Path) -> subprocess.CompletedProcess[str]:
+def small_disk(folder, size, *command):
     """Run ``command`` where ``folder`` is a disk of that size, which is gone afterwards."""
     return subprocess.run(
         [*IN_NAMESPACE, folder, size, *command], cwd=ROOT, capture_output=True, text=True, check=False
     )
 
 
-def fill_small_disk(inputs: Path, disk: Path) -> None:
+def fill_small_disk(inputs, disk):
     """Let the disk be full from each step on; called where ``disk`` is a small one.  The next run finds room again."""
     for name, (part, number) in STEPS.items():
         for had_one in (True, False):
@@ -233,7 +230,7 @@ def fill_small_disk(inputs: Path, disk: Path) -> None:
             shutil.rmtree(out.parent)
 
 
-def use_small_disk(inputs: Path, disk: Path) -> None:
+def use_small_disk(inputs, disk):
     """Ingest where ``disk`` is a small one, and say whether there was room."""
     out = put_old(inputs, disk / "work", had_one=True)
     before = files_in(out.parent)
@@ -246,7 +243,7 @@ def use_small_disk(inputs: Path, disk: Path) -> None:
 
 
 @pytest.fixture
-def disk(tmp_path) -> Path:
+def disk(tmp_path):
     """A place where a small disk can be mounted."""
     tried = small_disk(tmp_path / "disk", "1m", "true")
     if tried.returncode:
@@ -254,7 +251,7 @@ def disk(tmp_path) -> Path:
     return tmp_path / "disk"
 
 
-def inside(name: str, inputs: Path, disk: Path, size: str) -> str:
+def inside(name, inputs, disk, size):
     """Call a function of this module where ``disk`` is a small one; returns what it printed."""
     script = (
         "import sys; from pathlib import Path; from tests.pipeline.ingest import test_interrupted\n"

@@ -1,8 +1,6 @@
 """Files whose metadata or hashes lie: a refusal in one line, or the rows that are there; never a crash or a wrong
 join."""
 
-from __future__ import annotations
-
 import random
 import struct
 

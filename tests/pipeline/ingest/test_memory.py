@@ -15,12 +15,7 @@ from rankmill.foundation.process_memory import checked_memory
 from rankmill.foundation.units import MIN_MEMORY
 from rankmill.pipeline.group.query_splits import buckets_of
 from rankmill.pipeline.group.spill import SpillFile, row_schema, spill_rows
-from rankmill.pipeline.memory_plans import (
-    BYTES_A_ROW,
-    RESIDENT,
-    reading_threads,
-    writing_share,
-)
+from rankmill.pipeline.memory_plans import BYTES_A_ROW, RESIDENT, reading_threads, writing_share
 from rankmill.pipeline.options import DEFAULT_BLOCK_BYTES, IngestOptions, SynthParameters
 from rankmill.pipeline.read.batch import BATCH_BYTES, RowBatch
 from rankmill.pipeline.synth import write_synthetic

@@ -1,16 +1,12 @@
 """Ingest and binning on a cluster: the same bytes and errors as in one process, for any workers, ranges, order of
 completion and loss."""
 
-from __future__ import annotations
-
 import os
 import random
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import psutil
@@ -19,7 +15,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from rankmill.cli import execute
-from rankmill.foundation.cluster.workers import Cluster
 from rankmill.foundation.errors import DataRejected, InputError, MalformedRow, TooManyRejects, WorkerLost
 from rankmill.pipeline.bins.binning import bin_dataset, bin_plan
 from rankmill.pipeline.dataset.dataset import Dataset
@@ -27,7 +22,7 @@ from rankmill.pipeline.group import shard_writer
 from rankmill.pipeline.group.bucket import read_bucket
 from rankmill.pipeline.group.spill import SpillFile, row_schema, spill_rows
 from rankmill.pipeline.ingest import IngestOptions, ingest
-from rankmill.pipeline.memory_plans import BinPlan, MemoryShare
+from rankmill.pipeline.memory_plans import MemoryShare
 from rankmill.pipeline.options import ReadOptions
 from rankmill.pipeline.read import file_ranges
 from rankmill.pipeline.read.batch import RowBatch
@@ -42,17 +37,17 @@ LOSING = ["a b c", "a", "", "b", "c d", "d"]
 
 
 @pytest.fixture(autouse=True)
-def small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_ranges(monkeypatch):
     look_often(monkeypatch)
     monkeypatch.setattr(file_ranges, "LEAST_BYTES", 4000)
     monkeypatch.setattr("rankmill.pipeline.ingest.on_cluster.USUAL_BUCKETS", 2)
 
 
-def on_a_cluster(options: IngestOptions) -> IngestOptions:
+def on_a_cluster(options):
     return replace(options, cluster="local:2")
 
 
-def written(kinds: Sequence[str], folder: Path, n: int = 600, files: int = 6) -> list[Path]:
+def written(kinds, folder, n=600, files=6):
     """Write rows whose queries are in several files."""
     rows = judgments(1, n)
     paths = [folder / f"{number}{kinds[number % len(kinds)]}" for number in range(files)]
@@ -62,14 +57,14 @@ def written(kinds: Sequence[str], folder: Path, n: int = 600, files: int = 6) ->
 
 
 @pytest.mark.parametrize("kind", ["letor", "tables of several kinds"])
-def test_the_bytes_are_those_of_one_process(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_bytes_are_those_of_one_process(tmp_path, kind, monkeypatch):
     paths = written(KINDS[kind], tmp_path)
     options = IngestOptions(read=read_as(kind, 1, 3), buckets=5, split={"train": 0.7, "valid": 0.2, "test": 0.1})
     alone = ingest(paths, tmp_path / "alone", options=options)
     expected = files_in(tmp_path / "alone")
     assert {name.split("/")[0] for name in expected} >= {"features", "_queries", "_categories"}
     for seed, looks in enumerate([["a b c"], LOSING]):
-        reported: dict[str, list[tuple[int, int]]] = {"reading": [], "writing": []}
+        reported = {"reading": [], "writing": []}
         with on(RUN, *looks, seed=seed) as engine:
             found = ingest(
                 paths,
@@ -92,7 +87,7 @@ def test_the_bytes_are_those_of_one_process(tmp_path: Path, kind: str, monkeypat
     assert {path.name for path in tmp_path.iterdir()} == {*(path.name for path in paths), "alone", *"01"}
 
 
-def test_row_groups_of_one_file_are_read_by_several_workers(tmp_path: Path) -> None:
+def test_row_groups_of_one_file_are_read_by_several_workers(tmp_path):
     whole, rows = tmp_path / "all.parquet", judgments(2, 1000)
     rows = [{name: cell for name, cell in row.items() if name not in {"brand", "seen"}} for row in rows]
     write_rows(whole, rows)
@@ -110,13 +105,13 @@ def test_row_groups_of_one_file_are_read_by_several_workers(tmp_path: Path) -> N
     assert found.value.line == 778
 
 
-def _opened(path: Path):
+def _opened(path):
     from rankmill.pipeline.read.open_source import open_source
 
     return open_source(path)
 
 
-def test_dictionaries_in_one_file_are_categories_in_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dictionaries_in_one_file_are_categories_in_all(tmp_path, monkeypatch):
     brands = ["acme", "été", "17", "no"]
     rng = random.Random(1)
     for number in range(4):
@@ -139,7 +134,7 @@ def test_dictionaries_in_one_file_are_categories_in_all(tmp_path: Path, monkeypa
 
 
 @pytest.mark.parametrize("aggregate", [None, "mean"])
-def test_judgments_and_pairs_in_files_of_their_own(tmp_path: Path, aggregate: str | None) -> None:
+def test_judgments_and_pairs_in_files_of_their_own(tmp_path, aggregate):
     rng = random.Random(1)
     documents = [(f"q{k % 40}", f"d{k}") for k in range(600)]
     for number in range(3):
@@ -166,7 +161,7 @@ def test_judgments_and_pairs_in_files_of_their_own(tmp_path: Path, aggregate: st
         assert files_in(tmp_path / str(seed)) == files_in(tmp_path / "alone")
 
 
-def test_rows_of_a_document_are_merged_and_labels_become_grades(tmp_path: Path) -> None:
+def test_rows_of_a_document_are_merged_and_labels_become_grades(tmp_path):
     rng = random.Random(1)
     for number in range(3):
         lines = [f"q{rng.randrange(30)},d{rng.randrange(9)},{rng.randrange(3)},1" for _ in range(300)]
@@ -184,7 +179,7 @@ def test_rows_of_a_document_are_merged_and_labels_become_grades(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("limit", [0, 3, 8])
-def test_malformed_rows_and_errors_are_those_of_one_process(tmp_path: Path, limit: int) -> None:
+def test_malformed_rows_and_errors_are_those_of_one_process(tmp_path, limit):
     rng = random.Random(5)
     for name, bad in (("a", (3, 40, 41)), ("b", ()), ("c", (1, 2, 70, 99, 100)), ("d", ())):
         lines = [f"{rng.randrange(3)} qid:{rng.randrange(9)} 1:{rng.random()} 2:1\n" for _ in range(200)]
@@ -214,7 +209,7 @@ def test_malformed_rows_and_errors_are_those_of_one_process(tmp_path: Path, limi
         assert found[0] == found[1] == found[2]
 
 
-def test_what_only_the_whole_input_shows_is_checked(tmp_path: Path) -> None:
+def test_what_only_the_whole_input_shows_is_checked(tmp_path):
     for name in "ab":
         (tmp_path / f"{name}.txt").write_text("")
     with on(RUN, "a b"), refused(DataRejected, "no rows"):
@@ -227,14 +222,14 @@ def test_what_only_the_whole_input_shows_is_checked(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.txt", "b.txt"]
 
 
-def test_an_ingest_that_lost_all_workers_leaves_nothing(tmp_path: Path) -> None:
+def test_an_ingest_that_lost_all_workers_leaves_nothing(tmp_path):
     paths = written([".txt"], tmp_path)
     with on(RUN, "a b", "a b", "a b", ""), pytest.raises(WorkerLost, match=r"run the same command again$"):
         ingest(paths, tmp_path / "out", options=on_a_cluster(IngestOptions()))
     assert sorted(tmp_path.iterdir()) == paths
 
 
-def test_work_that_was_done_and_lost_is_done_again(tmp_path: Path) -> None:
+def test_work_that_was_done_and_lost_is_done_again(tmp_path):
     paths = written([".parquet"], tmp_path)
     options = IngestOptions(buckets=5, read=read_as(".parquet", 1))
     ingest(paths, tmp_path / "alone", options=options)
@@ -245,7 +240,7 @@ def test_work_that_was_done_and_lost_is_done_again(tmp_path: Path) -> None:
     assert files_in(tmp_path / "out") == files_in(tmp_path / "alone")
 
 
-def test_a_file_that_is_another_one_there_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_is_another_one_there_is_refused(tmp_path, monkeypatch):
     paths = written([".txt"], tmp_path)
     original = file_ranges.ranges_of
 
@@ -257,7 +252,7 @@ def test_a_file_that_is_another_one_there_is_refused(tmp_path: Path, monkeypatch
         ingest(paths, tmp_path / "out", options=on_a_cluster(IngestOptions()))
 
 
-def test_a_spill_file_that_was_cut_short_is_refused(tmp_path: Path) -> None:
+def test_a_spill_file_that_was_cut_short_is_refused(tmp_path):
     file = SpillFile(tmp_path / "a", 2, row_schema())
     values = np.arange(40, dtype=np.float32).reshape(20, 2)
     spill_rows(file, RowBatch(qid=pa.array([f"q{k}" for k in range(20)]), doc_id=None, grade=None, values=values), 0)
@@ -270,7 +265,7 @@ def test_a_spill_file_that_was_cut_short_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("killed_at", ["read_range", "write_buckets"])
-def test_the_work_of_a_killed_process_is_done_again(tmp_path: Path, dask: Cluster, killed_at: str) -> None:
+def test_the_work_of_a_killed_process_is_done_again(tmp_path, dask, killed_at):
     paths = written([".parquet", ".csv"], tmp_path)
     options = IngestOptions(buckets=7, read=read_as("tables", 1))
     ingest(paths, tmp_path / "alone", options=options)
@@ -281,7 +276,7 @@ def test_the_work_of_a_killed_process_is_done_again(tmp_path: Path, dask: Cluste
 
 
 @pytest.mark.slow
-def test_a_command_that_is_terminated_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_a_command_that_is_terminated_leaves_nothing_behind(tmp_path):
     paths = []
     for number in range(8):
         paths.append(tmp_path / f"{number}.txt")
@@ -300,7 +295,7 @@ def test_a_command_that_is_terminated_leaves_nothing_behind(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_the_command_writes_the_same(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_command_writes_the_same(tmp_path, capfd):
     paths = [os.path.relpath(path) for path in written([".txt"], tmp_path)]
     usual = ["data", "ingest", *paths, "--buckets", "5", "-o"]
     assert execute([*usual, str(tmp_path / "alone")]) == 0
@@ -322,7 +317,7 @@ BINNING = "rankmill.pipeline.bins.binning"
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("made")
     write_rows(folder / "rows.parquet", judgments(1, 900))
     options = IngestOptions(
@@ -334,11 +329,11 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "dataset"
 
 
-def plan_of(dataset: Dataset, sampled_rows: int | None, columns: int) -> BinPlan:
+def plan_of(dataset, sampled_rows, columns):
     return replace(bin_plan(dataset), sampled_rows=sampled_rows, columns=columns)
 
 
-def binned(made: Path, to: Path, sampled_rows: int | None, columns: int = 2, **options: object) -> dict[str, bytes]:
+def binned(made, to, sampled_rows, columns=2, **options):
     """Return all files of a copy of the dataset once it is binned."""
     shutil.copytree(made, to)
     dataset = Dataset.open(to)
@@ -347,7 +342,7 @@ def binned(made: Path, to: Path, sampled_rows: int | None, columns: int = 2, **o
 
 
 @pytest.mark.parametrize("sampled_rows", [None, 200])
-def test_bins_have_the_bytes_of_one_process(made: Path, tmp_path: Path, sampled_rows: int | None) -> None:
+def test_bins_have_the_bytes_of_one_process(made, tmp_path, sampled_rows):
     expected = binned(made, tmp_path / "alone", sampled_rows)
     assert len([name for name in expected if name.startswith("_bins/")]) == 3  # edges, train, valid
     for seed, looks in enumerate([["a b c"], LOSING]):
@@ -357,21 +352,21 @@ def test_bins_have_the_bytes_of_one_process(made: Path, tmp_path: Path, sampled_
         assert len(engine.started) >= 6
 
 
-def test_a_binning_that_lost_all_workers_leaves_the_dataset_as_it_was(made: Path, tmp_path: Path) -> None:
+def test_a_binning_that_lost_all_workers_leaves_the_dataset_as_it_was(made, tmp_path):
     with on(BINNING, "a b", "a b", "a b", ""), pytest.raises(WorkerLost, match=r"run the same command again$"):
         binned(made, tmp_path / "out", None, cluster="local:2")
     before = {path.relative_to(made) for path in made.rglob("*") if path.is_file()}
     assert {path.relative_to(tmp_path / "out") for path in (tmp_path / "out").rglob("*") if path.is_file()} == before
 
 
-def test_bins_that_exist_need_no_cluster(made: Path, tmp_path: Path) -> None:
+def test_bins_that_exist_need_no_cluster(made, tmp_path):
     shutil.copytree(made, tmp_path / "out")
     spec = bin_dataset(Dataset.open(tmp_path / "out"))
     assert bin_dataset(Dataset.open(tmp_path / "out"), cluster="tcp://127.0.0.1:1").digest == spec.digest
 
 
 @pytest.mark.slow
-def test_bins_by_the_command_are_the_same(made: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_bins_by_the_command_are_the_same(made, tmp_path, capfd):
     found = []
     for name, more in (("alone", []), ("both", ["--cluster", "local:2"])):
         shutil.copytree(made, tmp_path / name)

@@ -1,9 +1,6 @@
 """The malformed inputs that are awkward as files: Parquet, which is binary, and text that is long."""
 
-from __future__ import annotations
-
 import datetime
-from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,23 +9,23 @@ import pyarrow.parquet as pq
 GOOD = "2 qid:7 1:0.5 2:1 #docid = d1\n"
 
 
-def table(**columns: object) -> pa.Table:
+def table(**columns):
     """Return two good rows with some columns replaced or added."""
     return pa.table({"qid": ["7", "7"], "doc_id": ["a", "b"], "grade": [2, 0], "bm25": [0.5, 0.25]} | columns)
 
 
-def parquet(rows: pa.Table) -> Callable[[Path], None]:
+def parquet(rows):
     """Return what writes ``rows`` to a Parquet file."""
     return lambda path: pq.write_table(rows, path)
 
 
-def cut_off_parquet(path: Path) -> None:
+def cut_off_parquet(path):
     """Write a Parquet file that lacks its last bytes."""
     pq.write_table(table(), path)
     path.write_bytes(path.read_bytes()[:-7])
 
 
-def damaged_parquet(path: Path) -> None:
+def damaged_parquet(path):
     """Write a Parquet file with the wrong bytes where its rows are."""
     pq.write_table(table(), path, compression="zstd", use_dictionary=False)
     data = bytearray(path.read_bytes())
@@ -36,10 +33,10 @@ def damaged_parquet(path: Path) -> None:
     path.write_bytes(data)
 
 
-def arrow(rows: pa.Table, *, cut: int = 0) -> Callable[[Path], None]:
+def arrow(rows, *, cut=0):
     """Return what writes ``rows`` to an Arrow IPC file, all but the last ``cut`` bytes."""
 
-    def write(path: Path) -> None:
+    def write(path):
         with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, rows.schema) as writer:
             writer.write_table(rows)
         path.write_bytes(path.read_bytes()[: path.stat().st_size - cut])
@@ -47,12 +44,12 @@ def arrow(rows: pa.Table, *, cut: int = 0) -> Callable[[Path], None]:
     return write
 
 
-def text(content: str) -> Callable[[Path], None]:
+def text(content):
     """Return what writes ``content``."""
     return lambda path: path.write_bytes(content.encode())
 
 
-GENERATED: dict[str, Callable[[Path], None]] = {
+GENERATED = {
     "good.parquet": parquet(table()),
     "line-of-70-million-characters.txt": text(GOOD + "1 qid:7 1:0.5 #" + "x" * 70_000_000),
     "line-ends-with-cr-70-million-characters.txt": text((GOOD * 2_300_000).replace("\n", "\r")),

@@ -107,11 +107,7 @@ def test_pairs_join_their_rows_whatever_brings_them(tmp_path, judged):
     files = files_in(tmp_path / "all", "*.parquet")
     assert any(name.startswith("_pairs/") for name in files)
     for seed, (suffix, n_files, block, memory) in enumerate(
-        [
-            (".txt", 3, 64, 512 * 10**6),
-            (".csv", 2, 200, 2 * 10**9),
-            (".parquet", 4, 1, 512 * 10**6),
-        ]
+        [(".txt", 3, 64, 512 * 10**6), (".csv", 2, 200, 2 * 10**9), (".parquet", 4, 1, 512 * 10**6)]
     ):
         shuffled = random.Random(seed).sample(wanted, len(wanted))
         parts = [write_pairs(tmp_path / f"{seed}-{k}{suffix}", shuffled[k::n_files]) for k in range(n_files)]

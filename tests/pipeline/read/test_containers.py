@@ -1,8 +1,6 @@
 """What a container says about its columns and files: the same in every format, and nothing is learnt that nobody
 meant."""
 
-from __future__ import annotations
-
 import gzip
 from decimal import Decimal
 

@@ -4,8 +4,6 @@ readers.
 The long run checks the bounds of every access to an array besides; it prints its seed, which :func:`fuzz` takes.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import re
@@ -13,7 +11,6 @@ import secrets
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -52,13 +49,13 @@ TOKENS = [
 ]  # fmt: skip
 
 
-def seeds(suffix: str, good: bytes) -> list[bytes]:
+def seeds(suffix, good):
     """Return texts to damage: a good one, often, and those of the corpus that are short."""
     corpus = [path.read_bytes() for path in sorted(CORPUS.glob(f"*{suffix}"))]
     return [*[good] * len(corpus), *(text for text in corpus if len(text) < 5000)]
 
 
-def damaged(rng: random.Random, texts: list[bytes]) -> bytes:
+def damaged(rng, texts):
     """Return one of ``texts`` with a few bytes changed, put in, left out, or put together with another one."""
     if rng.random() < 0.05:
         alphabet = rng.choice([bytes(range(256)), b"0123456789 :.\n\r\t#-+eEqidnulaf,", b" \n\r#"])
@@ -82,12 +79,12 @@ def damaged(rng: random.Random, texts: list[bytes]) -> bytes:
     return bytes(text)
 
 
-def cells(column, n: int) -> list:
+def cells(column, n):
     """Return a column (n,) that may not be there."""
     return [None] * n if column is None else column.to_pylist()
 
 
-def read_letor(path: Path, block_bytes: int, options: ReadOptions) -> Read:
+def read_letor(path, block_bytes, options):
     """Read with the real reader; rows as those of the naive one, dense values as bytes."""
     quarantine = Quarantine(EVERY_BAD_LINE)
     batches = list(open_source(path, "letor", options, quarantine).batches(block_bytes))
@@ -103,7 +100,7 @@ def read_letor(path: Path, block_bytes: int, options: ReadOptions) -> Read:
     return read
 
 
-def expected_letor(data: bytes, options: ReadOptions, name: str | None = None) -> Read | None:
+def expected_letor(data, options, name=None):
     """Read with the naive reader, and make its rows dense."""
     base = options.index_base
     top = base + options.n_features - 1 if options.n_features else 65535
@@ -121,26 +118,26 @@ def expected_letor(data: bytes, options: ReadOptions, name: str | None = None) -
     return Read(rows, naive.bad)
 
 
-def read_pairs(path: Path, block_bytes: int) -> Read:
+def read_pairs(path, block_bytes):
     """Read pairs with the real reader."""
     quarantine = Quarantine(EVERY_BAD_LINE)
-    rows: list[tuple] = []
+    rows = []
     for batch in PairFile(path, quarantine).batches(block_bytes):
         rows += zip(*(column.to_pylist() for column in batch.columns[:5]), strict=True)
     return Read(rows, [(reject.line, reject.column) for reject in quarantine.rejects])
 
 
-def read_table(path: Path, block_bytes: int) -> Read:
+def read_table(path, block_bytes):
     """Read a table with the real reader."""
     quarantine = Quarantine(EVERY_BAD_LINE)
-    rows: list[tuple] = []
+    rows = []
     for batch in open_source(path, "csv", ReadOptions(), quarantine).batches(block_bytes):
         ids = (batch.qid.to_pylist(), cells(batch.doc_id, len(batch)))
         rows += zip(*ids, batch.grade.tolist(), map(bytes, batch.values), strict=True)
     return Read(rows, [(reject.line, reject.column) for reject in quarantine.rejects])
 
 
-def check(data: bytes, expected: Read | None, read) -> bool:
+def check(data, expected, read):
     """Compare ``read()`` with what was expected; returns whether the text was read."""
     try:
         found = read()
@@ -152,7 +149,7 @@ def check(data: bytes, expected: Read | None, read) -> bool:
     return True
 
 
-def fuzz(folder: Path, seed: int, *, inputs: int = 10**9, seconds: float = 10**9) -> tuple[int, int]:
+def fuzz(folder, seed, *, inputs=10**9, seconds=10**9):
     """Try ``inputs`` texts for at most ``seconds``; returns how many there were and how many were not refused as a
     whole."""
     rng = random.Random(seed)

@@ -1,7 +1,5 @@
 """Lines of CSV are the cells that Python's csv module finds, and numbers those that float() reads."""
 
-from __future__ import annotations
-
 import csv
 import itertools
 

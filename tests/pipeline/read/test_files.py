@@ -1,7 +1,5 @@
 """Which files a name, a folder or a pattern means."""
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import io
@@ -323,7 +321,7 @@ def test_the_first_line_shows_the_delimiter_in_every_role(tmp_path, delimiter, s
     qrels = write("qrels", "qid,doc_id,grade\nq1,a,2\nq1,b,1\n")
     pairs = write("pairs", "qid,better,worse\nq1,a,b\n")
     scored = write("scored", "qid,doc_id,score\nq1,a,0.5\n")
-    said: list[str] = []
+    said = []
     ingest([rows], tmp_path / "d", say=said.append)
     assert [f"{rows}: cells end at {delimiter!r}" in line for line in said] == [True] * (
         delimiter != DELIMITER_OF[suffix]

@@ -1,10 +1,7 @@
 """Drift: the index, what chance makes of it when rows of a query are alike, and what is found."""
 
-from __future__ import annotations
-
 import json
 import math
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -24,8 +21,6 @@ from rankmill.pipeline.options import IngestOptions
 from rankmill.pipeline.statistics.dataset_drift import (
     FALSE_ALARMS,
     LARGE,
-    ColumnDrift,
-    DriftComparison,
     compare,
     compare_and_keep,
     compare_with,
@@ -45,7 +40,7 @@ from tests import naive_datasets
 from tests.refusals import refused
 
 
-def feature_drift(name, before, now, starts, tail) -> ColumnDrift:
+def feature_drift(name, before, now, starts, tail):
     """Compare the values ``before`` with those of ``now``, whose queries begin at ``starts`` each."""
     most = cells_for(*(len(of) - 1 for of in starts))
     return drift_from(FeatureSample.of(name, before, starts[0], most), now, starts[1], tail)
@@ -55,7 +50,7 @@ law = settings(deadline=None, max_examples=30)
 QUERIES = st.lists(st.lists(st.integers(0, 4), min_size=1, max_size=6), min_size=1, max_size=12)
 
 
-def sums_of(queries: list[list[int]], n_cells: int = 5) -> Sums:
+def sums_of(queries, n_cells=5):
     cells = np.array([cell for query in queries for cell in query], dtype=np.uint8)
     return Sums.of(cells, np.cumsum([0, *map(len, queries)]).astype(np.int64), n_cells)
 
@@ -124,7 +119,7 @@ def test_cells_follow_the_bins_and_the_range(before, now, most):
 # ---- chance and change -----------------------------------------------------------------------------------------------
 
 
-def sample(rng: np.random.Generator, kind: str, n_queries: int) -> tuple[np.ndarray, np.ndarray]:
+def sample(rng, kind, n_queries):
     sizes = 1 + rng.poisson(15, n_queries)
     starts = np.concatenate(([0], np.cumsum(sizes))).astype(np.int64)
     of_query = np.repeat(np.arange(n_queries), sizes)
@@ -205,7 +200,7 @@ def test_a_constant_that_begins_to_vary_is_found():
 # ---- datasets --------------------------------------------------------------------------------------------------------
 
 
-def make(folder: Path, name: str, seed: int, *, shift: float = 0.0, grade: int = 0, extra: str = "c") -> Dataset:
+def make(folder, name, seed, *, shift=0.0, grade=0, extra="c"):
     rng = np.random.default_rng(seed)
     n_queries, size = 300, 12
     n = n_queries * size
@@ -224,8 +219,8 @@ def make(folder: Path, name: str, seed: int, *, shift: float = 0.0, grade: int =
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder: Path = tmp_path_factory.mktemp("drift")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("drift")
     make(folder, "old", 1)
     make(folder, "same", 2)
     make(folder, "shifted", 3, shift=1.0)
@@ -234,7 +229,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def against_old(folder: Path, name: str) -> DriftComparison:
+def against_old(folder, name):
     return compare(Dataset.open(folder / name), Dataset.open(folder / "old"))
 
 
@@ -300,7 +295,7 @@ def test_the_command_tells_it_and_leaves_with_an_error_only_if_asked_to(folder):
 fewer = settings(deadline=None, max_examples=50)
 
 
-def starts_of(queries: list[list[int]]) -> np.ndarray:
+def starts_of(queries):
     return np.cumsum([0, *map(len, queries)]).astype(np.int64)
 
 

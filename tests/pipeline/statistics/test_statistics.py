@@ -1,14 +1,11 @@
 """What is counted of the columns while they are written, a shard at a time, and what describe says of it."""
 
-from __future__ import annotations
-
 import json
 import os
 import random
 import shutil
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -28,12 +25,7 @@ from rankmill.pipeline.options import IngestOptions, ReadOptions
 from rankmill.pipeline.statistics.dataset_drift import compare, compare_with
 from rankmill.pipeline.statistics.describe_dataset import describe
 from rankmill.pipeline.statistics.drift_reference import DriftReference
-from rankmill.pipeline.statistics.feature_statistics import (
-    ColumnCollector,
-    FeatureFacts,
-    Statistics,
-    query_counts,
-)
+from rankmill.pipeline.statistics.feature_statistics import ColumnCollector, FeatureFacts, Statistics, query_counts
 from rankmill.pipeline.statistics.psi import FeatureSample, Sums
 from tests import naive_datasets
 
@@ -77,7 +69,7 @@ TEXT = """\
 """
 
 
-def make(folder: Path, text: str = TEXT, name: str = "data", **options: object) -> Dataset:
+def make(folder, text=TEXT, name="data", **options):
     (folder / f"{name}.txt").write_text(text)
     read = ReadOptions(absent="missing", n_features=8)
     ingest([folder / f"{name}.txt"], folder / name, options=IngestOptions(read=read, buckets=3, **options))
@@ -145,10 +137,7 @@ def test_nothing_is_said_where_there_is_nothing_to_say():
     plain = FeatureFacts("a", 0.0, 1.0, 0, 3, 4, None)
     assert Statistics((plain,), 0, 0).remarks == []
     many = tuple(FeatureFacts(f"f{i}", 1.0, 1.0, 0, 0, 0, None if not i else "f0") for i in range(30))
-    assert Statistics(many, 0, 2).remarks == [
-        "constant: f0, f1, f2, f3, f4 and 25 more",
-        "queries: 2 of one grade",
-    ]
+    assert Statistics(many, 0, 2).remarks == ["constant: f0, f1, f2, f3, f4 and 25 more", "queries: 2 of one grade"]
 
 
 # ---- what describe says of a small data set of which everything is known

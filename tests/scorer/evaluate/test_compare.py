@@ -1,7 +1,5 @@
 """Comparisons of rankings: against the twin, and laws of what may change the report and what may not."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import math
@@ -82,11 +80,7 @@ def test_every_figure_is_its_definition(three):
             assert each.n_queries == len(kept)
             if text != "concordance_micro":  # whose queries weigh differently: see test_metrics_laws
                 assert each.interval == pytest.approx(twin["interval"], abs=1e-15)
-            assert (each.wins, each.ties, each.losses) == (
-                twin["wins"],
-                twin["ties"],
-                twin["losses"],
-            )
+            assert (each.wins, each.ties, each.losses) == (twin["wins"], twin["ties"], twin["losses"])
             moved = [d for d in (now - then)[kept] if abs(d) > 1e-12]
             sums = [abs(math.fsum(s * d for s, d in zip(signs, moved, strict=True)))
                     for signs in itertools.product((1, -1), repeat=len(moved))]  # fmt: skip

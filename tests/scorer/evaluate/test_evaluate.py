@@ -1,7 +1,5 @@
 """Evaluation of ranked lists, runs and candidates: every way to the same numbers, and every mistake named."""
 
-from __future__ import annotations
-
 import gzip
 import math
 from dataclasses import replace

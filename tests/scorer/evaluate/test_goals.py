@@ -1,7 +1,5 @@
 """Metrics of a goal: the same numbers as of input whose main grade is that column."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

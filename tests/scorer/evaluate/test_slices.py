@@ -1,7 +1,5 @@
 """Slices: they are a partition of the queries, and each is what evaluating its queries alone gives."""
 
-from __future__ import annotations
-
 import bz2
 import json
 import math

@@ -1,8 +1,6 @@
 """Forests and rows on which converted models must agree: cuts of every size, and values on them and one step beside
 them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

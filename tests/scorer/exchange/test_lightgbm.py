@@ -1,8 +1,6 @@
 """LightGBM's text: a Booster makes the same float64 bits of what is written, and what is read makes those of the
 Booster."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Solr's JSON and ONNX against plain readers of their formats; onnxruntime too, where there is one."""
 
-from __future__ import annotations
-
 import json
 from contextlib import suppress
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """XGBoost's learner: a Booster decides as we do and its float32 sums stay within the bound; read."""
 
-from __future__ import annotations
-
 import json
 from contextlib import suppress
 from dataclasses import replace
@@ -323,15 +321,9 @@ DAMAGES = [
     (lambda m, t: t[0]["split_indices"].__setitem__(0, 5), ("feature 5", "5")),
     (lambda m, t: t[0]["split_conditions"].__setitem__(0, None), "float64"),
     (lambda m, t: t[0]["split_conditions"].__setitem__(-1, 1e39), "sound"),
-    (
-        lambda m, t: m["learner_model_param"].update(base_score="many"),
-        ("base_score", "'many'"),
-    ),
+    (lambda m, t: m["learner_model_param"].update(base_score="many"), ("base_score", "'many'")),
     (lambda m, t: m["learner_model_param"].update(base_score="nan"), ("base score", "nan")),
-    (
-        lambda m, t: m["learner_model_param"].update(num_feature="x"),
-        ("num_feature", "'x'"),
-    ),
+    (lambda m, t: m["learner_model_param"].update(num_feature="x"), ("num_feature", "'x'")),
     (lambda m, t: m.update(feature_names=["a"]), ("1", "num_feature = 5")),
     (lambda m, t: m.update(feature_names=["a"] * 5), ("features", "same name")),
     (lambda m, t: m.update(feature_names=7), "names"),

@@ -1,7 +1,5 @@
 """The model's file format and structure checks: sound forests survive, everything else is refused by name."""
 
-from __future__ import annotations
-
 import json
 import pickle
 import struct

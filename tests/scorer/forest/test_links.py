@@ -1,8 +1,6 @@
 """Several outputs and their links: against the definitions in many digits, and to the last bit against the plain
 sums."""
 
-from __future__ import annotations
-
 import math
 from decimal import Decimal, localcontext
 from itertools import product

@@ -1,7 +1,5 @@
 """Prediction against the naive walk: equal to the last bit, whatever the values, batches and threads."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
 
@@ -322,7 +320,7 @@ INF = np.float32(np.inf)
 GREATEST = np.finfo(np.float32).max
 
 
-def drawn(kind: str, n: int, generator: np.random.Generator) -> np.ndarray:
+def drawn(kind, n, generator):
     values = {
         "even": lambda: np.linspace(-1, 1, n),
         "normal": lambda: generator.normal(size=n),
@@ -345,7 +343,7 @@ def drawn(kind: str, n: int, generator: np.random.Generator) -> np.ndarray:
         "infinite ends",
     ],
 )  # fmt: skip
-def test_codes_count_the_cuts_below(kind: str, n: int) -> None:
+def test_codes_count_the_cuts_below(kind, n):
     generator = np.random.default_rng(n)
     cuts = drawn(kind, max(n, 3), generator)[:n] if kind == "infinite ends" else drawn(kind, n, generator)
     forest = replace(

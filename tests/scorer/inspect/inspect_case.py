@@ -1,7 +1,5 @@
 """Forests and documents to look into."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from rankmill.scorer.nets.inputs import NetInputs

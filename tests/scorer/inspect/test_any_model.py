@@ -1,7 +1,5 @@
 """What is said of a model by its scores alone: laws, and trees as an oracle, of which more is known."""
 
-from __future__ import annotations
-
 import json
 import math
 

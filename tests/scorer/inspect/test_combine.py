@@ -1,10 +1,7 @@
 """The sweep over all mixtures of two rankers: never beaten by a grid, exact on every small case."""
 
-from __future__ import annotations
-
 import itertools
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -45,7 +42,7 @@ def mean_at(metric, policy, weight, first, second, grades, starts):
 
 
 @pytest.mark.parametrize("name", METRICS)
-def test_no_weight_of_a_grid_is_better(name: str) -> None:
+def test_no_weight_of_a_grid_is_better(name):
     metric, policy = parse_metric(name), Policy(max_grade=3)
     first, second, grades, starts = lists(7, [9, 12, 1, 0, 17, 6])
     found = combine(first, second, grades, starts, metric, policy)
@@ -61,7 +58,7 @@ def test_no_weight_of_a_grid_is_better(name: str) -> None:
 
 
 @pytest.mark.parametrize("policy", [Policy(), Policy(ties="pessimistic"), Policy(ties="random", gain="linear")])
-def test_every_open_interval_of_every_small_case(policy: Policy) -> None:
+def test_every_open_interval_of_every_small_case(policy):
     """All change points by brute force, and the mean between each two of them; scores with many ties."""
     metric = parse_metric("ndcg@2")
     for seed in range(8):
@@ -89,7 +86,7 @@ def test_every_open_interval_of_every_small_case(policy: Policy) -> None:
         assert set(found.borders) <= points
 
 
-def test_a_ranker_and_its_reverse_and_a_ranker_and_itself() -> None:
+def test_a_ranker_and_its_reverse_and_a_ranker_and_itself():
     metric = parse_metric("ndcg@10")
     first, _, grades, starts = lists(3, [8, 8, 8])
     perfect = grades.astype(float)
@@ -104,14 +101,14 @@ def test_a_ranker_and_its_reverse_and_a_ranker_and_itself() -> None:
     assert scaled.value == 1.0
 
 
-def test_an_end_is_the_best_where_its_ties_are_worth_more_than_what_breaks_them() -> None:
+def test_an_end_is_the_best_where_its_ties_are_worth_more_than_what_breaks_them():
     grades, starts = np.array([0, 1], np.int32), np.array([0, 2])
     found = combine(np.zeros(2), np.array([1.0, 0.0]), grades, starts, parse_metric("mrr"), Policy())
     assert (found.weight, found.interval, found.value) == (0.0, (0.0, 0.0), 0.75)
     assert found.means.tolist() == [0.5]
 
 
-def test_what_cannot_be_mixed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_mixed_is_refused(monkeypatch):
     metric = parse_metric("ndcg@5")
     first, second, grades, starts = lists(1, [5, 5])
     with refused(InputError, "weights", "1", "0"):
@@ -129,16 +126,16 @@ def test_what_cannot_be_mixed_is_refused(monkeypatch: pytest.MonkeyPatch) -> Non
         combine(first, second, grades, starts, metric, Policy())
 
 
-def test_one_long_query_takes_no_more_room_than_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_long_query_takes_no_more_room_than_is_allowed(monkeypatch):
     """All pairs of 3,000 documents would take 36 MB, of 100,000 forty gigabytes: it is refused before they are
     there."""
     first, second, _, starts = lists(2, [3000])
     grades = np.arange(3000, dtype=np.int32) % 2
     monkeypatch.setattr(combining, "MAX_CHANGE_POINTS", 1000)
-    rooms: list[int] = []
+    rooms = []
     change_points = combining._kernels.change_points
 
-    def noted(*arguments: Any) -> int:
+    def noted(*arguments):
         rooms.append(len(arguments[-1]))
         return int(change_points(*arguments))
 

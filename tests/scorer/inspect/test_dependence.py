@@ -1,7 +1,5 @@
 """Partial dependence and Friedman's H against their definitions."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
 
@@ -21,7 +19,7 @@ from tests.scorer.inspect.inspect_case import random_values, several_outputs
 
 @pytest.mark.parametrize("over", ["training", "documents"])
 @pytest.mark.parametrize(("seed", "categorical"), [(0, 0), (1, 3)])
-def test_one_feature_and_two_by_their_definition(seed: int, over: str, categorical: int) -> None:
+def test_one_feature_and_two_by_their_definition(seed, over, categorical):
     forest = random_forest(seed, n_features=4, n_trees=5, categorical=categorical)
     x = random_values(seed, forest, 15)
     documents = x.tolist() if over == "documents" else None
@@ -35,7 +33,7 @@ def test_one_feature_and_two_by_their_definition(seed: int, over: str, categoric
         assert found.n_documents == (15 if documents else None)
 
 
-def test_each_output_of_a_linked_forest_depends_for_itself() -> None:
+def test_each_output_of_a_linked_forest_depends_for_itself():
     forest = several_outputs(2)
     x = random_values(2, forest, 9)
     for documents in (None, x):
@@ -46,7 +44,7 @@ def test_each_output_of_a_linked_forest_depends_for_itself() -> None:
             assert found.outputs[k] == pytest.approx(expected, rel=1e-11, abs=1e-12)
 
 
-def test_its_points_tell_the_whole_function() -> None:
+def test_its_points_tell_the_whole_function():
     seed = 1
     forest = random_forest(seed)
     paths = leaf_paths(forest)
@@ -59,7 +57,7 @@ def test_its_points_tell_the_whole_function() -> None:
         assert np.array_equal(partial_dependence(forest, [name], points=[x]).outputs[0], whole.outputs[0][place])
 
 
-def test_a_categorical_feature_has_a_point_for_each_category_and_one_for_all_others() -> None:
+def test_a_categorical_feature_has_a_point_for_each_category_and_one_for_all_others():
     forest = random_forest(1, categorical=2, n_features=3)
     paths = leaf_paths(forest)
     for slot, name in enumerate(paths.feature_names[:2]):
@@ -77,14 +75,14 @@ def test_a_categorical_feature_has_a_point_for_each_category_and_one_for_all_oth
     assert partial_dependence(forest, ["f3"]).categories is None
 
 
-def test_categories_are_sorted_numbers_first() -> None:
+def test_categories_are_sorted_numbers_first():
     forest = random_forest(1, categorical=1, n_features=1, n_trees=30, max_leaves=20)
     assert list(leaf_paths(forest).category_names(0).values()) == [
         *("-3", "0", "1", "2", "3", "7", "31", "32", "200", "65536", "0.5", "01", "<b>", "acme", "zeta", "été")
     ]  # fmt: skip
 
 
-def test_a_threshold_of_infinity_parts_only_what_is_missing() -> None:
+def test_a_threshold_of_infinity_parts_only_what_is_missing():
     forest = by_hand(
         cuts=np.float32([np.inf]), node_feature=[0, -1, -1], node_cut=[0, -1, -1], node_left=[1, -1, -1],
         node_right=[2, -1, -1], node_value=[0.0, 1.0, 3.0], node_rows=[9, 2, 7],
@@ -94,7 +92,7 @@ def test_a_threshold_of_infinity_parts_only_what_is_missing() -> None:
     assert found.outputs.tolist() == [[3.0, 1.0]]
 
 
-def test_threads_do_not_change_a_bit() -> None:
+def test_threads_do_not_change_a_bit():
     forest = random_forest(3, n_trees=20)
     x = random_values(3, forest, 1500)
     one = partial_dependence(forest, ["f1", "f2"], values=x).outputs
@@ -103,7 +101,7 @@ def test_threads_do_not_change_a_bit() -> None:
         assert interactions(forest, x, over=over) == interactions(forest, x, over=over, n_threads=3)
 
 
-def test_a_feature_never_asked_for_changes_nothing() -> None:
+def test_a_feature_never_asked_for_changes_nothing():
     forest = random_forest(5, n_features=8, n_trees=2, max_leaves=3)
     name = next(forest.feature_names[f] for f in range(8) if f not in forest.used_features)
     used = forest.feature_names[forest.used_features[0]]
@@ -113,7 +111,7 @@ def test_a_feature_never_asked_for_changes_nothing() -> None:
     assert h[name, used] == h[name,] == 0.0
 
 
-def test_what_is_not_there_is_said() -> None:
+def test_what_is_not_there_is_said():
     forest = random_forest(0)
     with refused(InputError, "feature", "'f11'", "'f1'"):
         partial_dependence(forest, ["f11"])
@@ -135,7 +133,7 @@ def test_what_is_not_there_is_said() -> None:
 
 @pytest.mark.parametrize("over", ["training", "documents"])
 @pytest.mark.parametrize(("seed", "categorical"), [(0, 0), (1, 2)])
-def test_h_by_its_definition(seed: int, over: str, categorical: int) -> None:
+def test_h_by_its_definition(seed, over, categorical):
     forest = random_forest(seed, n_features=3, n_trees=4, max_leaves=5, categorical=categorical)
     x = random_values(seed, forest, 12)
     x[3] = x[4]  # cells that several documents share
@@ -149,7 +147,7 @@ def test_h_by_its_definition(seed: int, over: str, categorical: int) -> None:
 
 
 @pytest.mark.parametrize("over", ["training", "documents"])
-def test_trees_that_cancel_do_not_interact(over: str) -> None:
+def test_trees_that_cancel_do_not_interact(over):
     """What is left of them is rounding, and its share in rounding is no interaction."""
     forest = random_forest(7, n_trees=3, max_leaves=10)
     nodes = {name: np.tile(getattr(forest, name), 2) for name, _ in ARRAYS if name.startswith("node_")}
@@ -161,7 +159,7 @@ def test_trees_that_cancel_do_not_interact(over: str) -> None:
     assert max(one.h for one in interactions(forest, random_values(7, forest, 60), over=over)) > 0.01
 
 
-def test_influence_is_the_share_of_a_feature_in_the_gains() -> None:
+def test_influence_is_the_share_of_a_feature_in_the_gains():
     forest = random_forest(1)
     gains = dict.fromkeys(range(forest.n_features), 0.0)
     for feature, gain in zip(forest.node_feature.tolist(), forest.node_gain.tolist(), strict=True):
@@ -172,7 +170,7 @@ def test_influence_is_the_share_of_a_feature_in_the_gains() -> None:
     assert found.sum() == pytest.approx(1.0)
 
 
-def test_without_gains_splits_count_by_their_documents_and_without_these_alike() -> None:
+def test_without_gains_splits_count_by_their_documents_and_without_these_alike():
     forest = random_forest(2)
     nothing = np.zeros(len(forest.node_gain))
     by_rows = replace(forest, node_gain=nothing)
@@ -183,7 +181,7 @@ def test_without_gains_splits_count_by_their_documents_and_without_these_alike()
     assert feature_importance(bare) == pytest.approx(counted / counted.sum())
 
 
-def test_gains_of_a_damaged_file_are_shares_still() -> None:
+def test_gains_of_a_damaged_file_are_shares_still():
     forest = random_forest(3)
     inner = forest.node_feature >= 0
     for gains in (np.where(np.arange(len(inner)) % 2, 1.0, -1.0), np.full(len(inner), 1e308)):
@@ -192,5 +190,5 @@ def test_gains_of_a_damaged_file_are_shares_still() -> None:
         assert found.sum() == pytest.approx(1.0)
 
 
-def test_without_a_split_nothing_has_influence() -> None:
+def test_without_a_split_nothing_has_influence():
     assert feature_importance(random_forest(0).truncated(0)).tolist() == [0.0] * 5

@@ -1,7 +1,5 @@
 """Which documents a model is looked into at: the same whatever the order of rows, files and blocks."""
 
-from __future__ import annotations
-
 from hashlib import blake2b
 
 import numpy as np

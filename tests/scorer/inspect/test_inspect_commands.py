@@ -1,7 +1,5 @@
 """``rankmill inspect ..`` as a person types it."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The local-optimality test: what passes, what does not, and the bounds it reports."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from dataclasses import astuple, replace
@@ -40,7 +38,7 @@ def graded_by(forest, x, starts):
     return np.minimum(grades, 5)
 
 
-def test_so_many_directions_are_drawn_that_the_bound_is_p0() -> None:
+def test_so_many_directions_are_drawn_that_the_bound_is_p0():
     for p0, delta in [(0.01, 0.01), (0.05, 0.01), (0.02, 0.2), (0.5, 0.5), (0.5, 0.25)]:
         n = directions_needed(p0, delta)
         assert (1 - p0) ** n <= delta < (1 - p0) ** (n - 1)
@@ -49,7 +47,7 @@ def test_so_many_directions_are_drawn_that_the_bound_is_p0() -> None:
         directions_needed(0.0, 0.1)
 
 
-def test_the_interval_of_a_share_is_clopper_and_pearsons() -> None:
+def test_the_interval_of_a_share_is_clopper_and_pearsons():
     for k, n, delta in [(1, 10, 0.05), (5, 10, 0.01), (9, 10, 0.1), (30, 459, 0.01)]:
         low, high = share_interval(k, n, delta)
         tail = [math.comb(n, i) * low**i * (1 - low) ** (n - i) for i in range(k, n + 1)]
@@ -59,7 +57,7 @@ def test_the_interval_of_a_share_is_clopper_and_pearsons() -> None:
     assert share_interval(10, 10, 0.01) == (pytest.approx(0.01**0.1), 1.0)
 
 
-def test_a_model_at_its_maximum_passes() -> None:
+def test_a_model_at_its_maximum_passes():
     forest = random_forest(1, n_trees=30, max_leaves=12)
     x, _, starts = case(1, forest)
     grades = graded_by(forest, x, starts)
@@ -72,7 +70,7 @@ def test_a_model_at_its_maximum_passes() -> None:
     assert found.changes.greatest < 0.0
 
 
-def test_a_step_too_small_to_change_anything_proves_nothing() -> None:
+def test_a_step_too_small_to_change_anything_proves_nothing():
     forest = random_forest(3)
     x, grades, starts = case(3, forest)
     tied = np.zeros_like(x)  # every document in the same leaves
@@ -82,7 +80,7 @@ def test_a_step_too_small_to_change_anything_proves_nothing() -> None:
 
 
 @pytest.mark.parametrize("categorical", [0, 3])
-def test_the_leaves_of_documents_are_those_that_they_reach(categorical: int) -> None:
+def test_the_leaves_of_documents_are_those_that_they_reach(categorical):
     forest = random_forest(4, n_trees=8, max_leaves=20, categorical=categorical)
     x = random_values(4, forest, 100)
     paths = leaf_paths(forest)
@@ -92,7 +90,7 @@ def test_the_leaves_of_documents_are_those_that_they_reach(categorical: int) -> 
 
 
 @pytest.mark.parametrize("linked", [False, True])
-def test_each_move_is_that_of_a_model_with_other_leaves(linked: bool) -> None:
+def test_each_move_is_that_of_a_model_with_other_leaves(linked):
     """What is reported of moves is what the forest with those leaf values gives."""
     forest = several_outputs(4) if linked else random_forest(4, n_trees=8)
     x, grades, starts = case(4, forest)
@@ -130,7 +128,7 @@ def test_each_move_is_that_of_a_model_with_other_leaves(linked: bool) -> None:
         assert curve.means[CURVE.index(0.0)] == found.value
 
 
-def test_threads_change_nothing_and_the_seed_does() -> None:
+def test_threads_change_nothing_and_the_seed_does():
     forest = random_forest(6, n_trees=8)
     x, grades, starts = case(6, forest)
 
@@ -144,7 +142,7 @@ def test_threads_change_nothing_and_the_seed_does() -> None:
     assert found(seed=1).changes != found().changes
 
 
-def test_what_cannot_be_tested_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_tested_is_refused(monkeypatch):
     forest = random_forest(0)
     x, grades, starts = case(0, forest)
     with refused(InputError, "step", "0"):
@@ -160,7 +158,7 @@ def test_what_cannot_be_tested_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
         local_optimality(forest, x, PreparedQueries(grades, starts, Policy()), METRIC)
 
 
-def test_the_weights_of_a_net_are_judged_as_brute_force_over_all_directions_does() -> None:
+def test_the_weights_of_a_net_are_judged_as_brute_force_over_all_directions_does():
     """Two weights order documents by their angle alone, so all directions can be tried."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(240, 2)).astype(np.float32)

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from dataclasses import replace
 from fractions import Fraction
 
@@ -34,7 +32,7 @@ def without_link(forest, output):
 
 @pytest.mark.parametrize("seed", [0, 5, 11])
 @pytest.mark.parametrize("categorical", [0, 3])
-def test_the_values_are_shapleys_over_all_subsets(seed: int, categorical: int) -> None:
+def test_the_values_are_shapleys_over_all_subsets(seed, categorical):
     forest = random_forest(seed, n_features=4 + seed % 2, n_trees=4, max_leaves=3 + seed, categorical=categorical)
     x = random_values(seed, forest, 12)
     found = shap_values(forest, x)
@@ -45,7 +43,7 @@ def test_the_values_are_shapleys_over_all_subsets(seed: int, categorical: int) -
 
 @pytest.mark.parametrize("seed", [1, 2, 7])
 @pytest.mark.parametrize("categorical", [0, 3])
-def test_interactions_are_shapleys_over_all_subsets(seed: int, categorical: int) -> None:
+def test_interactions_are_shapleys_over_all_subsets(seed, categorical):
     forest = random_forest(seed, n_features=4, n_trees=4, max_leaves=3 + seed, categorical=categorical)
     if seed == 1:
         rows = np.where(forest.node_rows < 50, 0, forest.node_rows)  # shares of 0
@@ -59,7 +57,7 @@ def test_interactions_are_shapleys_over_all_subsets(seed: int, categorical: int)
 
 
 @pytest.mark.parametrize("linked", [False, True])
-def test_interactions_are_symmetric_and_sum_to_the_shap_values(linked: bool) -> None:
+def test_interactions_are_symmetric_and_sum_to_the_shap_values(linked):
     forest = several_outputs(3) if linked else random_forest(3, n_features=12, n_trees=30, max_leaves=40, categorical=4)
     x = random_values(3, forest, 1100)
     qid = np.arange(len(x)) % 7
@@ -74,7 +72,7 @@ def test_interactions_are_symmetric_and_sum_to_the_shap_values(linked: bool) -> 
 
 
 @pytest.mark.parametrize("link", ["softmax_grade", "ordinal_gain"])
-def test_each_output_of_a_linked_forest_has_values_of_its_own(link: str) -> None:
+def test_each_output_of_a_linked_forest_has_values_of_its_own(link):
     forest = several_outputs(3, link)
     x = random_values(3, forest)
     found = shap_values(forest, x)
@@ -86,7 +84,7 @@ def test_each_output_of_a_linked_forest_has_values_of_its_own(link: str) -> None
 
 
 @pytest.mark.parametrize(("seed", "categorical"), [(0, 0), (1, 20)])
-def test_large_trees_add_up_to_the_score(seed: int, categorical: int) -> None:
+def test_large_trees_add_up_to_the_score(seed, categorical):
     texts = [f"category {i}" for i in range(300)]
     forest = random_forest(
         seed, n_features=30, n_trees=40, max_leaves=120, n_thresholds=40, categorical=categorical, texts=texts
@@ -97,7 +95,7 @@ def test_large_trees_add_up_to_the_score(seed: int, categorical: int) -> None:
     assert np.abs(found.values.sum(axis=(1, 2)) + found.base[:, 0] - predict(forest, x)).max() <= 1e-12 * scale.max()
 
 
-def test_a_chain_of_more_features_than_fit_one_number_adds_up() -> None:
+def test_a_chain_of_more_features_than_fit_one_number_adds_up():
     """A path of 100 features: beyond the sets that are remembered."""
     n = 100
     inner = np.tile([True, False], n)
@@ -117,7 +115,7 @@ def test_a_chain_of_more_features_than_fit_one_number_adds_up() -> None:
     assert found.values.sum(axis=(1, 2)) + found.base[:, 0] == pytest.approx(predict(forest, x), rel=1e-12)
 
 
-def test_rows_batches_and_threads_do_not_change_a_bit() -> None:
+def test_rows_batches_and_threads_do_not_change_a_bit():
     seed = 1
     forest = random_forest(seed, n_trees=20, max_leaves=20)
     x = random_values(seed, forest, 1100)
@@ -133,7 +131,7 @@ def test_rows_batches_and_threads_do_not_change_a_bit() -> None:
     assert np.array_equal(backwards[::-1], whole)
 
 
-def test_without_the_mean_of_their_query_the_values_add_up_to_what_is_above_it() -> None:
+def test_without_the_mean_of_their_query_the_values_add_up_to_what_is_above_it():
     forest = several_outputs(6)
     x = random_values(6, forest, 60)
     qid = np.random.default_rng(6).integers(0, 7, size=60).astype(str)
@@ -147,7 +145,7 @@ def test_without_the_mean_of_their_query_the_values_add_up_to_what_is_above_it()
         assert found.values[rows][:1] - found.values[rows][1:] == pytest.approx(differences, abs=1e-12)
 
 
-def test_a_share_of_nothing_is_no_division_by_it() -> None:
+def test_a_share_of_nothing_is_no_division_by_it():
     forest = random_forest(7, n_trees=4, max_leaves=6)
     rows = np.where(np.arange(len(forest.node_rows)) % 3 == 1, 0, forest.node_rows)
     rows[forest.tree_starts[:-1]] = 9
@@ -157,7 +155,7 @@ def test_a_share_of_nothing_is_no_division_by_it() -> None:
         assert values == pytest.approx(shapley(forest, row.tolist()), rel=1e-11, abs=1e-12)
 
 
-def test_what_cannot_be_explained_is_refused() -> None:
+def test_what_cannot_be_explained_is_refused():
     forest = random_forest(0)
     with refused(InputError, "tree", "training rows"):
         shap_values(replace(forest, node_rows=0 * forest.node_rows), random_values(0, forest))
@@ -171,14 +169,14 @@ def test_what_cannot_be_explained_is_refused() -> None:
         leaf_paths(forest).codes(np.zeros((2, 5), dtype=np.int32))
 
 
-def test_a_forest_without_a_split_has_nothing_to_explain() -> None:
+def test_a_forest_without_a_split_has_nothing_to_explain():
     empty = random_forest(0).truncated(0)
     found = shap_values(empty, np.zeros((3, 5), dtype=np.float32))
     assert not found.values.any()
     assert found.base.tolist() == [[empty.base_score]] * 3
 
 
-def test_the_rules_are_exact_for_polynomials() -> None:
+def test_the_rules_are_exact_for_polynomials():
     points, weights = rules_up_to(12)
     at = 0
     for n in range(1, 13):
@@ -191,16 +189,14 @@ def test_the_rules_are_exact_for_polynomials() -> None:
         at += n
 
 
-def test_a_peer_finds_the_same_values() -> None:
+def test_a_peer_finds_the_same_values():
     lightgbm = pytest.importorskip("lightgbm")
     rng = np.random.default_rng(0)
     x = rng.normal(size=(400, 4)).astype(np.float32)
     x[rng.random(x.shape) < 0.1] = np.nan
     y = np.nan_to_num(x[:, 0] * x[:, 1] + x[:, 2])
     booster = lightgbm.train(
-        {"num_leaves": 8, "min_data_in_leaf": 5, "verbose": -1, "num_threads": 1},
-        lightgbm.Dataset(x, y),
-        5,
+        {"num_leaves": 8, "min_data_in_leaf": 5, "verbose": -1, "num_threads": 1}, lightgbm.Dataset(x, y), 5
     )
     forest = read(booster.model_to_string().encode(), "booster").forest
     peer = booster.predict(x, pred_contrib=True)

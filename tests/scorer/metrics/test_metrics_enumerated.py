@@ -1,7 +1,5 @@
 """Every list of a few grades, every pattern of ties, every metric: the kernels against the mean over all orders."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 import math

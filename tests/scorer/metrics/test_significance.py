@@ -1,7 +1,5 @@
 """Two rankings of the same queries: laws of the difference, its interval, and what it would take to be sure."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from fractions import Fraction
@@ -40,7 +38,7 @@ def compare_paired(candidate, other, qids, **options):
     return significance.compare_paired(candidate, other, qids, **options)
 
 
-def test_the_kernel_and_a_plain_loop_agree() -> None:
+def test_the_kernel_and_a_plain_loop_agree():
     candidate, other, qids = case(1)
     found = compare_paired(candidate, other, qids)
     assert found is not None
@@ -59,7 +57,7 @@ def test_the_kernel_and_a_plain_loop_agree() -> None:
     assert found.wins + found.ties + found.losses == found.n_queries
 
 
-def test_the_worst_queries_are_the_largest_losses_in_order() -> None:
+def test_the_worst_queries_are_the_largest_losses_in_order():
     candidate, other, qids = case(6, n=200, shift=-0.05)
     found = compare_paired(candidate, other, qids)
     assert found is not None
@@ -70,7 +68,7 @@ def test_the_worst_queries_are_the_largest_losses_in_order() -> None:
     assert list(found.quantiles.values()) == sorted(found.quantiles.values())
 
 
-def test_other_queries_are_refused_and_too_few_give_nothing() -> None:
+def test_other_queries_are_refused_and_too_few_give_nothing():
     candidate, other, qids = case(7)
     hole = other.copy()
     hole[np.flatnonzero(~np.isnan(hole))[0]] = math.nan
@@ -82,7 +80,7 @@ def test_other_queries_are_refused_and_too_few_give_nothing() -> None:
     assert compare_paired(one, one, qids) is None
 
 
-def test_so_many_queries_pass_four_times_in_five() -> None:
+def test_so_many_queries_pass_four_times_in_five():
     """Draw as many queries as the hint says from a population of models that are equal: 80 % of the intervals pass."""
     candidate, other, _ = case(8, n=4000, skipped=0, shift=0.0)
     population = candidate - other - (candidate - other).mean()
@@ -103,7 +101,7 @@ def test_so_many_queries_pass_four_times_in_five() -> None:
     assert 0.6 < passed / 200 < 0.95
 
 
-def test_the_hint_knows_when_there_are_enough_and_when_no_number_is() -> None:
+def test_the_hint_knows_when_there_are_enough_and_when_no_number_is():
     candidate, other, qids = case(8, n=400, skipped=0, shift=0.0)
     found = compare_paired(candidate, other, qids)
     assert found is not None
@@ -115,7 +113,7 @@ def test_the_hint_knows_when_there_are_enough_and_when_no_number_is() -> None:
     assert queries_for(width / 4, found, difference=width / 4) == queries_for(width / 2, found) == 3300
 
 
-def test_queries_that_cannot_differ_change_no_figure() -> None:
+def test_queries_that_cannot_differ_change_no_figure():
     """3,001 ties that mean nothing do not dilute 4 clear losses."""
     candidate, other = np.array([0.4, 0.5, 0.2, 0.3]), np.array([0.9, 0.8, 0.6, 0.7])
     qids = pa.array([f"q{i}" for i in range(3005)])
@@ -130,7 +128,7 @@ def test_queries_that_cannot_differ_change_no_figure() -> None:
     assert compare_paired(same, same, qids, can_differ=mask[:3001] & False) is None
 
 
-def test_rounding_is_no_difference_and_has_no_effect() -> None:
+def test_rounding_is_no_difference_and_has_no_effect():
     """Sums of the same terms in another order differ in their last bit, all in one direction."""
     other = np.full(54, 1.0)
     found = compare_paired(other + 2e-16 * np.arange(54), other, pa.array(list(map(str, range(54)))))

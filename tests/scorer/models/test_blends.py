@@ -1,7 +1,5 @@
 """A blend scores as the weighted sum of its parts, however the rows come, and no damaged file makes one."""
 
-from __future__ import annotations
-
 import hashlib
 import pickle
 

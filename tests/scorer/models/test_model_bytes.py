@@ -5,8 +5,6 @@ A model of every kind is damaged at every byte and at every length, and forests 
 right digest.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import struct

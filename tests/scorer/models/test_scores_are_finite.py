@@ -1,8 +1,6 @@
 """Every model that can be made, read, registered or imported scores every document with a finite number, without a
 warning."""
 
-from __future__ import annotations
-
 import json
 import tracemalloc
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Nets as data: inputs and scores against twins, the same bits in any batch, and bytes that notice every change."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Candidates for tests, in every format that the scorer reads, and the order they belong in."""
 
-from __future__ import annotations
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pacsv

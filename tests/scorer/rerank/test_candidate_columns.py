@@ -1,7 +1,5 @@
 """Candidates by other names: the same ranking, and no feature of the model is taken for anything else."""
 
-from __future__ import annotations
-
 import numpy as np
 import polars as pl
 import pyarrow.csv as pacsv

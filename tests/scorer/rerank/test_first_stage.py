@@ -1,7 +1,5 @@
 """Re-ranking what a run lists: the bytes are those of a file that holds just those rows; nothing is lost in silence."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np
@@ -133,11 +131,7 @@ def test_runs_that_cannot_be_used_are_refused(tmp_path, forest):
     source = write_letor(tmp_path / "f.txt", with_ids(9, 30))
     run = tmp_path / "r.run"
     for text, error, message in (
-        (
-            "a Q0 b 1 2 x\nc Q0 b 1 2 x\na Q0 b 7 1 x\n",
-            CandidatesRejected,
-            ("r.run:3", "'b'", "'a'", "line 1"),
-        ),
+        ("a Q0 b 1 2 x\nc Q0 b 1 2 x\na Q0 b 7 1 x\n", CandidatesRejected, ("r.run:3", "'b'", "'a'", "line 1")),
         ("", CandidatesRejected, "none"),
         ("a Q0 b 1 2 x\na Q0 b\n", MalformedLine, "r.run:2"),
     ):

@@ -1,7 +1,5 @@
 """Documents without an id: what they are called is the id of no document, and nothing is joined by it."""
 
-from __future__ import annotations
-
 import json
 import tempfile
 from pathlib import Path

@@ -1,11 +1,8 @@
 """Re-ranking and evaluation on a cluster: the bytes and numbers of one process, for any workers, ranges, order of
 completion and loss."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -40,10 +37,10 @@ HOW = {"metrics": ["ndcg@10", "map", "mrr", "err@5"], "ties": "row_order", "by":
 
 
 @pytest.fixture(scope="module")
-def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Path]]:
+def inputs(tmp_path_factory):
     """Candidates in files of several formats; queries are in several of them, and some documents have no id."""
     folder = tmp_path_factory.mktemp("candidates")
-    named: dict[str, list[Path]] = {kind: [] for kind in ("parquet", "text", "mixed", "with ids")}
+    named = {kind: [] for kind in ("parquet", "text", "mixed", "with ids")}
     for number in range(4):
         rows = random_candidates(number, n_rows=150, n_queries=30, nameless=0.3)
         table, whole = folder / f"{number}.parquet", folder / f"ids-{number}.parquet"
@@ -60,7 +57,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Path]]:
 
 
 @pytest.fixture(autouse=True)
-def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_steps(monkeypatch):
     """Cut small ranges, batches, parts and shards."""
     look_often(monkeypatch)
     for module in ("spill", "write"):  # hundreds of tiny files
@@ -83,9 +80,7 @@ def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
         ("with ids", 5, "out.run"),
     ],
 )
-def test_the_bytes_are_those_of_one_process(
-    forest, inputs, kind: str, top_k: int | None, out: str, tmp_path: Path
-) -> None:
+def test_the_bytes_are_those_of_one_process(forest, inputs, kind, top_k, out, tmp_path):
     alone = rerank(inputs[kind], forest, tmp_path / out, top_k=top_k)
     expected = tree_of(tmp_path / out)
     assert len(expected) > 3 or out != "out"
@@ -100,7 +95,7 @@ def test_the_bytes_are_those_of_one_process(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["parquet", "text", "mixed", "dataset"])
-def test_the_numbers_are_those_of_one_process(forest, inputs, kind: str) -> None:
+def test_the_numbers_are_those_of_one_process(forest, inputs, kind):
     before = sorted(inputs[kind][0].parent.iterdir())
     for split in ("all", "test") if kind == "dataset" else (None,):
         alone = evaluate(inputs[kind], model=forest, split=split, **HOW).to_json(per_query=True)
@@ -112,7 +107,7 @@ def test_the_numbers_are_those_of_one_process(forest, inputs, kind: str) -> None
     assert sorted(inputs[kind][0].parent.iterdir()) == before
 
 
-def test_several_models_read_their_candidates_once(forest, inputs, tmp_path: Path) -> None:
+def test_several_models_read_their_candidates_once(forest, inputs, tmp_path):
     models = {"x": (forest, None), "y": (random_forest(6, n_trees=3, max_leaves=5), None)}
     alone = rerank_several(inputs["mixed"], models, tmp_path / "out", top_k=4)
     expected = tree_of(tmp_path / "out")
@@ -122,7 +117,7 @@ def test_several_models_read_their_candidates_once(forest, inputs, tmp_path: Pat
     assert tree_of(tmp_path / "out") == expected
 
 
-def test_goals_and_judgments_come_along(forest, tmp_path: Path) -> None:
+def test_goals_and_judgments_come_along(forest, tmp_path):
     rows = random_candidates(3, n_rows=400)
     table = as_table(rows)
     bought = pa.array(np.arange(400) % 3, pa.int32())
@@ -140,7 +135,7 @@ def test_goals_and_judgments_come_along(forest, tmp_path: Path) -> None:
         assert found.to_json(per_query=True) == evaluate(subject, model=forest, **how).to_json(per_query=True)
 
 
-def test_a_run_that_lost_all_workers_resumes_and_an_evaluation_leaves_nothing(forest, inputs, tmp_path: Path) -> None:
+def test_a_run_that_lost_all_workers_resumes_and_an_evaluation_leaves_nothing(forest, inputs, tmp_path):
     rerank(inputs["parquet"], forest, tmp_path / "out", top_k=5)
     expected = tree_of(tmp_path / "out")
     looks, calls = ["a b"] * 5, 0
@@ -159,9 +154,7 @@ def test_a_run_that_lost_all_workers_resumes_and_an_evaluation_leaves_nothing(fo
     assert sorted(inputs["text"][0].parent.iterdir()) == before
 
 
-def test_a_score_that_is_not_finite_is_named_by_its_row_in_the_whole_input(
-    forest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_score_that_is_not_finite_is_named_by_its_row_in_the_whole_input(forest, tmp_path, monkeypatch):
     paths = scored_infinite_in_two_files(tmp_path, monkeypatch)
     for work in (
         lambda **how: rerank(paths, forest, tmp_path / "out", **how),
@@ -176,7 +169,7 @@ def test_a_score_that_is_not_finite_is_named_by_its_row_in_the_whole_input(
     assert not (tmp_path / "out").exists()
 
 
-def test_what_only_the_whole_input_shows_is_checked(forest, tmp_path: Path) -> None:
+def test_what_only_the_whole_input_shows_is_checked(forest, tmp_path):
     (tmp_path / "empty.txt").write_text("")
     narrow = tmp_path / "narrow.txt"
     narrow.write_text("1 qid:1 1:2\n")
@@ -195,9 +188,7 @@ def test_what_only_the_whole_input_shows_is_checked(forest, tmp_path: Path) -> N
     assert [*tree_of(tmp_path / "out").values()] == [*tree_of(tmp_path / "alone").values()]
 
 
-def test_what_a_cluster_is_not_for_or_cannot_read_is_refused(
-    forest, inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_cluster_is_not_for_or_cannot_read_is_refused(forest, inputs, tmp_path, monkeypatch):
     run = tmp_path / "first.run"
     run.write_text("q1 Q0 D1 1 1.0 x\n")
     with on(ON_CLUSTER, "a"), refused(InputError, "run", "cluster"):
@@ -219,9 +210,7 @@ def test_what_a_cluster_is_not_for_or_cannot_read_is_refused(
 
 
 @pytest.mark.slow
-def test_the_commands_write_and_print_the_same(
-    forest, inputs, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_the_commands_write_and_print_the_same(forest, inputs, tmp_path, capfd):
     (tmp_path / "model.rankmill").write_bytes(forest.to_bytes())
     paths = [os.path.relpath(path) for path in inputs["mixed"]]
     usual = ["rerank", *paths, "--model", str(tmp_path / "model.rankmill"), "--top-k", "3", "-o"]

@@ -1,7 +1,5 @@
 """Ranked lists are read by other programs as they are: folders of shards, and one CSV."""
 
-from __future__ import annotations
-
 import csv
 import json
 

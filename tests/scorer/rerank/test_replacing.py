@@ -1,7 +1,5 @@
 """Replacing a folder of ranked lists: at every moment, after every failure, one of the two is there and whole."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Re-ranking against a plain sort; the same bytes whatever the memory, threads and batches; nothing half-written."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """Several models in one pass write what each of them would write alone."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """A run that is killed is resumed, and leaves the same bytes as one that was left alone."""
 
-from __future__ import annotations
-
 import random
 import sys
 

@@ -1,7 +1,5 @@
 """What is dropped before the sort could not have been kept by it, and is counted."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import numpy as np
@@ -28,7 +26,7 @@ ROWS = st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 3), st.integers
 @given(st.lists(ROWS, max_size=6), st.integers(1, 5), st.integers(0, 4))
 def test_best_scores_strike_out_what_has_enough_above_it_in_the_parts_so_far(parts, top_k, most_queries):
     bars = BestScores(top_k, most_queries * (8 * top_k + BYTES_OF_A_QUERY))
-    before: list[tuple[str, int]] = []
+    before = []
     for part in parts:
         qid, scores = pa.array([row[0] for row in part], pa.string()), np.array([row[1] for row in part], np.float64)
         keep = np.array([row[2] >= 0 for row in part], dtype=bool)  # others have been struck out already
