@@ -92,38 +92,6 @@ def test_a_sample_of_all_rows_gives_the_exact_edges(values, max_bin):
     )
 
 
-# ---- golden values: zeros, denormals, infinities, neighbours ---------------------------------------------------------
-
-TINY = np.float32(1e-45)
-ONE = np.float32(1)
-NEXT = np.nextafter(ONE, np.float32(2))
-
-
-@pytest.mark.parametrize(
-    "values",
-    [
-        [-0.0, 0.0, -0.0, TINY, -TINY],
-        [ONE, NEXT, ONE],
-        [-np.inf, np.finfo(np.float32).min, 0.0, np.finfo(np.float32).max, np.inf],
-        [np.nan, np.nan],
-        [np.nan, -0.0],
-        [-np.inf, np.inf],
-        [np.inf, np.inf],
-    ],
-)
-def test_the_limits_of_float32_have_the_bins_of_the_exact_rule(values):
-    column = np.array(values * 3, dtype=np.float32)
-    exact = feature_bins("x", column)
-    sampled = look_through(column, [2])
-    edges = sampled_edges(column[:1].copy(), sampled, 255)  # zero, extremes and heavy values are known without a sample
-    assert edges.tobytes() == exact.edges.tobytes()
-    bins = apply_bins(column[:, None], BinSpec((exact,))).ravel()
-    assert (bins == 0).tolist() == np.isnan(column).tolist()
-    low, high = sampled.extremes
-    assert (low, high) == (exact.minimum, exact.maximum)
-    assert str(low) != "-0.0"
-
-
 # ---- a dataset -------------------------------------------------------------------------------------------------------
 
 N_QUERIES, SIZE = 1200, 25

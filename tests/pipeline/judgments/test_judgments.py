@@ -121,39 +121,6 @@ def test_a_dataset_of_qrels_is_that_of_rows_with_these_grades(tmp_path, how):
     assert report.manifest.repeats is None
 
 
-@pytest.mark.parametrize("how", ["mean", "max"])
-def test_rows_of_several_judges_are_merged_as_their_qrels_are(tmp_path, how):
-    rows = some_rows()
-    judgments = [judgment for judgment in some_judgments(rows) if judgment[:2] in rows]
-    given = {}
-    for qid, doc_id, grade in judgments:
-        given.setdefault((qid, doc_id), []).append(grade)
-    options = IngestOptions(split=SHARES, buckets=5, aggregate=how)
-    ingest(
-        [write_rows(tmp_path / "rows.csv", rows)],
-        tmp_path / "joined",
-        qrels=[write_qrels(tmp_path / "q", judgments)],
-        options=options,
-    )
-    report = ingest([write_rows(tmp_path / "all.csv", rows, given)], tmp_path / "merged", options=options)
-    assert Dataset.open(tmp_path / "joined").manifest.shards == report.manifest.shards
-    repeats = report.manifest.repeats
-    assert repeats.documents == sum(len(grades) > 1 for grades in given.values())
-    assert repeats.conflicting == sum(len(set(grades)) > 1 for grades in given.values())
-    assert repeats.merged_rows == len(judgments) - len(given)
-    assert report.manifest.rows + repeats.merged_rows == len(judgments)
-    assert report.manifest.meaning.aggregate == how
-
-    plain = ingest([tmp_path / "all.csv"], tmp_path / "kept", options=IngestOptions(split=SHARES, buckets=5))
-    assert plain.manifest.rows == len(judgments)
-    assert (plain.manifest.repeats.documents, plain.manifest.repeats.conflicting) == (
-        repeats.documents,
-        repeats.conflicting,
-    )
-    assert plain.manifest.repeats.merged_rows == 0
-    assert plain.manifest.meaning.aggregate is None
-
-
 @pytest.mark.parametrize(("how", "by_qrels"), [("mean", True), ("latest", True), (None, True), ("heaviest", False)])
 def test_neither_order_nor_files_nor_memory_show(tmp_path, how, by_qrels, monkeypatch):
     rows, rng, seen = some_rows(20), random.Random(3), set()
@@ -278,7 +245,15 @@ def test_every_row_is_somewhere(tmp_path, how):
         judged, key=key
     )
     assert sorted((tuple(row.values()) for row in unjudged_of(tmp_path / "out")), key=key) == sorted(unjudged, key=key)
-    merged = 0 if manifest.repeats is None else manifest.repeats.merged_rows
+    known = [
+        [row[2] for row in rows if row[:2] == document and row[2] >= 0]
+        for document in {row[:2] for row in rows if row[1]}
+    ]
+    assert manifest.repeats.documents == sum(len(grades) > 1 for grades in known) > 0
+    assert manifest.repeats.conflicting == sum(len(set(grades)) > 1 for grades in known) > 0
+    assert manifest.meaning.aggregate == how
+    merged = manifest.repeats.merged_rows
+    assert (merged > 0) == (how is not None)
     assert manifest.rejected_rows == bad
     assert len(lines) == manifest.rows + manifest.unjudged_rows + merged + manifest.rejected_rows
 
@@ -361,7 +336,6 @@ def test_rows_of_a_query_in_two_splits_are_no_more_hidden_by_merging(tmp_path):
         )
 
 
-# ---- what is reported
 # --------------------------------------------------------------------------------------------------
 
 

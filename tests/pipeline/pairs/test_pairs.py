@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from rankmill.foundation.errors import DataRejected, DatasetFormatError, TooManyRejects
+from rankmill.foundation.errors import DataRejected, TooManyRejects
 from rankmill.pipeline.bins.binning import bin_dataset
 from rankmill.pipeline.cli import app
 from rankmill.pipeline.dataset.dataset import Dataset
@@ -243,29 +243,6 @@ def test_rows_and_pairs_share_one_bound_and_have_lists_of_their_own(tmp_path):
 
 
 # ---- a dataset that is there ---------------------------------------------------------------------------------------
-
-
-def test_pairs_that_come_later_are_as_those_that_came_at_once(tmp_path, judged):
-    path = write_pairs(tmp_path / "p.csv", preferences(judged, 80, 5))
-    options = IngestOptions(split=SHARES, overwrite=True)
-    ingest([judged], tmp_path / "at-once", pairs=[path], options=options)
-    ingest([judged], tmp_path / "later", options=options)
-    without = Dataset.open(tmp_path / "later")
-    ingest([judged], tmp_path / "later", pairs=[path], options=options)
-    assert files_in(tmp_path / "later", "*.parquet") == files_in(tmp_path / "at-once", "*.parquet")
-    manifests = [(tmp_path / name / "_manifest.json").read_bytes() for name in ("at-once", "later")]
-    assert manifests[0] == manifests[1]
-    assert Dataset.open(tmp_path / "later").digest != without.digest
-
-    states = [Dataset.open(tmp_path / "later")]
-    for seed in (6, 7):
-        others = write_pairs(tmp_path / "p.txt", preferences(judged, 40, seed))
-        ingest([judged], tmp_path / "later", pairs=[others], options=options)
-        states.append(Dataset.open(tmp_path / "later"))
-        for former in states[-2:]:
-            former.verify()
-    with refused(DatasetFormatError, "shard", "missing"):
-        states[0].verify()
 
 
 def test_bins_stay_when_only_the_pairs_are_others(tmp_path, judged):

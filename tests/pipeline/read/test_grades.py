@@ -13,12 +13,11 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from rankmill.foundation.errors import DataRejected, InputError
-from rankmill.foundation.options import spelled_for
 from rankmill.pipeline.cli import app
 from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.options import MAX_GRADE, IngestOptions, ReadOptions, parse_words
-from rankmill.pipeline.read.grades import GRADE_RULE, GradeRules
+from rankmill.pipeline.read.grades import GradeRules
 from tests import naive_text
 from tests.refusals import refused
 from tests.written import data_of, write_rows
@@ -71,26 +70,6 @@ def test_numbers_mean_what_the_same_numbers_mean_as_text(numbers, negative, unju
     reported, bad_by_kernel = rules.read_words(pa.array(text, pa.string()))
     assert bad.tolist() == bad_by_kernel.tolist()
     assert grades[~bad].tolist() == reported[~bad].tolist()
-
-
-@pytest.mark.parametrize(
-    ("found", "words", "message"),
-    [
-        ("-1", (), (GRADE_RULE, "to accept negative grades: --negative-grades zero (or unjudged)")),
-        (-1.0, (), (GRADE_RULE, "to accept negative grades: --negative-grades zero (or unjudged)")),
-        ("", (), (GRADE_RULE, "to accept rows without a grade: --unjudged keep (or zero)")),
-        (None, WORDS[:1], (GRADE_RULE, "to accept rows without a grade: --unjudged keep (or zero)")),
-        (math.nan, (), (GRADE_RULE, "to accept rows without a grade: --unjudged keep (or zero)")),
-        ("good", (), (GRADE_RULE, "--grades good=1,bad=0 maps words to grades")),
-        ("fine", WORDS[:2], ("a grade: one of Perfect=4, good=2, or a number", "correct it, or add it to --grades")),
-        ("1.5", (), (GRADE_RULE, "")),
-        ("9", (), ("a grade up to 5", "")),
-        (math.inf, (), (GRADE_RULE, "")),
-    ],
-)
-def test_a_bad_grade_is_reported_with_its_cure(found, words, message):
-    with spelled_for("command line"):
-        assert GradeRules(words=words, highest=5).expected(found) == message
 
 
 def test_a_map_that_is_none_is_refused():

@@ -243,21 +243,6 @@ def test_features_may_be_an_array_with_categories_and_some_left_out(tmp_path):
     assert [row[4] for row in rows] == ["2.0", "2.0", "16777217", "nan"]
 
 
-def test_types_may_change_at_any_row(tmp_path):
-    path = tmp_path / "a.jsonl"
-    kinds = ["7", '"7"', "null", str(2**63), '"é"']
-    lines = [
-        f'{{"qid":{kinds[k % 2]},"doc_id":{kinds[k % 5]},"grade":{k % 3},"x":{"1" if k < 300 else "1.5"}}}'
-        for k in range(400)
-    ]
-    path.write_text("\n".join(lines))
-    for block_bytes in (100, 1 << 20):
-        rows = read(path, block_bytes)[1]
-        assert {row[0] for row in rows} == {"7"}
-        assert [row[1] for row in rows[:5]] == ["7", "7", None, str(2**63), "é"]
-        assert [np.frombuffer(row[3], np.float32)[0] for row in rows] == [1.0] * 300 + [1.5] * 100
-
-
 def test_files_share_their_keys(tmp_path):
     rows = [
         {"qid": f"q{k % 9}", "doc_id": f"d{k}", "grade": k % 3, "features": {f"x{k % 11}": k, "y": -k}}

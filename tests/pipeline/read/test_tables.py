@@ -54,21 +54,6 @@ def test_csv_cells_come_through_as_written(tmp_path):
     assert read(tabbed) == [row("7", None, 1, 0.5)]
 
 
-def test_csv_rejects_are_listed_in_the_order_of_the_file(tmp_path):
-    path = tmp_path / "a.csv"
-    path.write_text("qid,grade,x\n1,0,1\n1,x,1\n1,0\n2,1,y\n\n3,1,2\n3,3.5,z\n")
-    quarantine = Quarantine(limit=4)
-    assert read(path, quarantine) == [row("1", None, 0, 1), row("3", None, 1, 2)]
-    assert [(r.line, r.column, r.text) for r in quarantine.rejects] == [
-        (3, 3, "1,x,1"),
-        (4, 1, "1,0"),
-        (5, 5, "2,1,y"),
-        (8, 3, "3,3.5,z"),
-    ]
-    with refused(DataRejected, "a.csv:3:3", "max_rejects 3"):
-        read(path, Quarantine(limit=3))
-
-
 def test_candidates_may_lack_grades(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text("qid,x\n1,2\n")
@@ -115,22 +100,6 @@ def test_doubles_are_rounded_once(tmp_path):
     parquet(path, qid=["q"] * 5, grade=[1] * 5, x=numbers)
     with np.errstate(over="ignore"):
         assert read(path) == [row("q", None, 1, np.float32(x)) for x in numbers]
-
-
-def test_parquet_that_is_none_and_parquet_rejects(tmp_path):
-    path = tmp_path / "a.parquet"
-    path.write_bytes(b"PAR1 but no more")
-    with refused(DataRejected, "a.parquet", "Parquet"):
-        read(path)
-    parquet(path, qid=["1", "2", None], grade=[1, -1, 0], x=[1, 2, 3])
-    quarantine = Quarantine(limit=2)
-    assert read(path, quarantine) == [row("1", None, 1, 1)]
-    assert sorted((r.source, r.line, r.column) for r in quarantine.rejects) == [
-        ("a.parquet", 2, 3),
-        ("a.parquet", 3, 1),
-    ]
-    with pytest.raises(MalformedRow):
-        read(path)
 
 
 def test_open_source_goes_by_format_then_suffix(tmp_path):
