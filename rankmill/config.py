@@ -244,16 +244,6 @@ class DriftSection:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)
-class Tell:
-    """``[tell]``: the log in which a run reports its events to other programs.
-
-    Default: in the work folder; ``""`` turns it off.
-    """
-
-    log: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)
 class ClusterSection:
     """``[cluster]``: workers for all ``stages`` that have no ``cluster`` of their own.
 
@@ -281,7 +271,6 @@ class Config:
     rerank: RerankSection | None = None
     report: ReportSection = Field(default_factory=ReportSection)
     drift: DriftSection | None = None
-    tell: Tell = Field(default_factory=Tell)
 
     def on_cluster(self) -> Config:
         """Return the same with ``[cluster]`` in all stages that use it.

@@ -68,14 +68,12 @@ REMOVED = (
     Removed("search", ("models blend", "[blend]"), "weights are found by the sweep"),
     Removed("dry-run", ("run",), "see what would be done with --plan"),
     Removed("log", ("run",), "read the JSON lines of WORK/log.jsonl"),
-    Removed("lineage", ("[tell]",), "read inputs, outputs and digests in WORK/log.jsonl"),
-    Removed("prometheus", ("[tell]",), "alert with rankmill health, or read WORK/last_run.json and WORK/log.jsonl"),
+    Removed("tell", ("the configuration",), "the log is always WORK/log.jsonl"),
     Removed(
         "profile", ("train", "[train]"), "sample it with a profiler of native code, such as py-spy record --native"
     ),
     Removed("map-normalisation=hits", ("evaluate", "compare", "explain-metric", "models gate"), "use min(R,k)"),
     Removed("map_normalisation=hits", ("[evaluate]",), "use min(R,k)"),
-    Removed("keep", ("[tell]",), "rotate WORK/log.jsonl with a tool such as logrotate (copytruncate)"),
 )
 
 

@@ -14,7 +14,6 @@ from typing import Any
 from rankmill.foundation.options import Option, argument_type, declared_in, default_of, option_of
 from rankmill.gate.gate_rules import GateOptions
 from rankmill.pipeline.options import BinOptions, IngestOptions, QueryOptions, SynthParameters
-from rankmill.run.stage_choice import StageChoice
 from rankmill.scorer import arguments as scorer_arguments
 from rankmill.scorer.metrics.metric_options import Policy
 from rankmill.scorer.options import CandidateOptions, ConvertOptions, JudgedOptions, RerankOptions, Selection
@@ -43,7 +42,6 @@ COMMANDS_OF: Mapping[Any, tuple[str, ...]] = {  # by group of options
     ConvertOptions: ("convert",),
     GateOptions: ("models gate",),
     Policy: ("evaluate", "compare", "explain-metric", "models gate"),
-    StageChoice: ("run",),
 }
 
 ARGUMENTS: Mapping[str, tuple[Any, tuple[str, ...]]] = {  # the class of options, and its first arguments

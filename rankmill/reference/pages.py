@@ -115,8 +115,6 @@ SECTIONS = {
     "[`rerank`](commands/rerank.md).",
     "report": "The [report](../report.md).",
     "drift": "[Drift](../drift.md) check before the training. Leave the section out for none.",
-    "tell": "Files for machines ([monitoring](../observing.md)). They are in the work folder unless set here; an "
-    "empty text turns one off.",
 }
 """Description of each section of the file."""
 
@@ -148,7 +146,6 @@ KEYS = {
     "report.by": "Columns to slice the queries by, besides query size and grade mix.",
     "drift.against": "The dataset to compare with: `previous` is that of the last run that completed; or a path.",
     "drift.stop": "End the run before the training if features drifted. Otherwise the run continues and exits with 12.",
-    "tell.log": "JSON lines of the last runs.",
 }
 """Description of each key that is not an option of a group."""
 

@@ -119,5 +119,5 @@ def _check_free(folder: Path) -> None:
     if not folder.is_dir():
         raise InputError(f"{folder}: is a file; choose a folder for the report")
     names = {path.name for path in folder.iterdir()}
-    if names and names != {PAGE, FACTS, TEXT}:
+    if names - {PAGE, FACTS, TEXT} or (names and FACTS not in names):
         raise InputError(f"{folder}: is a folder with other files; choose another folder for the report")

@@ -14,15 +14,15 @@ from typing import Annotated
 
 import typer
 
-from rankmill.foundation.command_line import WITHOUT_NUMBER, AsJson, CacheFolder, takes_options
+from rankmill.foundation.command_line import WITHOUT_NUMBER, AsJson, CacheFolder
+from rankmill.foundation.errors import InputError
 from rankmill.registry.cli_options import DEFAULT_FOLDER, RegistryFolder
-from rankmill.run.stage_choice import StageChoice
+from rankmill.run.stage_choice import STAGE_NAMES
 
 app = typer.Typer()
 
 
 @app.command()
-@takes_options
 def run(
     *,
     config: Annotated[Path, typer.Argument(help="Configuration file.")] = Path("rankmill.toml"),
@@ -36,13 +36,9 @@ def run(
         ),
     ] = None,
     plan: Annotated[bool, typer.Option("--plan", help="Print what would be done and why, and do nothing.")] = False,
-    choice: StageChoice,
-    rehash: Annotated[
-        bool,
-        typer.Option(
-            "--rehash", help="Hash all files again, even if size, time and inode (of an object: ETag) have not changed."
-        ),
-    ] = False,
+    until: Annotated[
+        str, typer.Option(help=f"Last stage to run ({', '.join(STAGE_NAMES)}).", metavar="STAGE")
+    ] = STAGE_NAMES[-1],
     cache: CacheFolder = None,
     as_json: AsJson = False,
 ) -> None:
@@ -60,8 +56,10 @@ def run(
     from rankmill.run.runner import run as run_chain
     from rankmill.run.work import Work
 
+    if until not in STAGE_NAMES:
+        raise InputError(f"--until {until}: expected one of {', '.join(STAGE_NAMES)}")
     day = None if date is None else date.date()
-    work = Work(config, registry_folder, choice=choice, day=day, rehash=rehash, cache=cache)
+    work = Work(config, registry_folder, until=until, day=day, cache=cache)
     if plan:
         rows = plan_of(work)
         plan_json = json.dumps({"plan": [row._asdict() for row in rows]}) if as_json else None

@@ -43,7 +43,6 @@ from rankmill.run.data_stages import IngestStage, judgments_of
 from rankmill.run.model_stages import TrainStage, version_fault
 from rankmill.run.stage import Inputs, Made, Say, Stage, as_options
 from rankmill.run.stage_facts import ClicksFacts, NaiveFacts
-from rankmill.run.work import version_artefact
 
 if TYPE_CHECKING:
     from rankmill.clicks.describe_log import ClickLogDescription
@@ -51,7 +50,6 @@ if TYPE_CHECKING:
     from rankmill.clicks.sorted_log import SortedLog
     from rankmill.config import ClicksSection
     from rankmill.run.stage import StageRecord
-    from rankmill.run.stage_facts import Artefact
 
 WITHOUT_EFFECT = {"memory"}
 NOT_CORRECTED = "the log supports no correction, so that labels are click-through rates"
@@ -98,9 +96,6 @@ class ClicksStage(Stage):
 
     def doing(self) -> str:
         return f"{len(self.files)} files of the click log"
-
-    def reads(self) -> tuple[Artefact, ...]:
-        return tuple(self.work.file_artefact(path, bytes=path.stat().st_size) for path in self.files)
 
     def run(self, say: Say) -> Made:
         section, out = self.section, self.work.path / CLICKS
@@ -258,9 +253,6 @@ class NaiveStage(Stage):
     def doing(self) -> str:
         return f"{naive_name(self.work.config.train.name)}, without correction"
 
-    def reads(self) -> tuple[Artefact, ...]:
-        return (self.work.file_artefact(self.work.path / CLICKS / NAIVE_JUDGMENTS),)
-
     def run(self, say: Say) -> Made:
         config, bins = self.work.config.train, self.work.config.bin.options
         with staging_folder(self.work.path / CLICKS / "naive") as staging:
@@ -270,7 +262,7 @@ class NaiveStage(Stage):
             bin_dataset(Dataset.open(staging / "dataset"), bins.max_bin, bins.memory, max_bin_of=bins.max_bin_of)
             dataset = Dataset.open(staging / "dataset")
             version = TrainStage(self.work).train(dataset, naive_name(config.name), staging, say).version
-        return Made(facts=NaiveFacts(model=str(version), sha256=version.sha256), artefacts=(version_artefact(version),))
+        return Made(facts=NaiveFacts(model=str(version), sha256=version.sha256))
 
     def fault(self, record: StageRecord) -> str | None:
         return version_fault(self.work, record.facts)

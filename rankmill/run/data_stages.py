@@ -12,16 +12,13 @@ from rankmill.foundation.errors import DatasetFormatError, InputError
 from rankmill.foundation.options import values_of
 from rankmill.pipeline.bins.binning import bin_dataset, bin_plan
 from rankmill.pipeline.dataset.dataset import Dataset
-from rankmill.pipeline.dataset.manifest import SPLITS
 from rankmill.pipeline.ingest import ingest
-from rankmill.pipeline.ingest.inputs import open_inputs
-from rankmill.pipeline.read.batch import Quarantine
 from rankmill.pipeline.read.query_sizes import find_sizes
 from rankmill.run import CLICKS, JUDGMENTS, PEOPLE
 from rankmill.run.drift import drift_of
 from rankmill.run.gate_stages import split_for
 from rankmill.run.stage import Inputs, Made, Say, Stage, as_options
-from rankmill.run.stage_facts import Artefact, BinFacts, DriftFacts, IngestFacts
+from rankmill.run.stage_facts import BinFacts, DriftFacts, IngestFacts
 from rankmill.scorer.evaluate.slices import GRADE_MIX, QUERY_SIZE
 
 if TYPE_CHECKING:
@@ -63,11 +60,6 @@ class IngestStage(Stage):
     def doing(self) -> str:
         return f"{sum(map(len, self.files.values()))} files"
 
-    def reads(self) -> tuple[Artefact, ...]:
-        return tuple(
-            self.work.file_artefact(path, bytes=path.stat().st_size) for paths in self.files.values() for path in paths
-        )
-
     def run(self, say: Say) -> Made:
         self.ingest_into(self.work.dataset_path, judgments_of(self.work), say)
         dataset = self.work.dataset()
@@ -79,8 +71,7 @@ class IngestStage(Stage):
             features=len(manifest.features),
             rejected=manifest.rejected_rows,
         )
-        counted = {"rows": facts.rows, "queries": facts.queries, "features": facts.features}
-        return Made(facts=facts, artefacts=(self.work.dataset_artefact(**counted),))
+        return Made(facts=facts)
 
     def ingest_into(self, out: Path, judgments: tuple[Path, ...], say: Say) -> None:
         """Build the dataset ``out`` with the ``judgments`` that were made from clicks."""
@@ -97,19 +88,6 @@ class IngestStage(Stage):
         )
         if not known >= {file.sha256 for file in report.read}:
             raise InputError("[ingest]: a file changed while it was read; run again when all files are complete")
-
-    def features(self) -> tuple[tuple[str, ...] | None, frozenset[str]]:
-        """Return the features and the categorical ones, before anything is read.
-
-        The features are None if the files do not name them.
-        """
-        judgments = [path for path in judgments_of(self.work) if path.is_file()]
-        if self.work.config.clicks is not None and not judgments:
-            return None, frozenset()  # the stage before has not made the grades yet
-        rows = {split: self.files[key] for split, key in zip(SPLITS, GIVEN, strict=False)}
-        qrels = (*self.files["qrels"], *judgments)
-        found = open_inputs(rows, qrels, self.files["pairs"], self.work.config.ingest.options, Quarantine(0))
-        return found.columns, found.categorical
 
     def fault(self, record: StageRecord) -> str | None:
         where = self.work.named(self.work.dataset_path)
@@ -169,9 +147,6 @@ class BinStage(Stage):
         config = self.work.config.bin.options
         return f"at most {config.max_bin} bins per feature; {bin_plan(self.work.dataset(), config.memory).render()}"
 
-    def reads(self) -> tuple[Artefact, ...]:
-        return (self.work.dataset_artefact(),)
-
     def run(self, say: Say) -> Made:
         config, dataset = self.work.config.bin.options, self.work.dataset()
         spec = bin_dataset(
@@ -188,9 +163,6 @@ class BinStage(Stage):
         return Made(
             facts=BinFacts(binspec=spec.digest, max_bin=spec.max_bin, sampled_rows=spec.sampled_rows, drift=drift),
             files=files,
-            artefacts=(
-                Artefact(kind="dataset", name=self.work.named(dataset.bins_folder(spec.digest)), digest=spec.digest),
-            ),
         )
 
     def fault(self, record: StageRecord) -> str | None:

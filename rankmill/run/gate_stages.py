@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from rankmill.foundation.errors import ConfigError, InputError
@@ -18,19 +17,16 @@ from rankmill.registry.model_state import State
 from rankmill.registry.names import PRODUCTION
 from rankmill.run import CLICK_MODEL, CLICKS, GATE
 from rankmill.run.stage import Inputs, Made, Say, Stage, as_options
-from rankmill.run.stage_facts import Artefact, GateFacts, PromoteFacts
+from rankmill.run.stage_facts import GateFacts, PromoteFacts
 from rankmill.scorer.metrics.conventions import OURS, named_convention
 from rankmill.scorer.models.loading import predictor_of
 from rankmill.scorer.options import CandidateOptions
 from rankmill.scorer.rerank.candidate_sources import open_sources, read_options
-from rankmill.scorer.rerank.candidates import missing_error
 from rankmill.scorer.rerank.first_stage import FirstStage
 from rankmill.scorer.rerank.memory import MemoryPlan
 from rankmill.scorer.rerank.score import check_first_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
-
     from rankmill.config import GateSection, RerankSection
     from rankmill.pipeline.dataset.dataset import Dataset
     from rankmill.pipeline.read.batch import Source
@@ -257,15 +253,7 @@ class PromoteStage(Stage):
                 candidate.name, candidate.number, alias=alias, expect=before, reason="rankmill run"
             )
             moved[alias] = None if before is None else f"{candidate.name}@{before}"
-        return Made(
-            facts=PromoteFacts(model=str(candidate), moved=moved),
-            artefacts=tuple(
-                Artefact(kind="alias", name=f"{candidate.name}@{alias}", digest=candidate.sha256) for alias in moved
-            ),
-        )
-
-    def reads(self) -> tuple[Artefact, ...]:
-        return ()
+        return Made(facts=PromoteFacts(model=str(candidate), moved=moved))
 
     def fault(self, record: StageRecord) -> str | None:
         return "the alias points to another version"
@@ -284,29 +272,6 @@ def try_candidates(work: Work, version: Version) -> None:
     )  # fmt: skip
     options = read_options(reading, model)
     check_first_rows(_open_candidates(work, section, options), predictor_of(model), options)
-
-
-def look_at_candidates(work: Work, features: Sequence[str] | None, categorical: Collection[str]) -> None:
-    """Raise the error of re-ranking if the options of the configuration cannot read the candidates.
-
-    No model is needed.
-
-    ``features`` are those that it will choose from, None if they are not known: a table needs at least one of them.
-    """
-    section, ingest = work.config.rerank, work.config.ingest.options.read
-    if section is None:
-        return
-    names = features or ()
-    options = replace(
-        ReadOptions(), absent=ingest.absent, index_base=ingest.index_base, negative_grades=ingest.negative_grades,
-        grades=ingest.grades, grade_required=False, columns=section.options.columns or {},
-        delimiter=section.options.delimiter, decimal_comma=section.options.decimal_comma,
-        known_features=frozenset(names), categorical=tuple(sorted({*categorical} & {*names})),
-    )  # fmt: skip
-    for source in _open_candidates(work, section, options):
-        if names and source.columns is not None and not {*names} & {*source.columns}:
-            raise missing_error(source, names)
-        next(iter(source.batches(1 << 20)), None)
 
 
 def _open_candidates(work: Work, section: RerankSection, options: ReadOptions) -> list[Source]:

@@ -20,8 +20,7 @@ from rankmill.gate.learnt_from_clicks import LearntFromClicks
 from rankmill.registry.names import PRODUCTION
 from rankmill.run import EVALUATION, TRAINING
 from rankmill.run.stage import Inputs, Made, Say, Stage, as_options
-from rankmill.run.stage_facts import Artefact, EvaluateFacts, NaiveFacts, TrainFacts
-from rankmill.run.work import version_artefact
+from rankmill.run.stage_facts import EvaluateFacts, NaiveFacts, TrainFacts
 from rankmill.scorer.evaluate.evaluate import evaluate
 from rankmill.scorer.models.model_service import MODEL_SUFFIX
 from rankmill.trainer.candidates.blend_on_dataset import BlendCandidate
@@ -124,9 +123,6 @@ class TrainStage(Stage):
             f", {config.seeds.choose} of seeds {', '.join(map(str, config.seeds.seeds))}" if config.seeds.seeds else ""
         )
 
-    def reads(self) -> tuple[Artefact, ...]:
-        return (self.work.dataset_artefact(),)
-
     def run(self, say: Say) -> Made:
         config, dataset = self.work.config.train, self.work.dataset()
         path = self.work.path / TRAINING
@@ -209,7 +205,6 @@ class TrainStage(Stage):
                 valid=valid,
             ),
             files=(path,),
-            artefacts=(version_artefact(version),),
         )
 
     def fault(self, record: StageRecord) -> str | None:
@@ -246,9 +241,6 @@ class EvaluateStage(Stage):
     @property
     def _model(self) -> str:
         return f"{self.work.candidate} {self.work.candidate.sha256}"
-
-    def holds(self, record: StageRecord) -> bool:  # not the metrics of another version
-        return record.inputs["model"] == self._model
 
     def doing(self) -> str:
         return f"{self.work.candidate} on {self.work.split}"

@@ -6,17 +6,18 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rankmill.foundation.errors import DriftAlarm, PromotionRefused, code_of
 from rankmill.foundation.exit_codes import ruling
-from rankmill.foundation.records import to_line
+from rankmill.foundation.records import as_json, to_line
 from rankmill.foundation.storage.location import Location
 from rankmill.foundation.storage.url_arguments import url_of
 from rankmill.run import EVALUATION
 from rankmill.run.drift import DriftFound, unreported_drift
 from rankmill.run.gate_stages import result_of, taken_back
-from rankmill.run.stage_facts import DatasetPlace, GateSummary, ModelPlace, PagePlace, RunFacts, RunSummary
+from rankmill.run.stage_choice import STAGE_NAMES
+from rankmill.run.stage_facts import RunFacts
 
 if TYPE_CHECKING:
     from rankmill.gate.recording import GateResult
@@ -43,7 +44,7 @@ class RunReport:
     @classmethod
     def of(cls, work: Work) -> RunReport:
         """Collect the facts of the stages that ``work`` has reached."""
-        facts, reached = work.facts, work.choice.reached
+        facts, reached = work.facts, STAGE_NAMES[: STAGE_NAMES.index(work.until) + 1]
         report = cls(work=work.path, registry=work.registry.root, facts=facts)
         if work.config.drift is not None and facts.drift is not None:
             report = replace(report, drift=unreported_drift(work.dataset(), work.config.drift, work.path))
@@ -62,38 +63,23 @@ class RunReport:
             },
         )
 
-    def summary(self) -> RunSummary:
-        """Return everything as one record."""
-        dataset, ranked, page, gate = self.facts.ingest, self.facts.rerank, self.facts.report, self.gate
-        return RunSummary(
-            dataset=None if dataset is None else DatasetPlace(path=str(self.work / "dataset"), digest=dataset.dataset),
-            clicks=self.facts.clicks,
-            naive=self.facts.naive,
-            model=None
-            if self.version is None
-            else ModelPlace(
-                version=str(self.version),
-                sha256=self.version.sha256,
-                registry=str(self.registry),
-                aliases=tuple(self.version.aliases),
-            ),
-            evaluation=self.facts.evaluate,
-            gate=None
+    def summary(self) -> dict[str, Any]:
+        """Return the facts of each stage, the version, the verdict of the gate and the rollbacks, as JSON values.
+
+        Who has which alias now is among those of the version.
+        """
+        version, gate = self.version, self.gate
+        facts = {"version": str(version), "registry": str(self.registry)}
+        verdict = ("alias", "passed", "baseline", "entry", "report_sha256")
+        return {
+            **{name: as_json(getattr(self.facts, name)) for name in STAGE_NAMES if name != "promote"},
+            "model": None if version is None else facts | {"sha256": version.sha256, "aliases": [*version.aliases]},
+            "gate": None
             if gate is None
-            else GateSummary(
-                alias=gate.alias,
-                passed=gate.passed,
-                baseline=gate.baseline,
-                entry=gate.entry,
-                report_sha256=gate.report_sha256,
-                reasons=gate.report.reasons,
-                notes=gate.report.notes,
-            ),
-            drift=self.facts.drift,
-            report=None if page is None else PagePlace(page=str(self.work / page.page), title=page.title),
-            rollback=tuple(self.rollbacks()),
-            ranked=None if ranked is None else replace(ranked, out=self._place_of(ranked.out)),
-        )
+            else {name: getattr(gate, name) for name in verdict}
+            | {"reasons": [*gate.report.reasons], "notes": [*gate.report.notes]},
+            "rollback": self.rollbacks(),
+        }
 
     def render(self, *, json: bool = False) -> str:
         """Return the report as text, or as one JSON object."""

@@ -19,8 +19,7 @@ from rankmill.report.subject import subject_of_work
 from rankmill.run import CLICK_MODEL, CLICKS, DESCRIPTION, DRIFT, EVALUATION, GATE, REPORT, TRAINING
 from rankmill.run.gate_stages import result_of
 from rankmill.run.stage import Inputs, Made, Say, Stage, as_options
-from rankmill.run.stage_facts import Artefact, RankedBy, ReportFacts, RerankFacts
-from rankmill.run.work import version_artefact
+from rankmill.run.stage_facts import RankedBy, ReportFacts, RerankFacts
 from rankmill.scorer.models.identity import ModelIdentity
 from rankmill.scorer.rerank.rerank import rerank
 
@@ -103,13 +102,6 @@ class RerankStage(_StageWithUrl):
     def doing(self) -> str:
         return f"{len(self.files)} files, by {standing(self.work)}"
 
-    def reads(self) -> tuple[Artefact, ...]:
-        stands = standing(self.work)
-        return (
-            *map(self.work.file_artefact, (*self.files, *self.runs)),
-            *(() if stands is None else (version_artefact(stands),)),
-        )
-
     def run(self, say: Say) -> Made:
         section, stands = self.section, standing(self.work)
         assert stands is not None  # noqa: S101 (`skip_reason` has checked it)
@@ -141,11 +133,9 @@ class RerankStage(_StageWithUrl):
             rows_written=ranked.rows_written,
             top_k=ranked.top_k,
         )
-        counted = {"rows": facts.rows_written, "queries": facts.queries}
         return Made(
             facts=facts,
             files=tuple(sorted(file for file in out.rglob("*") if file.is_file())) if out.is_dir() else (out,),
-            artefacts=(Artefact(kind="folder", name=self.work.named(out) if url is None else str(url), facts=counted),),
         )
 
     def _asked(self) -> str:

@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from rankmill.foundation.errors import code_of, without_secrets
 from rankmill.foundation.errors import one_line as message_of
@@ -26,10 +26,8 @@ from rankmill.foundation.exit_codes import DONE, DRIFT, GATE_NOT_PASSED
 from rankmill.foundation.process_memory import peak_bytes
 from rankmill.foundation.records import as_json
 from rankmill.foundation.shown import shown
-from rankmill.foundation.storage.locks import wait_for_lock
 from rankmill.run.last_run import LastRun
 from rankmill.run.stage_facts import (
-    Artefact,
     BinFacts,
     ClicksFacts,
     DriftFacts,
@@ -40,12 +38,8 @@ from rankmill.run.stage_facts import (
     NaiveFacts,
     PromoteFacts,
     RerankFacts,
-    RunSummary,
     TrainFacts,
 )
-
-if TYPE_CHECKING:
-    from rankmill.config import Config
 
 Level = Literal["info", "warning", "error"]
 Outcome = Literal["done", "unchanged", "gate not passed", "drift", "failed", "stopped"]
@@ -55,19 +49,7 @@ LOG_NAME = "log.jsonl"
 LONGEST = 16_384  # characters of a text: an error may quote a long line
 _RUN = "run"
 _FINDINGS = {DRIFT, GATE_NOT_PASSED}
-_MOST_LISTED = 100  # artefacts per line
 _CHUNK = 1 << 16
-
-
-def log_of(config: Config, folder: Path) -> Path | None:
-    """Return the log of ``[tell]``, by default in the work folder; None if it is ``""``.
-
-    Relative paths start at ``folder``.
-    """
-    given = config.tell.log
-    if given is None:
-        return folder / config.work / LOG_NAME
-    return folder / given if given else None
 
 
 def write_line(line: str) -> None:
@@ -95,9 +77,7 @@ class RunLog:
     Parameters
     ----------
     work
-        The work folder, where ``last_run.json`` is written.
-    log
-        File of JSON lines; None for none.
+        The work folder, where ``log.jsonl`` and ``last_run.json`` are written.
     run_id
         Identifies the run in all lines.
     day
@@ -111,14 +91,13 @@ class RunLog:
     def __init__(
         self,
         work: Path,
-        log: Path | None,
         run_id: str,
         day: date | None = None,
         *,
         write: Callable[[str], None] = write_line,
         clock: RunClock | None = None,
     ) -> None:
-        self._work, self._log, self._run_id, self._day = work, log, run_id, day
+        self._work, self._log, self._run_id, self._day = work, work / LOG_NAME, run_id, day
         self._write, self._clock = write, clock or RunClock()
         self._began_at = self._clock.now()
         self._began: dict[str, float] = {}
@@ -149,12 +128,12 @@ class RunLog:
         self._say(f"{stage}: skipped, {why}")
         self._append("stage_skipped", why, stage=stage, why=why)
 
-    def began(self, stage: str, doing: str, why: str, inputs: Sequence[Artefact] = ()) -> None:
+    def began(self, stage: str, doing: str, why: str) -> None:
         """Report that ``stage`` begins, what it does and why."""
         self._began[stage] = self._clock.seconds()
         text = f"{doing} ({why})" if why else doing
         self._say(f"{stage}: {text}")
-        self._append("stage_started", text, stage=stage, why=why, **_listed("inputs", inputs))
+        self._append("stage_started", text, stage=stage, why=why)
 
     def said(self, stage: str, line: str) -> None:
         """Report a message of ``stage`` while it works."""
@@ -162,14 +141,13 @@ class RunLog:
             self._say(each)
         self._append("stage_said", line, stage=stage)
 
-    def done(self, stage: str, facts: Facts, outputs: Sequence[Artefact] = ()) -> None:
+    def done(self, stage: str, facts: Facts) -> None:
         """Report that ``stage`` has published its output."""
         self._stages[stage] = "done"
         found = ", ".join(_found(facts))
         text, seconds = f"done: {found}" if found else "done", self._lasted(stage)
         self._say(f"{stage}: {text} [{lasting(seconds)}]")
-        made = _listed("outputs", outputs)
-        self._append("stage_done", text, stage=stage, seconds=round(seconds, 3), facts=facts, **made)
+        self._append("stage_done", text, stage=stage, seconds=round(seconds, 3), facts=facts)
 
     def failed(self, stage: str, error: BaseException) -> None:
         """Report that ``stage`` failed or was interrupted. The command prints the error."""
@@ -186,7 +164,7 @@ class RunLog:
             exit_code=code
         )  # fmt: skip
 
-    def ended(self, outcome: Outcome, exit_code: int, facts: RunSummary | None = None) -> None:
+    def ended(self, outcome: Outcome, exit_code: int, facts: Mapping[str, Any] | None = None) -> None:
         """Report the end of the run, and write ``last_run.json``; ``last_success.json`` too if it succeeded."""
         seconds = self._lasted(_RUN)
         text = outcome if exit_code == DONE else f"{outcome}, exit code {exit_code}"
@@ -196,9 +174,8 @@ class RunLog:
             level = "info"
         elif outcome == "stopped" or exit_code in _FINDINGS:
             level = "warning"
-        known: RunSummary | dict[str, Any] = facts or {}
         self._append(
-            "run_ended", text, level, seconds=round(seconds, 3), outcome=outcome, exit_code=exit_code, facts=known
+            "run_ended", text, level, seconds=round(seconds, 3), outcome=outcome, exit_code=exit_code, facts=facts or {}
         )
         record = LastRun(
             run_id=self._run_id,
@@ -223,8 +200,6 @@ class RunLog:
 
     def _append(self, event: str, message: str, level: Level = "info", **fields: Any) -> None:
         """Append an event to the log; fields that are None are left out."""
-        if self._log is None:
-            return
         moment = self._clock.now().astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         record: dict[str, Any] = {
             "ts": moment,
@@ -292,15 +267,6 @@ def _found(facts: Facts) -> list[str]:
             return []
 
 
-def _listed(name: str, given: Sequence[Artefact]) -> dict[str, Any]:
-    """Return the fields for artefacts: the first hundred, and the number of the others."""
-    keys = ("kind", "name", "sha256", "facts")
-    rows = [(each.kind, each.name, each.digest, each.facts or None) for each in given[:_MOST_LISTED]]
-    listed = [{key: value for key, value in zip(keys, row, strict=True) if value is not None} for row in rows]
-    more = len(given) - _MOST_LISTED
-    return {name: listed, f"{name}_not_listed": more if more > 0 else None}
-
-
 def json_line(record: Mapping[str, object]) -> str:
     r"""Return ``record`` as one line of ASCII JSON with a line feed, which every reader accepts.
 
@@ -338,14 +304,11 @@ def whole_text(text: str) -> str:
 def append_line(path: Path, line: str) -> None:
     """Append ``line``, which ends with a line feed, after the last complete line of ``path``.
 
-    It is one write under a lock, so lines of several processes are never mixed. An incomplete line, left by a killed
-    process or a full disk, can only be the last one, and is removed here.
+    An incomplete line, left by a killed process or a full disk, can only be the last one, and is removed here.
     """
     data = line.encode("ascii")
-    path.parent.mkdir(parents=True, exist_ok=True)
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
     try:
-        wait_for_lock(handle)
         end = _cut_torn_line(handle)
         written = 0
         try:

@@ -9,27 +9,27 @@ lists.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
-from rankmill.foundation.errors import InputError, code_of
+from rankmill.foundation.errors import code_of
 from rankmill.foundation.exit_codes import DONE, DRIFT, GATE_NOT_PASSED
 from rankmill.foundation.options import spelled_for
 from rankmill.run.click_stages import ClicksStage, NaiveStage
 from rankmill.run.data_stages import BinStage, IngestStage
 from rankmill.run.drift import check_drift, keep_for_next
-from rankmill.run.gate_stages import GateStage, PromoteStage, look_at_candidates, refuse_protected, try_candidates
+from rankmill.run.gate_stages import GateStage, PromoteStage, refuse_protected
 from rankmill.run.model_stages import EvaluateStage, TrainStage
 from rankmill.run.outcome import RunReport
-from rankmill.run.output_stages import ReportStage, RerankStage, standing
+from rankmill.run.output_stages import ReportStage, RerankStage
 from rankmill.run.run_lock import hold
-from rankmill.run.run_log import Outcome, RunClock, RunLog, log_of, was_stopped, write_line
-from rankmill.run.stage import StageRecord, decide, key_of, read_record, write_record
+from rankmill.run.run_log import Outcome, RunClock, RunLog, was_stopped, write_line
+from rankmill.run.stage import StageRecord, key_of, read_record, reason_to_run, write_record
 from rankmill.run.stage_choice import STAGE_NAMES, WITHOUT_CLICKS
 
 if TYPE_CHECKING:
-    from rankmill.run.stage import Stage
+    from rankmill.run.stage import Inputs, Stage
     from rankmill.run.work import Work
 
 STAGES: tuple[type[Stage], ...] = (
@@ -46,6 +46,9 @@ STAGES: tuple[type[Stage], ...] = (
 )
 
 
+UNCHANGED = "nothing has changed"
+
+
 def check_inputs(work: Work) -> None:
     """Check everything that can be checked before the first stage.
 
@@ -56,12 +59,12 @@ def check_inputs(work: Work) -> None:
     ConfigError
         Two parts of the configuration, or it and the registry, contradict each other.
     """
-    stages = work.choice.stages
-    if work.config.clicks is not None and ClicksStage.name in stages:
+    stages = [kind.name for kind in _stages(work)]
+    if work.config.clicks is not None:
         ClicksStage(work).files  # noqa: B018 (it raises)
     if IngestStage.name in stages:
         IngestStage(work).files  # noqa: B018 (it raises)
-    if work.config.rerank is not None and {PromoteStage.name, RerankStage.name} & {*stages}:
+    if work.config.rerank is not None and PromoteStage.name in stages:
         RerankStage(work).files, RerankStage(work).runs
     if TrainStage.name in stages:
         TrainStage(work).base, TrainStage(work).others
@@ -71,7 +74,7 @@ def check_inputs(work: Work) -> None:
 
 
 def run_stages(work: Work, log: RunLog, at: Callable[[str], None]) -> list[str]:
-    """Execute the chosen stages that are due, and return their names.
+    """Execute the stages that are due, and return their names.
 
     Parameters
     ----------
@@ -82,65 +85,48 @@ def run_stages(work: Work, log: RunLog, at: Callable[[str], None]) -> list[str]:
 
     Raises
     ------
-    InputError
-        A stage before the first was never executed.
     Exception
         Any error of a stage; the output of earlier stages stays, and the next run resumes there.
     """
-    done = []
-    for kind in _stages(work):
-        stage = kind(work)
-        if kind.name not in work.choice.stages:
-            _load_facts(stage)
-        elif _do_if_due(stage, log, at, forced=kind.name in work.choice.forced):
-            done.append(kind.name)
-    return done
+    return [kind.name for kind in _stages(work) if _do_if_due(kind(work), log, at)]
 
 
 def _stages(work: Work) -> list[type[Stage]]:
     """Return the stages up to the last one; those about clicks only with ``[clicks]``."""
-    known = STAGE_NAMES if work.config.clicks is not None else WITHOUT_CLICKS
-    return [kind for kind in STAGES[: STAGE_NAMES.index(work.choice.last) + 1] if kind.name in known]
+    known = WITHOUT_CLICKS if work.config.clicks is None else STAGE_NAMES
+    return [kind for kind in STAGES[: STAGE_NAMES.index(work.until) + 1] if kind.name in known]
 
 
-def _record(stage: Stage) -> StageRecord | None:
-    return read_record(stage.work.stages, stage.name, stage.facts)
-
-
-def _load_facts(stage: Stage) -> None:
-    if stage.skip_reason() is not None:  # the record is about another version then
-        return
-    record = _record(stage)
-    if record is None:
-        raise InputError(f"--from {stage.work.choice.first}: {stage.name} is not complete yet; leave out --from")
-    if stage.holds(record):
+def _due(stage: Stage) -> tuple[Inputs, str | None]:
+    """Return the inputs of ``stage``, and why to execute it; if nothing has changed, its facts are those of its record."""
+    record, inputs = read_record(stage.work.stages, stage.name, stage.facts), stage.inputs()
+    why = reason_to_run(stage, record, inputs)
+    if why is None and record is not None:
         setattr(stage.work.facts, stage.name, record.facts)
+    return inputs, why
 
 
-def _do_if_due(stage: Stage, log: RunLog, at: Callable[[str], None], *, forced: bool) -> bool:
+def _do_if_due(stage: Stage, log: RunLog, at: Callable[[str], None]) -> bool:
     name, work = stage.name, stage.work
-    if (why := stage.skip_reason()) is not None:
-        log.skipped(name, why)
+    if (nothing := stage.skip_reason()) is not None:
+        log.skipped(name, nothing)
         return False
-    record, inputs = _record(stage), stage.inputs()
-    decision = decide(stage, record, inputs, forced=forced)
-    if record is not None and not decision.due:
-        setattr(work.facts, name, record.facts)
-        log.skipped(name, decision.why)
+    inputs, why = _due(stage)
+    if why is None:
+        log.skipped(name, UNCHANGED)
         return False
     try:
         at(name)
-        log.began(name, stage.doing(), decision.why, stage.reads())
+        log.began(name, stage.doing(), why)
         output = stage.run(lambda line: log.said(name, line))
         outputs = {work.inside(path): work.digests.of(path) for path in output.files}
         key = key_of(name, inputs)
         write_record(work.stages, StageRecord(stage=name, key=key, inputs=inputs, outputs=outputs, facts=output.facts))
-        artefacts = tuple(map(work.file_artefact, output.files)) if output.artefacts is None else output.artefacts
     except BaseException as error:
         log.failed(name, error)
         raise
     setattr(work.facts, name, output.facts)
-    log.done(name, output.facts, artefacts)
+    log.done(name, output.facts)
     return True
 
 
@@ -152,46 +138,23 @@ class PlannedStage(NamedTuple):
     why: str
 
 
-def plan(work: Work) -> list[PlannedStage]:
-    """Return for each chosen stage what a run would do (``run``, ``skip`` or ``open``) and why, without executing any.
+def plan(work: Work) -> Iterator[PlannedStage]:
+    """Yield for each stage what a run would do (``run``, ``skip`` or ``open``) and why, without executing any.
 
     Stages that depend on one that would run are ``open``: its output may turn out to be the same.
     """
-    rows: list[PlannedStage] = []
-    choice = work.choice
     waits_for: str | None = None
     for kind in _stages(work):
         stage = kind(work)
-        if kind.name not in choice.stages:
-            _load_facts(stage)
-        elif (why := stage.not_configured() if waits_for else stage.skip_reason()) is not None:
-            rows.append(PlannedStage(kind.name, "skip", why))
+        if (nothing := stage.not_configured() if waits_for else stage.skip_reason()) is not None:
+            yield PlannedStage(kind.name, "skip", nothing)
         elif waits_for is not None:
-            forced = kind.name in choice.forced
-            why = "forced" if forced else f"depends on the result of {waits_for}"
-            rows.append(PlannedStage(kind.name, "run" if forced else "open", why))
+            yield PlannedStage(kind.name, "open", f"depends on the result of {waits_for}")
+        elif (why := _due(stage)[1]) is None:
+            yield PlannedStage(kind.name, "skip", UNCHANGED)
         else:
-            record = _record(stage)
-            decision = decide(stage, record, stage.inputs(), forced=kind.name in choice.forced)
-            rows.append(PlannedStage(kind.name, "run" if decision.due else "skip", decision.why))
-            if record is None or decision.due:
-                waits_for = kind.name
-            else:
-                setattr(work.facts, kind.name, record.facts)
-    if {PromoteStage.name, RerankStage.name} & {*choice.stages}:
-        _look_at_candidates(work, {row.stage for row in rows if row.what != "skip"})
-    return rows
-
-
-def _look_at_candidates(work: Work, undone: set[str]) -> None:
-    """Raise the error that candidates will give later, if it is known before the stages ``undone`` run."""
-    if undone & {ClicksStage.name, IngestStage.name}:
-        look_at_candidates(work, *IngestStage(work).features())
-    elif undone & {BinStage.name, NaiveStage.name, TrainStage.name}:
-        dataset = work.dataset()
-        look_at_candidates(work, dataset.feature_names, dataset.manifest.categorical)
-    else:
-        try_candidates(work, standing(work) or work.candidate)
+            waits_for = kind.name
+            yield PlannedStage(kind.name, "run", why)
 
 
 @spelled_for("file")
@@ -203,7 +166,7 @@ def run(work: Work, write: Callable[[str], None] = write_line, clock: RunClock |
     write
         Receives each line of text about the run; the log and ``last_run.json`` are written in any case.
     clock
-        RunClock of the log; artefacts contain no times.
+        Clock of the log; what stages write contains no times.
 
     Raises
     ------
@@ -217,10 +180,8 @@ def run(work: Work, write: Callable[[str], None] = write_line, clock: RunClock |
         work.path.mkdir(parents=True, exist_ok=True)
         run_id = str(uuid.uuid4())
         with hold(work.path, run_id) as lease:
-            log_file = log_of(work.config, work.folder)
-            log = RunLog(work.path, log_file, run_id, work.day, write=write, clock=clock)
-            stages = [kind.name for kind in _stages(work) if kind.name in work.choice.stages]
-            log.started(work.file, stages, lease.died)
+            log = RunLog(work.path, run_id, work.day, write=write, clock=clock)
+            log.started(work.file, [kind.name for kind in _stages(work)], lease.died)
             try:
                 return _run(work, log, lease.at)
             except BaseException as error:
@@ -244,7 +205,7 @@ def _run(work: Work, log: RunLog, at: Callable[[str], None]) -> RunReport:
         code = code_of(error)
         outcome = {GATE_NOT_PASSED: "gate not passed", DRIFT: "drift"}.get(code, "failed")  # type: ignore[assignment]
     log.ended(outcome, code, report.summary())
-    complete = work.choice.last == STAGE_NAMES[-1]  # false with --until
+    complete = work.until == STAGE_NAMES[-1]  # false with --until
     if work.config.drift is not None and complete:
         keep_for_next(work.dataset(), work.path)
     return report
@@ -255,4 +216,4 @@ def plan_of(work: Work) -> list[PlannedStage]:
     """Return for each stage what a run would do and why; nothing is written.  Errors are those of `run`."""
     with work.open():
         check_inputs(work)
-        return plan(work)
+        return list(plan(work))

@@ -19,10 +19,10 @@ from rankmill.foundation.errors import IntegrityError
 from rankmill.foundation.records import as_json, from_json
 from rankmill.foundation.shown import few
 from rankmill.foundation.storage.publish import write_atomically
-from rankmill.run.work import Work, version_artefact
+from rankmill.run.work import Work
 
 if TYPE_CHECKING:
-    from rankmill.run.stage_facts import Artefact, Facts
+    from rankmill.run.stage_facts import Facts
 
 Say = Callable[[str], None]
 
@@ -34,16 +34,13 @@ class Made:
     Attributes
     ----------
     facts
-        Facts for later stages, the report and observers.
+        Facts for later stages, the report and the log.
     files
         Files whose digests are recorded; `Stage.fault` checks them later.
-    artefacts
-        Artefacts for observers; None: the files.
     """
 
     facts: Facts
     files: tuple[Path, ...] = ()
-    artefacts: tuple[Artefact, ...] | None = None
 
 
 class Stage(ABC):
@@ -82,38 +79,16 @@ class Stage(ABC):
     def run(self, say: Say) -> Made:
         """Execute the stage and publish its output; repeating it gives the same output."""
 
-    def reads(self) -> tuple[Artefact, ...]:
-        """Return the artefacts that the stage reads, for observers: by default the dataset and the candidate."""
-        return (self.work.dataset_artefact(), version_artefact(self.work.candidate))
-
-    def holds(self, record: StageRecord) -> bool:  # noqa: ARG002 (used by subclasses)
-        """Whether the facts of ``record`` are still valid if the stage is not executed."""
-        return True
-
     def fault(self, record: StageRecord) -> str | None:
         """Describe the first output of ``record`` that has changed; None if there is none."""
         return self.work.changed_file(record.outputs)
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """Whether to execute a stage, and the reason as text."""
-
-    due: bool
-    why: str
-
-
-def decide(stage: Stage, record: StageRecord | None, inputs: Inputs, *, forced: bool) -> Decision:
-    """Decide whether to execute ``stage``, whose last record is ``record``, with ``inputs``."""
-    if forced:
-        return Decision(due=True, why="asked for")
+def reason_to_run(stage: Stage, record: StageRecord | None, inputs: Inputs) -> str | None:
+    """Return why to execute ``stage``, whose last record is ``record``, with ``inputs``; None if nothing has changed."""
     if record is None:
-        return Decision(due=True, why="not done yet")
-    if record.inputs != inputs:
-        return Decision(due=True, why=differences(record.inputs, inputs))
-    if fault := stage.fault(record):
-        return Decision(due=True, why=fault)
-    return Decision(due=False, why="nothing has changed")
+        return "not done yet"
+    return differences(record.inputs, inputs) if record.inputs != inputs else stage.fault(record)
 
 
 FORMAT = 1

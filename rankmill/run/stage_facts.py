@@ -1,4 +1,4 @@
-"""The results of each stage, for later stages, the report and all observers.
+"""The results of each stage, for later stages, the report and the log.
 
 They are stored as JSON in the records of stages, in the order of the fields.
 """
@@ -6,26 +6,13 @@ They are stored as JSON in the records of stages, in the order of the fields.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any
 
 from rankmill.foundation.records import left_out
 from rankmill.scorer.evaluate.evaluation import Figure
 
 Interval = tuple[float, float]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Artefact:
-    """An input or output of a stage."""
-
-    kind: Literal["file", "folder", "dataset", "model", "alias"]
-    name: str
-    """A path (absolute or relative to the folder of the configuration), ``NAME@7``, or ``NAME@alias``."""
-    digest: str | None = None
-    """sha256 of the bytes in hexadecimal, or the digest of a dataset."""
-    facts: Mapping[str, Any] = field(default_factory=dict)
-    """Sizes as JSON values: ``rows``, ``queries``, ``bytes``, ``files``, ``features`` (a number), .."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,62 +150,6 @@ class ReportFacts:
     page: str
     model: str
     date: str | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DatasetPlace:
-    """Path and digest of the dataset."""
-
-    path: str
-    digest: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelPlace:
-    """The registered version, and the aliases that point to it."""
-
-    version: str
-    sha256: str
-    registry: str
-    aliases: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GateSummary:
-    """The verdict of the gate, and its log entry."""
-
-    alias: str
-    passed: bool
-    baseline: int | None
-    entry: int
-    report_sha256: str
-    reasons: tuple[str, ...]
-    notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PagePlace:
-    """Path and title of the report's page."""
-
-    page: str
-    title: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunSummary:
-    """The results of a run and their paths; None for stages not configured or not reached."""
-
-    dataset: DatasetPlace | None = None
-    clicks: ClicksFacts | None = left_out()
-    naive: NaiveFacts | None = left_out()
-    model: ModelPlace | None = None
-    evaluation: EvaluateFacts | None = None
-    gate: GateSummary | None = None
-    drift: DriftFacts | None = None
-    report: PagePlace | None = None
-    rollback: tuple[str, ...] = ()
-    """The commands that roll back each alias."""
-    ranked: RerankFacts | None = None
 
 
 Facts = (

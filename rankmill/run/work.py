@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rankmill.config_file import read_config
 from rankmill.foundation.errors import InputError
@@ -18,8 +18,8 @@ from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.read.files import find_files
 from rankmill.registry import Registry, Version
 from rankmill.run import CACHE, STAGES
-from rankmill.run.stage_choice import StageChoice
-from rankmill.run.stage_facts import Artefact, RunFacts
+from rankmill.run.stage_choice import STAGE_NAMES
+from rankmill.run.stage_facts import RunFacts
 from rankmill.scorer.models.model import Model
 from rankmill.scorer.models.model_service import model_of
 
@@ -31,11 +31,6 @@ if TYPE_CHECKING:
 DATE = "{date}"
 
 
-def version_artefact(version: Version) -> Artefact:
-    """Return ``version`` as an artefact for observers."""
-    return Artefact(kind="model", name=str(version), digest=version.sha256, facts={"bytes": version.size})
-
-
 class Work:
     """The work folder of a configuration, and the results of the stages so far.
 
@@ -45,12 +40,10 @@ class Work:
         The configuration; relative paths in it start at its folder.
     registry
         Folder of the registry.
-    choice
-        The stages to consider.
+    until
+        The last stage to execute.
     day
         The logical date, which replaces ``{date}`` in patterns.
-    rehash
-        Whether to read files again whose size, time and inode (of an object: ETag) are unchanged.
     cache
         Folder that keeps fetched objects; None: RANKMILL_CACHE, else the folder ``cache`` of the work folder.
 
@@ -65,16 +58,15 @@ class Work:
         file: Path,
         registry: Location,
         *,
-        choice: StageChoice | None = None,
+        until: str = STAGE_NAMES[-1],
         day: date | None = None,
-        rehash: bool = False,
         cache: Path | None = None,
     ) -> None:
         self.file, self.folder, self.config = file, file.parent, read_config(file)
-        self.choice, self.day, self.rehash = choice or StageChoice(), day, rehash
+        self.until, self.day = until, day
         self.path = self.folder / self.config.work
         self.registry = Registry(registry)
-        self.digests = FileDigests(self.path / "digests.json", rehash=rehash)
+        self.digests = FileDigests(self.path / "digests.json")
         self.facts = RunFacts()
         self._cache = cache_in(cache)
         self._copies: list[LocalCopies] = []
@@ -165,15 +157,6 @@ class Work:
         """The candidate with the digests of its model and manifest, as an input of stages."""
         return f"{self.candidate} {self.candidate.sha256} {self.candidate.manifest_sha256}"
 
-    def file_artefact(self, path: Path, **facts: Any) -> Artefact:
-        """Return ``path`` as an artefact for observers."""
-        return Artefact(kind="file", name=self.named(path), digest=self.digests.of(path), facts=facts)
-
-    def dataset_artefact(self, **facts: Any) -> Artefact:
-        """Return the dataset as an artefact for observers."""
-        dataset = self.dataset()
-        return Artefact(kind="dataset", name=self.named(dataset.path), digest=dataset.digest, facts=facts)
-
     def changed_file(self, outputs: Mapping[str, str]) -> str | None:
         """Describe the first missing or changed file of ``outputs``; None if there is none.
 
@@ -200,7 +183,7 @@ class Work:
     def candidate(self) -> Version:
         """The version that the train stage registered."""
         if self.facts.train is None:
-            raise InputError(f"{self.path}: no model was trained here yet; run without --from")
+            raise InputError(f"{self.path}: no model was trained here yet")
         return self.registry.resolve(self.facts.train.model, bare="latest")
 
     @property
@@ -228,13 +211,11 @@ class FileDigests:
     ----------
     path
         File of the cache; a missing or damaged one counts as empty.
-    rehash
-        Read every file once, ignoring the stored cache.
     """
 
-    def __init__(self, path: Path, *, rehash: bool = False) -> None:
+    def __init__(self, path: Path) -> None:
         self._path = path
-        self._known: dict[str, Seen] = {} if rehash else _read(path)
+        self._known: dict[str, Seen] = _read(path)
         self._objects: set[str] = set()
 
     def of(self, path: Path) -> str:

@@ -280,35 +280,32 @@ def test_a_run_reads_and_writes_buckets(s3, tmp_path, capfd):
     local = json.loads(call("run", tmp_path / "disk.toml", *words, "--registry", tmp_path / "registry"))
     run = ["run", tmp_path / "bucket.toml", *words, "--registry", f"{there}/registry"]
     far = json.loads(call(*run))
-    assert far["ranked"]["out"] == f"{there}/ranked/2026-01-02"
-    assert (far["dataset"]["digest"], far["model"]["sha256"]) == (local["dataset"]["digest"], local["model"]["sha256"])
+    assert far["rerank"]["out"] == f"{there}/ranked/2026-01-02"
+    assert (far["ingest"]["dataset"], far["model"]["sha256"]) == (local["ingest"]["dataset"], local["model"]["sha256"])
     assert download(there / "ranked" / "2026-01-02") == files_in(tmp_path / "disk" / "ranked")
     assert sorted(download(there / "report")) == ["index.html", "report.json", "report.md"]
     cached = set(files_in(tmp_path / "bucket" / "cache"))
     assert len(cached) == 3
-    named = {
-        each["name"]
-        for line in (tmp_path / "bucket" / "log.jsonl").read_text().splitlines()
-        for each in (*json.loads(line).get("inputs", ()), *json.loads(line).get("outputs", ()))
-    }
-    assert {f"{there}/days/1.parquet", f"{there}/ranked/2026-01-02"} <= named
+    read = json.loads((tmp_path / "bucket" / "stages" / "ingest.json").read_text())["inputs"]
+    assert f"sources {there}/days/1.parquet" in read
 
     def due():
         rows = json.loads(call(*run, "--plan"))["plan"]
         return {row["stage"] for row in rows if row["what"] != "skip"}
 
     assert due() == set()
-    assert (due(), json.loads(call(*run, "--rehash"))["model"]) == (set(), far["model"])
+    (tmp_path / "bucket" / "digests.json").unlink()
+    assert (due(), json.loads(call(*run))["model"]) == (set(), far["model"])
     upload(tmp_path / "disk" / "dataset", there / "former")
     version = Registry(there / "registry").resolve("web@1")
     open_bucket(there).put(there / "web.rankmill", version.read())
-    text = (tmp_path / "bucket.toml").read_text().replace("[gate]", f'[gate]\nagainst = "{there}/former"')
+    text = (tmp_path / "bucket.toml").read_text()
     text = text.replace("n_rounds", f'base_model = "{there}/web.rankmill"\nn_rounds')
     text = text.replace(str(tmp_path / "bucket"), str(tmp_path / "more")).replace(f'out = "{there}/report"', "")
     text = text.replace(f"{there}/ranked/{{date}}", "ranked")
     (tmp_path / "more.toml").write_text(f'{text}[drift]\nagainst = "{there}/former"\n')
     more = json.loads(call("run", tmp_path / "more.toml", *words, "--registry", tmp_path / "models"))
-    assert (more["drift"]["psi_max"], more["dataset"]["digest"]) == (0.0, far["dataset"]["digest"])
+    assert (more["bin"]["drift"]["psi_max"], more["ingest"]["dataset"]) == (0.0, far["ingest"]["dataset"])
     assert more["model"]["sha256"] != far["model"]["sha256"]
     assert str(gettempdir() + "/rankmill-") not in json.dumps(more)
     client = open_bucket(there)

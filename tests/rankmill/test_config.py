@@ -6,13 +6,12 @@ from dataclasses import fields
 
 import pytest
 
-from rankmill.config import Config, Tell
+from rankmill.config import Config
 from rankmill.config_file import _keys_of, read_config, section_class
 from rankmill.foundation.errors import ConfigError, InputError
 from rankmill.foundation.options import values_of
 from rankmill.pipeline.group.query_splits import parse_split_time
 from rankmill.pipeline.options import IngestOptions
-from rankmill.run.run_log import log_of
 from rankmill.scorer.metrics import Policy
 from rankmill.trainer.parameters import TrainParameters
 from tests.refusals import refused
@@ -45,13 +44,6 @@ def test_the_smallest_file_means_the_defaults_of_the_commands(tmp_path):
     assert config.gate is None
     assert config.rerank is None
     assert config.drift is None
-    assert config.tell == Tell(log=None)
-
-
-def test_the_log_is_in_the_work_folder_unless_somebody_says_where(tmp_path):
-    assert log_of(read(tmp_path), tmp_path) == tmp_path / "work" / "log.jsonl"
-    assert log_of(read(tmp_path, rest='[tell]\nlog = "../l.jsonl"'), tmp_path) == tmp_path / "../l.jsonl"
-    assert log_of(read(tmp_path, rest='[tell]\nlog = ""'), tmp_path) is None
 
 
 def test_judgments_may_come_in_files_of_their_own(tmp_path):
@@ -145,8 +137,6 @@ OF_OTHERS = [
     ("[gate]\nsplit = 'train'", ("gate.split", "'train'", "'test'", "'valid'")),
     ("[gate]\nmax_ratio = 2", ("key", "'max_ratio'", "'max_cost_ratio'", "[gate]")),
     ("[drift]\nagainst = ''", ("drift.against", "''")),
-    ("[tell]\nlogs = 'x'", ("key", "'logs'", "'log'", "[tell]")),
-    ("[tell]\nlog = false", ("tell.log", "False")),
     ("[gate]\n[promote]", ("[promote]", "[gate]", "production")),
 ]
 

@@ -9,17 +9,14 @@ from pathlib import Path
 
 from rankmill.run.run_log import RunClock, RunLog
 from rankmill.run.stage_facts import (
-    Artefact,
     BinFacts,
     DriftFacts,
     EvaluateFacts,
     GateFacts,
     IngestFacts,
-    ModelPlace,
     PromoteFacts,
     RankedBy,
     RerankFacts,
-    RunSummary,
     TrainFacts,
 )
 from rankmill.scorer.evaluate.evaluation import Figure
@@ -38,7 +35,7 @@ class Reports:
     def __init__(self, folder: Path, *, day: date | None = None, run_id: str = RUN_ID) -> None:
         self.path, self.passed, self.lines = folder / "log.jsonl", 0.0, []
         clock = RunClock(now=lambda: NIGHT + timedelta(seconds=self.passed), seconds=lambda: self.passed)
-        self.log = RunLog(folder, self.path, run_id, day, write=self.lines.append, clock=clock)
+        self.log = RunLog(folder, run_id, day, write=self.lines.append, clock=clock)
 
     def then(self, *steps: Callable[[RunLog], None]) -> Reports:
         for step in steps:
@@ -49,9 +46,6 @@ class Reports:
 
 def night() -> list[Callable[[RunLog], None]]:
     """A run in which every kind of event happens and everything works."""
-    source = Artefact(kind="file", name="judgments/a.txt", digest=SHA, facts={"bytes": 10, "rows": 1201})
-    dataset = Artefact(kind="dataset", name="work/dataset", digest=SHA, facts={"rows": 1200, "queries": 60})
-    model = Artefact(kind="model", name="web@7", digest=SHA, facts={"bytes": 4096})
     binned = BinFacts(
         binspec=SHA, max_bin=255, sampled_rows=None, drift=DriftFacts(against=SHA, psi_max=0.2, alarms=("f1",))
     )
@@ -69,17 +63,16 @@ def night() -> list[Callable[[RunLog], None]]:
         columns_guessed={}, files=("a.parquet",), lacking=0, model=RankedBy(name="web", number=7, sha256=SHA),
         out="ranked", queries=9, rows=106, rows_written=45, top_k=5,
     )  # fmt: skip
-    summary = RunSummary(model=ModelPlace(version="web@7", sha256=SHA, registry="registry", aliases=()))
     promoted = PromoteFacts(model="web@7", moved={"production": "web@6"})
     return [
         lambda log: log.started(CONFIG, STAGES),
-        lambda log: log.began("ingest", "ingest it", BEFORE, (source,)),
-        lambda log: log.done("ingest", INGESTED, (dataset,)),
+        lambda log: log.began("ingest", "ingest it", BEFORE),
+        lambda log: log.done("ingest", INGESTED),
         lambda log: log.began("bin", "bin it", BEFORE),
         lambda log: log.done("bin", binned),
-        lambda log: log.began("train", "web", "dataset is another", (dataset,)),
+        lambda log: log.began("train", "web", "dataset is another"),
         lambda log: log.said("train", "compiling"),
-        lambda log: log.done("train", trained, (model,)),
+        lambda log: log.done("train", trained),
         lambda log: log.began("evaluate", "evaluate it", BEFORE),
         lambda log: log.done("evaluate", evaluated),
         lambda log: log.began("gate", "gate it", BEFORE),
@@ -89,7 +82,7 @@ def night() -> list[Callable[[RunLog], None]]:
         lambda log: log.began("rerank", "rerank it", BEFORE),
         lambda log: log.done("rerank", ranked),
         lambda log: log.skipped("report", "nothing has changed"),
-        lambda log: log.ended("done", 0, summary),
+        lambda log: log.ended("done", 0, {"model": {"version": "web@7"}}),
     ]
 
 

@@ -83,21 +83,20 @@ def test_the_chain_runs_and_runs_again_to_the_same_bytes(project: Path, capsys) 
     assert run(project, "--json") == 0
     report = json.loads(capsys.readouterr().out)
     work = project / "out"
-    assert report["dataset"]["path"] == str(work / "dataset")
     assert report["model"]["version"] == "web@1"
     assert report["model"]["aliases"] == ["production"]
-    assert report["evaluation"]["split"] == "test"
-    assert list(report["evaluation"]["metrics"]) == ["map", "ndcg@10"]
-    assert report["evaluation"]["policy"]["nothing_relevant"] == "zero"
-    assert report["evaluation"]["policy"]["max_grade"] is None
+    assert report["evaluate"]["split"] == "test"
+    assert list(report["evaluate"]["metrics"]) == ["map", "ndcg@10"]
+    assert report["evaluate"]["policy"]["nothing_relevant"] == "zero"
+    assert report["evaluate"]["policy"]["max_grade"] is None
     assert report["gate"]["passed"]
     assert report["gate"]["alias"] == "production"
     assert report["gate"]["baseline"] is None
-    assert report["ranked"]["queries"] == 9
-    assert report["ranked"]["top_k"] == 5
-    assert report["ranked"]["model"]["sha256"] == report["model"]["sha256"]
+    assert report["rerank"]["queries"] == 9
+    assert report["rerank"]["top_k"] == 5
+    assert report["rerank"]["model"]["sha256"] == report["model"]["sha256"]
     stored = json.loads((work / "evaluation.json").read_text())
-    assert stored["metrics"] == report["evaluation"]["metrics"]
+    assert stored["metrics"] == report["evaluate"]["metrics"]
     assert stored["model"] == {"version": "web@1", "sha256": report["model"]["sha256"]}
 
     before = files_of(work)
@@ -190,7 +189,7 @@ def test_who_does_not_pass_is_registered_and_production_ranks_on(project: Path, 
     report = json.loads(out)
     assert (report["model"]["version"], report["model"]["aliases"]) == ("web@2", [])
     assert (report["gate"]["passed"], report["gate"]["baseline"]) == (False, 1)
-    assert (report["ranked"]["model"]["name"], report["ranked"]["model"]["number"]) == ("web", 1)
+    assert (report["rerank"]["model"]["name"], report["rerank"]["model"]["number"]) == ("web", 1)
     assert "rerank: skipped, nothing has changed" in err
     assert not unnamed(err.splitlines()[-1], "web@2", "gate", "production")
     store = Registry(project / "registry")
@@ -232,7 +231,7 @@ def test_a_first_version_that_does_not_pass_ranks_nothing(project: Path, capsys)
     )
     assert run(project, *UNTIL_RERANK, "--json") == 11
     out, err = capsys.readouterr()
-    assert json.loads(out)["ranked"] is None
+    assert json.loads(out)["rerank"] is None
     assert not unnamed(err, "rerank", "skipped", "no version")
 
 
@@ -274,10 +273,8 @@ def test_runs_tell_their_story_to_machines(tmp_path: Path, capsys) -> None:
     done = {record["stage"]: record for record in first if record["event"] == "stage_done"}
     assert tuple(done) == WITHOUT_CLICKS
     assert first[-1]["outcome"] == "done"
-    assert done["evaluate"]["facts"]["metrics"] == report["evaluation"]["metrics"]
-    assert done["rerank"]["facts"]["rows_written"] == report["ranked"]["rows_written"]
-    (dataset,) = done["ingest"]["outputs"]
-    assert (dataset["kind"], dataset["facts"]["rows"]) == ("dataset", done["ingest"]["facts"]["rows"])
+    assert done["evaluate"]["facts"]["metrics"] == report["evaluate"]["metrics"]
+    assert done["rerank"]["facts"]["rows_written"] == report["rerank"]["rows_written"]
 
     assert run(project) == 0
     second = read_lines(log)[len(first) :]

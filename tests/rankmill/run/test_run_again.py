@@ -19,15 +19,13 @@ from rankmill.registry import Registry
 from rankmill.run.run_lock import hold, holder_of
 from rankmill.run.runner import PlannedStage, plan_of, run
 from rankmill.run.stage import differences, read_record
-from rankmill.run.stage_choice import WITHOUT_CLICKS, StageChoice
+from rankmill.run.stage_choice import WITHOUT_CLICKS
 from rankmill.run.stage_facts import BinFacts, TrainFacts
 from rankmill.run.work import Work
 from tests.clusters import on, opened_by
 from tests.rankmill.run.run_events import read_lines
 from tests.rankmill.run.test_run import files_of, write_project
 from tests.refusals import refused, unnamed
-
-BEFORE_THE_REPORT = StageChoice(last="rerank")
 
 
 @pytest.fixture
@@ -43,10 +41,16 @@ def project(run_once: Path, tmp_path: Path) -> Iterator[Path]:
 Events = list[dict[str, Any]]
 
 
+def forget(project: Path, *stages: str) -> None:
+    """Remove the records of ``stages``, so that the next run executes them."""
+    for stage in stages:
+        (project / "out" / "stages" / f"{stage}.json").unlink()
+
+
 def again(project: Path, **asked) -> tuple[list[str], Events]:
     """Run once more, without the report if nothing else is asked; return the stages that were executed, and the events
     of the log."""
-    asked.setdefault("choice", BEFORE_THE_REPORT)
+    asked.setdefault("until", "rerank")
     log = project / "out" / "log.jsonl"
     before = len(read_lines(log))
     run(Work(project / "rankmill.toml", project / "registry", **asked), lambda _line: None)
@@ -71,7 +75,7 @@ def edit(project: Path, old: str, new: str) -> None:
 
 def test_nothing_is_done_where_nothing_has_changed(project: Path) -> None:
     before = files_of(project)
-    stages, events = again(project, choice=StageChoice())
+    stages, events = again(project, until="report")
     assert stages == []
     assert outcome(events) == ("unchanged", 0)
     assert [event["stage"] for event in of("stage_skipped", events)] == list(WITHOUT_CLICKS)
@@ -85,7 +89,6 @@ def test_a_touched_file_has_not_changed_and_the_same_data_from_other_bytes_are_n
     for path in project.glob("judgments/*"):
         os.utime(path, (1, 1))
     assert again(project)[0] == []
-    assert again(project, rehash=True)[0] == []
     for path in project.glob("judgments/*.txt"):
         path.write_text("\n".join(reversed(path.read_text().splitlines())) + "\n")
     assert again(project)[0] == ["ingest"]
@@ -113,6 +116,7 @@ def test_a_cluster_makes_the_same_and_is_no_reason_to_make_it_again(project: Pat
     edit(project, 'work = "out"\n', 'work = "out"\n[cluster]\naddress = "local:2"\n')
     assert again(project)[0] == []
     forced = ("ingest", "bin", "rerank")
+    forget(project, *forced)
     modules = (
         "rankmill.pipeline.ingest.run_ingest",
         "rankmill.pipeline.bins.binning",
@@ -120,7 +124,7 @@ def test_a_cluster_makes_the_same_and_is_no_reason_to_make_it_again(project: Pat
     )
     shutil.rmtree(project / "out" / "dataset" / "_bins")  # they are not made again while they are there
     with on(modules[0], "a b") as ingesting, on(modules[1], "a b") as binning, on(modules[2], "a b") as reranking:
-        assert again(project, choice=StageChoice(forced=frozenset(forced)))[0] == list(forced)
+        assert again(project)[0] == list(forced)
     assert all(engine.started for engine in (ingesting, binning, reranking))
     assert files_of(project / "out") == before
     assert again(project)[0] == []
@@ -129,14 +133,14 @@ def test_a_cluster_makes_the_same_and_is_no_reason_to_make_it_again(project: Pat
 @pytest.mark.slow
 def test_a_training_on_a_cluster_makes_the_same_model(project: Path) -> None:
     edit(project, 'name = "web"\n', 'name = "web"\npreset = "defaults-1"\n')
-    again(project, choice=StageChoice(last="train"))
+    again(project, until="train")
     alone = Registry(project / "registry").resolve("web@latest").sha256
     edit(project, 'work = "out"\n', 'work = "out"\n[cluster]\naddress = "local:2"\nstages = ["train"]\n')
     shutil.rmtree(project / "out" / "model")
     with open_cluster("local:2") as cluster, opened_by("rankmill.run.model_stages", cluster):
         together, calls = cluster.together, []
         cluster.together = lambda *given, **more: calls.append(given) or together(*given, **more)
-        assert again(project, choice=StageChoice(last="train"))[0] == ["train"]
+        assert again(project, until="train")[0] == ["train"]
     assert calls
     assert Registry(project / "registry").resolve("web@latest").sha256 == alone
 
@@ -180,7 +184,7 @@ def test_what_others_have_changed_is_made_again(project: Path) -> None:
     (project / "out" / "evaluation.json").write_text("{}")
     (project / "out" / "report" / "index.html").unlink()
     shutil.rmtree(project / "out" / "dataset")
-    assert again(project, choice=StageChoice())[0] == ["ingest", "bin", "evaluate", "report"]
+    assert again(project, until="report")[0] == ["ingest", "bin", "evaluate", "report"]
     assert files_of(project) == before
 
 
@@ -215,22 +219,14 @@ def test_what_was_rolled_back_is_not_promoted_again(project: Path, capsys) -> No
     assert registry.state("web").target("production") == 3
 
 
-def test_stages_can_be_chosen(project: Path) -> None:
-    assert again(project, choice=StageChoice(forced=frozenset({"evaluate"})))[0] == ["evaluate"]
+def test_a_run_may_end_early_and_a_stage_be_repeated(project: Path, capsys) -> None:
+    forget(project, "evaluate")
+    assert again(project)[0] == ["evaluate"]
     edit(project, "n_rounds = 12", "n_rounds = 13")
-    assert again(project, choice=StageChoice(last="bin"))[0] == []
-    assert again(project, choice=StageChoice(first="evaluate"))[0] == []  # the training is taken as it is
-    assert again(project, choice=StageChoice(first="train", last="train"))[0] == ["train"]
-    assert again(project, choice=StageChoice(first="evaluate", last="evaluate"))[0] == ["evaluate"]
-    shutil.rmtree(project / "out" / "stages")
-    with refused(InputError, "--from train", "ingest"):
-        again(project, choice=StageChoice(first="train"))
-    with refused(InputError, "last", "trian", "ingest, bin"):
-        StageChoice(last="trian")
-    with refused(InputError, "train", "bin", "after"):
-        StageChoice(first="train", last="bin")
-    with refused(InputError, "forced bin", "first train", "last report"):
-        StageChoice(first="train", forced=frozenset({"bin"}))
+    assert again(project, until="bin")[0] == []
+    assert again(project, until="train")[0] == ["train"]
+    assert execute(["run", str(project / "rankmill.toml"), "--until", "trian"]) == 2
+    assert not unnamed(capsys.readouterr().err, "--until", "trian", "ingest, bin")
 
 
 def test_a_plan_says_what_the_run_then_does(project: Path, capsys) -> None:

@@ -15,10 +15,9 @@ from hypothesis import strategies as st
 
 from rankmill.foundation.errors import ConfigError, DriftAlarm, MalformedLine
 from rankmill.run.run_log import LONGEST, RunLog, json_line
-from rankmill.run.stage_facts import Artefact
 from tests import ROOT
 from tests.rankmill.run.run_events import RUN_ID, Reports, failed, night, read_lines
-from tests.waiting import LIMIT, until
+from tests.waiting import until
 
 ALWAYS = {"ts", "level", "event", "run_id", "message", "peak_memory_bytes"}
 JSON = st.recursive(
@@ -94,12 +93,6 @@ def test_levels_say_how_much_somebody_should_care(tmp_path: Path) -> None:
     assert len(records[1]["error"]["message"]) == LONGEST
 
 
-def test_a_line_does_not_list_ten_thousand_files(tmp_path: Path) -> None:
-    files = tuple(Artefact(kind="file", name=f"{number}") for number in range(10_000))
-    (record,) = logged(Reports(tmp_path).then(lambda log: log.began("ingest", "files", "", files)))
-    assert (len(record["inputs"]), record["inputs_not_listed"]) == (100, 9_900)
-
-
 # ---- text ------------------------------------------------------------------------------------------------------------
 
 
@@ -153,18 +146,17 @@ def test_no_line_breaks_the_terminal(tmp_path: Path) -> None:
 # ---- the file --------------------------------------------------------------------------------------------------------
 
 
-def write_runs(folder: Path, runs: int, path: Path | None = None) -> None:
+def write_runs(folder: Path, runs: int) -> None:
     for number in range(runs):
-        log = RunLog(folder, path or folder / "log.jsonl", f"run {number}", write=lambda _line: None)
+        log = RunLog(folder, f"run {number}", write=lambda _line: None)
         log.started(Path("c"), ())
         log.skipped("bin", "nothing has changed")
         log.ended("unchanged", 0)
 
 
 def test_the_file_has_the_lines_of_one_run_after_another(tmp_path: Path) -> None:
-    path = tmp_path / "new" / "log.jsonl"
-    write_runs(tmp_path, 3, path)
-    records = read_lines(path)
+    write_runs(tmp_path, 3)
+    records = read_lines(tmp_path / "log.jsonl")
     assert [record["event"] for record in records] == ["run_started", "stage_skipped", "run_ended"] * 3
     assert [record["run_id"] for record in records[::3]] == ["run 0", "run 1", "run 2"]
 
@@ -208,31 +200,13 @@ def test_a_full_disk_leaves_no_part_of_a_line_and_is_said_once(tmp_path: Path, m
 
 
 @pytest.mark.slow
-def test_several_processes_write_whole_lines_to_one_file(tmp_path: Path) -> None:
-    path = tmp_path / "log.jsonl"
-    script = f"""
-from pathlib import Path
-from rankmill.run.run_log import RunLog
-
-for number in range(30):
-    log = RunLog(Path({str(tmp_path)!r}), Path({str(path)!r}), f"{{number}}", write=lambda _line: None)
-    log.started(Path("c"), ())
-    log.said("train", "x" * 100)
-"""
-    processes = [subprocess.Popen([sys.executable, "-c", script], cwd=ROOT) for _ in range(3)]
-    assert [process.wait(LIMIT) for process in processes] == [0, 0, 0]
-    lines = path.read_bytes().splitlines(keepends=True)
-    assert len(read_lines(path)) == len(lines) == 3 * 30 * 2
-
-
-@pytest.mark.slow
 def test_killed_while_it_writes_at_most_the_last_line_is_torn(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     script = f"""
 from pathlib import Path
 from rankmill.run.run_log import RunLog
 
-log = RunLog(Path({str(tmp_path)!r}), Path({str(path)!r}), "killed", write=lambda _line: None)
+log = RunLog(Path({str(tmp_path)!r}), "killed", write=lambda _line: None)
 log.started(Path("c"), ())
 while True:
     log.said("train", "x" * 9_000)
@@ -257,6 +231,6 @@ def test_an_interrupt_is_not_swallowed_and_a_closed_stderr_ends_nothing(tmp_path
         raise BrokenPipeError
 
     with pytest.raises(KeyboardInterrupt):
-        RunLog(tmp_path, None, "a", write=interrupted).skipped("bin", "nothing has changed")
-    RunLog(tmp_path, tmp_path / "log.jsonl", "a", write=closed).skipped("bin", "nothing has changed")
+        RunLog(tmp_path, "a", write=interrupted).skipped("bin", "nothing has changed")
+    RunLog(tmp_path, "a", write=closed).skipped("bin", "nothing has changed")
     assert len(read_lines(tmp_path / "log.jsonl")) == 1

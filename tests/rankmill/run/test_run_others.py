@@ -18,10 +18,9 @@ from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.registry import Registry
 from rankmill.run.run_lock import left_behind
 from rankmill.run.runner import plan_of, run
-from rankmill.run.stage_choice import StageChoice
 from rankmill.run.work import Work
 from tests.rankmill.run.test_run import GATE
-from tests.rankmill.run.test_run_again import Events, again, edit, of, outcome
+from tests.rankmill.run.test_run_again import Events, again, edit, forget, of, outcome
 from tests.refusals import refused
 
 
@@ -51,22 +50,20 @@ def test_what_is_not_asked_for_any_more_is_not_reported(project: Path) -> None:
     assert done == ["ingest", "bin", "train"]
     found = results(events)
     assert found["model"]["version"] == "web@2"
-    assert (found["evaluation"], found["gate"], found["ranked"]) == (None, None, None)
+    assert (found["evaluate"], found["gate"], found["rerank"]) == (None, None, None)
 
 
 def test_who_passed_before_does_not_promote_another(project: Path) -> None:
     """The alias is one that the registry does not protect."""
     edit(project, GATE, f'{GATE}alias = "staging"\n')
     registry = Registry(project / "registry")
-    until = StageChoice(last="gate")
-    assert again(project, choice=until)[0] == ["gate"]
+    assert again(project, until="gate")[0] == ["gate"]
     dataset = Dataset.open(project / "out" / "dataset")
     gate(registry, "web@1", dataset, "test", asked=GateOptions(alias="staging", margin=0.9))
-    assert again(project, choice=until)[0] == ["gate"]  # by the rules of the configuration, once
-    assert again(project, choice=until)[0] == []
+    assert again(project, until="gate")[0] == ["gate"]  # by the rules of the configuration, once
+    assert again(project, until="gate")[0] == []
     edit(project, "n_rounds = 12", "n_rounds = 13")
-    again(project, choice=StageChoice(last="evaluate"))
-    assert again(project, choice=StageChoice(first="promote", last="promote"))[0] == []
+    again(project, until="evaluate")
     assert registry.state("web").target("staging") is None
 
 
@@ -86,20 +83,16 @@ def test_an_alias_without_a_gate_that_was_taken_back_ranks_what_it_means(project
     edit(project, GATE, '[promote]\nalias = "staging"\n')
     again(project)
     edit(project, "n_rounds = 12", "n_rounds = 13")
-    assert results(again(project)[1])["ranked"]["model"]["number"] == 2
+    assert results(again(project)[1])["rerank"]["model"]["number"] == 2
     Registry(project / "registry").rollback("web", alias="staging")
     done, events = again(project)
     assert done == ["rerank"]
     assert outcome(events) == ("gate not passed", 11)
-    assert results(events)["ranked"]["model"]["number"] == 1
+    assert results(events)["rerank"]["model"]["number"] == 1
 
 
-def test_a_plan_skips_what_the_run_skips_though_it_was_asked_for(project: Path) -> None:
-    rows = plan_of(question(project, choice=StageChoice(last="promote", forced=frozenset({"evaluate", "promote"}))))
-    assert [what for _, what, _ in rows] == ["skip", "skip", "skip", "run", "open", "run"]
-    rows = plan_of(question(project, choice=StageChoice(last="gate", forced=frozenset({"gate"}))))
-    assert rows[-1] == ("gate", "skip", "web@1 is production already")
-    assert again(project, choice=StageChoice(last="gate", forced=frozenset({"gate"})))[0] == []
+def test_a_plan_skips_what_the_run_skips(project: Path) -> None:
+    assert plan_of(question(project, until="gate"))[-1] == ("gate", "skip", "web@1 is production already")
     edit(project, GATE, "")
     edit(project, "n_rounds = 12", "n_rounds = 13")
     rows = plan_of(question(project))
@@ -128,20 +121,14 @@ def test_what_can_be_refused_is_refused_before_the_training(
     assert len(Registry(project / "registry").state("web").versions) == 1
 
 
-def test_what_another_version_was_worth_is_not_reported_of_this_one(project: Path) -> None:
-    edit(project, "n_rounds = 12", "n_rounds = 13")
-    again(project, choice=StageChoice(last="train"))
-    found = results(again(project, choice=StageChoice(first="gate", last="gate"))[1])
-    assert (found["model"]["version"], found["evaluation"]) == ("web@2", None)
-
-
 def test_a_request_to_end_as_a_stage_begins_is_known_of_the_stage(project: Path) -> None:
     def ends(line: str) -> None:
         if line.startswith("bin: "):
             raise SystemExit(143)
 
+    forget(project, "bin")
     with pytest.raises(SystemExit):
-        run(question(project, choice=StageChoice(last="bin", forced=frozenset({"bin"}))), ends)
+        run(question(project, until="bin"), ends)
     kept = json.loads((project / "out" / "last_run.json").read_text())
     assert (kept["outcome"], kept["exit_code"], kept["stages"]["bin"]) == ("stopped", 143, "stopped")
     assert left_behind(project / "out") is None

@@ -71,12 +71,12 @@ def test_drift_is_reported_once_and_rules_over_the_gate(project: Path, capsys) -
     code, report, err = run(project, worse, capsys, *WHOLE)
     assert code == 12  # the gate was not passed either
     assert not report["gate"]["passed"]
-    assert report["drift"]["alarms"] == ["f1"]
+    assert report["bin"]["drift"]["alarms"] == ["f1"]
     assert not unnamed(err.splitlines()[-1], "drifted", "f1")
     assert json.loads((project / "out" / "drift.json").read_text())["alarms"] == ["f1"]
     code, report, _ = run(project, worse, capsys, *WHOLE)
     assert code == 11  # the drift was reported; the version still stands before the gate
-    assert report["drift"]["alarms"] == ["f1"]
+    assert report["bin"]["drift"]["alarms"] == ["f1"]
 
 
 def test_drift_ends_the_run_before_the_training_where_it_is_asked_to(project: Path, capsys) -> None:
