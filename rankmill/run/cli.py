@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -89,16 +88,6 @@ def schedule(
             "done.",
         ),
     ] = False,
-    jitter: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            metavar="SECONDS",
-            help="Delay each run by up to SECONDS, always the same delay for one configuration on one host, so that "
-            "many hosts "
-            "do not start at once.",
-        ),
-    ] = 0,
     grace: Annotated[
         int, typer.Option(min=1, metavar="SECONDS", help="Time for a run to end after SIGTERM or SIGINT.")
     ] = 60,
@@ -126,14 +115,14 @@ def schedule(
     """
     from itertools import islice
 
-    from rankmill.run.scheduler import Machine, Scheduler, Ticks, check_config, keyed_delay, run_command
+    from rankmill.config_file import read_config
+    from rankmill.run.scheduler import Machine, Scheduler, Ticks, run_command
 
     ticks = Ticks(cron, timezone)
     config, command = run_command(context)
-    delay = keyed_delay(jitter, os.path.realpath(config))
     if show is not None:
         times = [
-            {"at": (tick + delay).astimezone(ticks.zone).isoformat(), "date": ticks.date(tick).isoformat()}
+            {"at": tick.astimezone(ticks.zone).isoformat(), "date": ticks.date(tick).isoformat()}
             for tick in islice(ticks.after(datetime.now(UTC)), show)
         ]
         if as_json:
@@ -145,10 +134,10 @@ def schedule(
     def say(line: str) -> None:
         typer.echo(f"schedule: {line}", err=True)
 
-    check_config(config)
+    read_config(Path(config))  # a mistake is better known now than in the night
     machine = Machine()
     say(f"{config}: {ticks}")
-    scheduler = Scheduler(ticks, command, machine, say, delay=delay, grace=timedelta(seconds=grace))
+    scheduler = Scheduler(ticks, command, machine, say, grace=timedelta(seconds=grace))
     sys.exit(scheduler.keep(at_start=run_at_start))
 
 
@@ -173,5 +162,5 @@ def health(
 
     found = Health.of(work, parse_span(max_age, "--max-age"), datetime.now(UTC))
     if as_json or found.healthy:
-        typer.echo(found.render(json=as_json))
+        typer.echo(found.to_json() if as_json else found.render())
     found.require()

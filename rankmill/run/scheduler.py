@@ -1,6 +1,4 @@
-"""The work of ``rankmill schedule``: start runs at the times of a cron expression until a signal ends it.
-
-Two runs never overlap.
+"""Start runs at the times of a cron expression, never two at once, until a signal ends it: ``rankmill schedule``.
 
 All datetimes are aware and in UTC.  Clock, signals and processes are those of a `Machine`, which tests replace by one
 of their own.
@@ -12,19 +10,17 @@ import contextlib
 import os
 import select
 import signal
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, date, datetime, timedelta
-from hashlib import sha256
 from typing import TYPE_CHECKING, NamedTuple
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from cronsim import CronSim, CronSimError
 
-from rankmill.foundation.errors import ConfigError, InputError
+from rankmill.foundation.errors import InputError
 from rankmill.foundation.exit_codes import MEANINGS
 from rankmill.foundation.units import spell
 
@@ -34,17 +30,6 @@ if TYPE_CHECKING:
 LOOK = timedelta(minutes=1)
 """Maximum wait between reads of the clock, which may be set, or stop while the machine sleeps."""
 ASK_TO_END = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-_CHECK = """
-import sys
-sys.path[:] = sys.argv[2:]
-from pathlib import Path
-from rankmill.config_file import read_config
-from rankmill.foundation.errors import ConfigError, InputError
-try:
-    read_config(Path(sys.argv[1]))
-except (ConfigError, InputError) as error:
-    sys.exit(str(error))
-"""
 
 
 class Ticks:
@@ -124,23 +109,6 @@ def run_command(context: typer.Context) -> tuple[str, Callable[[date], Sequence[
     return config, lambda day: ["run", *context.args, "--date", day.isoformat()]
 
 
-def check_config(config: str) -> None:
-    """Raise ConfigError for a mistake that only the first run would report.
-
-    Another process checks it, so that this one stays small.
-    """
-    command = [sys.executable, "-c", _CHECK, config, *sys.path]
-    process = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False)  # noqa: S603  our own interpreter
-    if process.returncode:
-        raise ConfigError(process.stderr.strip())
-
-
-def keyed_delay(most: int, key: str) -> timedelta:
-    """Return a delay of 0 to ``most`` seconds that depends only on ``key`` and the host."""
-    digest = sha256(f"{socket.gethostname()}\0{key}".encode("utf-8", "surrogateescape")).digest()
-    return timedelta(seconds=int.from_bytes(digest[:8], "big") % (most + 1))
-
-
 class _Run(NamedTuple):
     tick: datetime
     date: date
@@ -160,8 +128,6 @@ class Scheduler:
         The clock, the signals and the processes.
     log
         Receives what happens, a line of text each.
-    delay
-        Delay of each run after its tick.
     grace
         Time that a run has to end after a signal.
     """
@@ -173,67 +139,67 @@ class Scheduler:
         machine: Machine,
         log: Callable[[str], None],
         *,
-        delay: timedelta = timedelta(0),
         grace: timedelta = timedelta(minutes=1),
     ) -> None:
-        self._ticks, self._command, self._machine, self._log = ticks, command, machine, log
-        self._delay, self._grace = delay, grace
+        self._ticks, self._command, self._machine, self._log, self._grace = ticks, command, machine, log, grace
         self._run: _Run | None = None
-        self._plan(machine.now())
+        self._plan()
 
     def keep(self, *, at_start: bool = False) -> int:
         """Run until a signal arrives; return the exit code, 128 plus its number.
 
         ``at_start`` begins with the run of the latest past tick, which does nothing if it is complete.
         """
-        if at_start and not self._machine.signals():
-            self._start(self._ticks.latest(self._seen - self._delay))
+        machine, signals = self._machine, self._machine.signals
+        if at_start and not signals():
+            self._start(self._ticks.latest(self._seen))
         self._log_next()
-        while not self._machine.signals():
+        while not signals():
             self._poll()
-            self._machine.wait(min(self._due + self._delay - self._seen, LOOK).total_seconds())
-        signum = self._machine.signals()[0]
+            machine.wait(min(self._due - self._seen, LOOK).total_seconds())
+        signum = signals()[0]
         self._check_ended()
         if self._run is None:
             self._log(f"{signal.Signals(signum).name}: no run is in progress; exiting")
-        else:
-            self._log(f"{signal.Signals(signum).name}: the run of {self._run.date} has {spell(self._grace)} to end")
-            self._machine.send(signum)
-            self._wait_for_end(self._grace.total_seconds(), signals=1)
+            return 128 + signum
+        self._log(f"{signal.Signals(signum).name}: the run of {self._run.date} has {spell(self._grace)} to end")
+        machine.send(signum)
+        self._wait_for_end(self._grace.total_seconds(), signals=1)
         if self._run is not None:
             self._log("the run did not end in time: killed")
-            self._machine.kill()
+            machine.kill()
             self._check_ended()
             self._wait_for_end(10.0)  # a process that hangs in the kernel cannot be killed
         return 128 + signum
 
-    def _plan(self, now: datetime) -> None:
-        self._seen, self._later = now, self._ticks.after(now - self._delay)
+    def _plan(self) -> None:
+        self._seen = self._machine.now()
+        self._later = self._ticks.after(self._seen)
         self._due = next(self._later)
 
     def _poll(self) -> None:
-        """Handle the end of a run and due ticks."""
+        """Handle the end of a run and due ticks; of several that are due, only the last one counts."""
         self._check_ended()
         now = self._machine.now()
         if now < self._seen - LOOK:
             self._log(f"the clock was set back by {spell(self._seen - now)}")
-            self._plan(now)
+            self._plan()
             self._log_next()
         self._seen = now
-        tick, left_out = None, -1
-        while self._due + self._delay <= now:
-            tick, left_out = self._due, left_out + 1
+        due = []
+        while self._due <= now:
+            due.append(self._due)
             self._due = next(self._later)
-        if left_out > 0 and tick is not None:
-            self._log(f"skipped {left_out} scheduled times before {self._ticks.spell(tick)}")
-        if tick is not None and self._run:
+        if len(due) > 1:
+            self._log(f"skipped {len(due) - 1} scheduled times before {self._ticks.spell(due[-1])}")
+        if due and self._run:
             since = self._ticks.spell(self._run.tick)
-            self._log(f"skipped {self._ticks.spell(tick)}: the run of {since} is still in progress")
-        elif tick is not None:
-            self._start(tick)
+            self._log(f"skipped {self._ticks.spell(due[-1])}: the run of {since} is still in progress")
+        elif due:
+            self._start(due[-1])
 
     def _start(self, tick: datetime) -> None:
-        day, late = self._ticks.date(tick), self._seen - self._delay - tick
+        day, late = self._ticks.date(tick), self._seen - tick
         try:
             self._machine.start(self._command(day))
         except OSError as error:  # no memory or process available: the next tick may succeed
@@ -265,20 +231,15 @@ class Scheduler:
 
     def _log_next(self) -> None:
         if self._run is None:
-            self._log(f"next run at {self._ticks.spell(self._due + self._delay)}")
+            self._log(f"next run at {self._ticks.spell(self._due)}")
 
 
 class Machine:
-    """Clock, signals and the process of the run; create only one per process.
-
-    It works as process 1 of a container: it reaps orphaned processes, and installs handlers for signals, which such a
-    process does not get otherwise.
-    """
+    """Clock, signals and the process of the run; create only one per process."""
 
     def __init__(self) -> None:
         self._signals: list[int] = []
-        self._child: int | None = None
-        self._ended: int | None = None
+        self._child: subprocess.Popen[bytes] | None = None
         self._pipe, woken = os.pipe()
         for end in (self._pipe, woken):
             os.set_blocking(end, False)
@@ -297,12 +258,11 @@ class Machine:
         return time.monotonic()
 
     def wait(self, seconds: float) -> None:
-        """Sleep, and reap every process that has ended meanwhile."""
+        """Sleep until a signal arrives or a process ends, and not longer than ``seconds``."""
         if select.select([self._pipe], [], [], seconds)[0]:
             with contextlib.suppress(BlockingIOError):
                 while os.read(self._pipe, 4096):
                     pass
-        self._reap()
 
     def signals(self) -> Sequence[int]:
         """Return the signals received."""
@@ -314,39 +274,25 @@ class Machine:
         Because of the new group, Ctrl-C at a terminal reaches only this process, which passes it on once.
         """
         command = [sys.executable, *sys.orig_argv[1 : len(sys.orig_argv) - len(sys.argv) + 1], *arguments]
-        stdin = (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)
-        reset = [*ASK_TO_END, signal.SIGCHLD]
-        self._child = os.posix_spawn(
-            sys.executable, command, os.environ, file_actions=[stdin], setpgroup=0, setsigdef=reset
-        )
+        self._child = subprocess.Popen(command, stdin=subprocess.DEVNULL, process_group=0)  # noqa: S603  our own
 
     def ended(self) -> int | None:
         """Return the exit code of the run, once."""
-        self._reap()
-        code, self._ended = self._ended, None
+        child = self._child
+        if child is None or (code := child.poll()) is None:
+            return None
+        if code < 0:  # killed, so it could not end its children
+            self.kill()
+        self._child = None
         return code
 
     def send(self, signum: int) -> None:
         """Send a signal to the run only, which ends its own children."""
         if self._child is not None:
-            os.kill(self._child, signum)
+            self._child.send_signal(signum)
 
     def kill(self) -> None:
         """Kill the run and its process group."""
         if self._child is not None:
-            _kill_group(self._child)
-
-    def _reap(self) -> None:
-        """Reap ended processes: the run and, as process 1, orphans."""
-        with contextlib.suppress(ChildProcessError):
-            while (done := os.waitpid(-1, os.WNOHANG))[0]:
-                pid, status = done
-                if pid == self._child:
-                    self._child, self._ended = None, os.waitstatus_to_exitcode(status)
-                    if self._ended < 0:  # killed, so it could not end its children
-                        _kill_group(pid)
-
-
-def _kill_group(pid: int) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):  # the group is empty
-        os.killpg(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError, PermissionError):  # the group is empty
+                os.killpg(self._child.pid, signal.SIGKILL)

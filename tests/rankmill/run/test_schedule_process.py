@@ -1,10 +1,9 @@
-"""The schedule as a process: signals, a run that will not end, orphans of process 1, and its command line."""
+"""The schedule as a process: signals, a run that will not end, and its command line."""
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -35,15 +34,8 @@ def run(kind):
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         child = subprocess.Popen(["sleep", "1000"])
         Path("grandchild").write_text(str(child.pid))
-    elif kind == "parent":  # leaves an orphan behind that ends soon after
-        if os.fork() == 0:
-            if os.fork() == 0:
-                time.sleep(0.2)
-                Path("orphan").write_text("ended")
-            os._exit(0)
-        os.wait()
     Path("begun").write_text(str(os.getpid()))
-    time.sleep(0 if kind == "parent" else 1000)
+    time.sleep(1000)
 
 if sys.argv[1] == "run":
     run(sys.argv[2])
@@ -65,12 +57,10 @@ def alive(pid: int) -> bool:
 
 
 @contextmanager
-def schedule(
-    folder: Path, kind: str, grace: float = LIMIT, before: tuple[str, ...] = ()
-) -> Iterator[subprocess.Popen[str]]:
+def schedule(folder: Path, kind: str, grace: float = LIMIT) -> Iterator[subprocess.Popen[str]]:
     (folder / "program.py").write_text(PROGRAM)
     process = subprocess.Popen(
-        [*before, sys.executable, "program.py", kind, str(grace)],
+        [sys.executable, "program.py", kind, str(grace)],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
@@ -109,24 +99,6 @@ def test_a_run_that_will_not_end_is_killed_with_all_that_it_has_begun(tmp_path: 
         until(lambda pid=pid: not alive(pid))  # type: ignore[misc]
 
 
-def may_be_process_1() -> bool:
-    unshare = shutil.which("unshare")
-    return unshare is not None and not subprocess.run([unshare, "--pid", "--fork", "true"], check=False).returncode
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not may_be_process_1(), reason="no process namespaces here")
-def test_process_1_waits_for_orphans_and_hears_signals(tmp_path: Path) -> None:
-    with schedule(tmp_path, "parent", before=("unshare", "--pid", "--fork", "--kill-child")) as unshare:
-        until((tmp_path / "orphan").exists, unshare)
-        children = Path(f"/proc/{unshare.pid}/task/{unshare.pid}/children")
-        first = int(children.read_text())
-        below = Path(f"/proc/{first}/task/{first}/children")
-        until(lambda: not below.read_text().strip())  # neither the run nor the orphan is left, not even as a zombie
-        os.kill(first, signal.SIGTERM)  # process 1 hears only what it asks for
-        assert unshare.wait(timeout=LIMIT) == 143
-
-
 def line(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
     code = execute(["schedule", *arguments])
     said = capsys.readouterr()
@@ -149,15 +121,6 @@ def test_the_next_times_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(time["at"][:10] == time["date"] and time["at"][11:16] == "00:30" for time in found)
     _, plain, _ = line(capsys, "--cron", "30 0 * * *", "--timezone", "Europe/Berlin", "--list", "3")
     assert [row.split("  ")[0] for row in plain.splitlines()] == [time["at"].replace("T", " ") for time in found]
-
-
-@pytest.mark.usefixtures("configurations")
-def test_the_delay_is_bounded_and_the_same_every_time(capsys: pytest.CaptureFixture[str]) -> None:
-    asked = ("--cron", "0 2 * * *", "--list", "2", "--jitter", "600")
-    times = {line(capsys, *asked, config)[1] for config in ("a.toml", "a.toml", "b.toml", "c.toml")}
-    assert 2 <= len(times) <= 3
-    minutes = {int(row[14:16]) for text in times for row in text.splitlines()}
-    assert minutes <= set(range(11))
 
 
 def test_what_would_only_come_to_light_in_the_night_is_said_at_once(tmp_path: Path, monkeypatch, capsys) -> None:

@@ -240,20 +240,19 @@ def test_a_clock_that_was_far_ahead_and_is_put_right_does_not_stop_the_runs() ->
 @given(
     jumps=st.lists(st.tuples(st.floats(0, 100), st.floats(-30, 30)), max_size=6),
     lasting=st.lists(st.floats(0.1, 40), min_size=1, max_size=5),
-    jitter=st.floats(0, 0.9),
 )
 def test_on_any_clock_runs_never_overlap_and_none_begins_before_its_moment(
-    jumps: list[tuple[float, float]], lasting: list[float], jitter: float
+    jumps: list[tuple[float, float]], lasting: list[float]
 ) -> None:
     world = Simulated(EVENING, EVENING + 5 * DAY)  # `start` asserts that no other run is under way
     for after, by in jumps:
         world.at(after * HOUR, lambda by=by: world.jump(by * HOUR))  # type: ignore[misc]
     world.takes = lambda: (lasting[len(world.started) % len(lasting)] * HOUR, 0)
-    code, reported = keep(world, "0 */3 * * *", delay=jitter * HOUR)
+    code, reported = keep(world, "0 */3 * * *")
     assert code == 143
     assert len(reported.of(" starts")) == len(world.started)
     ticks = Ticks("0 */3 * * *")
-    begun = [ticks.latest(moment - jitter * HOUR) for moment, _ in world.started]
+    begun = [ticks.latest(moment) for moment, _ in world.started]
     assert [str(ticks.date(tick)) for tick in begun] == [arguments[-1] for _, arguments in world.started]
     if not any(by < 0 for _, by in jumps):
         assert len(set(begun)) == len(begun)  # no moment twice, unless a clock goes back
@@ -265,14 +264,6 @@ def test_at_the_start_the_last_run_is_resumed() -> None:
     assert [(moment, arguments[-1]) for moment, arguments in world.started] == [
         (EVENING, "2026-11-20"),
         (EVENING + 4 * HOUR, "2026-11-21"),
-    ]
-
-
-def test_the_delay_moves_the_beginning_and_not_the_date() -> None:
-    world = Simulated(EVENING, EVENING + DAY)
-    keep(world, "59 23 * * *", delay=timedelta(minutes=5))
-    assert [(moment.isoformat(), arguments[-1]) for moment, arguments in world.started] == [
-        ("2026-11-21T00:04:00+00:00", "2026-11-20")
     ]
 
 
