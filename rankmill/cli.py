@@ -42,13 +42,12 @@ from rankmill.common_options import OF_COMMANDS
 from rankmill.foundation.command_line import WITHOUT_NUMBER, AsJson, TakesUrls
 from rankmill.foundation.cores import available_cores
 from rankmill.foundation.cures import shell_line, words_of
-from rankmill.foundation.errors import InputError, UnusableColumns, code_of, lines_of, without_secrets
+from rankmill.foundation.errors import UnusableColumns, code_of, lines_of, without_secrets
 from rankmill.foundation.exit_codes import BUG, INTERRUPTED, READER_GONE, TERMINATED, USAGE
 from rankmill.foundation.interrupts import end_on_signals, leave, was_asked_to_end
 from rankmill.foundation.options import spelled_for
 from rankmill.foundation.shown import Shown, shown_on_streams
 from rankmill.python.other_libraries import OURS
-from rankmill.removed import COMMAND, removal
 from rankmill.scorer.metrics import parse_metric
 
 if TYPE_CHECKING:
@@ -162,15 +161,12 @@ class Command(PlainHelp, TyperCommand):
             )
         )
         if not ctx.resilient_parsing:
-            values, _, given = self.make_parser(ctx).parse_args(args=list(args))
+            given = self.make_parser(ctx).parse_args(args=list(args))[2]
             counted: dict[Any, int] = Counter(given)
             for param, times in counted.items():
                 option = param.param_type_name == "option" and not param.is_flag and not param.multiple
                 if option and times > 1:
                     raise typer.BadParameter(f"it takes one value, found {times}", ctx=ctx, param=param)
-                where = ctx.command_path.partition(" ")[2]
-                if option and (gone := removal(f"{param.opts[0]}={values[param.name]}", where)):
-                    raise InputError(f"{where}: {gone}")
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
@@ -280,7 +276,7 @@ def usage_line(error: Any) -> str:
     if file := re.fullmatch(r"invalid value for '--registry'.* '(.*)' is a file", message):
         message = f"--registry (or RANKMILL_REGISTRY): {file[1]} is a file; name the folder of a registry"
         return f"{error.ctx.command_path.partition(' ')[2]}: {message}"
-    path, cure, gone = error.ctx.command_path, "", ""
+    path, cure = error.ctx.command_path, ""
     where = path.partition(" ")[2]
     if hasattr(error, "possibilities"):  # unknown option
         flags = [name for param in error.ctx.command.params if param.param_type_name == "option" for name in param.opts]
@@ -288,13 +284,12 @@ def usage_line(error: Any) -> str:
         asked = error.option_name.lstrip("-")
         ours = OURS.get(asked.replace("-", "_"), "").replace("_", "-")  # the name in other libraries
         near = [ours] if ours in plain else get_close_matches(asked, plain, n=1)
-        message, gone = f"unknown option {error.option_name!r}", removal(error.option_name, where)
+        message = f"unknown option {error.option_name!r}"
         cure = f"did you mean {plain[near[0]]!r}?" if near else _argument_for(error.ctx, asked)
     elif message.startswith("no such command"):
         name = message.split("'")[1]
         message, cure = f"unknown command {name!r}", _nearest_command(error.ctx, name)
-        gone = removal(f"{where} {name}".strip(), COMMAND)
-    return f"{where}: " * bool(where) + (gone or f"{message}; {cure or f'see {path} --help'}")
+    return f"{where}: " * bool(where) + f"{message}; {cure or f'see {path} --help'}"
 
 
 def _argument_for(ctx: Any, option: str) -> str:

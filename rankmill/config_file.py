@@ -22,7 +22,6 @@ from rankmill.pipeline.dataset.goals import check_goal
 from rankmill.pipeline.read.column_roles import check_columns
 from rankmill.python.other_libraries import unknown_name
 from rankmill.registry.names import check_alias, check_name
-from rankmill.removed import removal
 from rankmill.scorer.metrics import Metric, parse_metric
 from rankmill.scorer.metrics.conventions import named_convention
 from rankmill.trainer.rounds.early_stopping import parse_measure
@@ -66,10 +65,6 @@ def read_config(path: Path) -> Config:
         raise ConfigError(f"{path}: expected UTF-8 text, found other bytes") from None
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(_not_toml(path, str(error))) from None
-    for section, table in data.items():
-        for key, value in table.items() if isinstance(table, dict) else ():
-            if gone := removal(f"{key}={value}", f"[{section}]"):
-                raise ConfigError(f"{path}: {gone}")
     groups = _taken_out(data)
     try:
         config: Config = TypeAdapter(Config).validate_json(json.dumps(data, default=str))
@@ -248,7 +243,7 @@ def _explain(error: ErrorDetails) -> str:
         *section, name = map(str, error["loc"])
         known = _keys_of(section)
         where = f"[{'.'.join(section)}]" if section else "the configuration"
-        return removal(name, where) or unknown_name("key", name, known, f" in {where}")
+        return unknown_name("key", name, known, f" in {where}")
     if kind == "missing":
         return f"{key} is missing" if len(error["loc"]) > 1 else f"section [{key}] is missing"
     if kind == "too_short":

@@ -9,7 +9,6 @@ from types import FrameType
 from typing import Any, TypeVar
 
 from rankmill.foundation.errors import InvalidParameter
-from rankmill.removed import RANKER, removal
 
 _LIBRARIES = {"lightgbm": "LightGBM", "xgboost": "XGBoost", "catboost": "CatBoost"}
 
@@ -136,7 +135,7 @@ def unknown_parameter(name: str, of_ranker: Collection[str], of_fit: Collection[
     ours = OURS.get(name, name)
     if ours in of_fit and ours not in of_ranker:
         return f"Ranker takes no {name!r}; it is an argument of fit: fit(X, y, {ours}=..)"
-    return removal(name, RANKER) or unknown_name("parameter", name, of_ranker)
+    return unknown_name("parameter", name, of_ranker)
 
 
 def checked_callbacks(callbacks: Any) -> list[Callable[..., Any]]:

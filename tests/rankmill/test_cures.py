@@ -386,7 +386,6 @@ NOT_RUN = {
     ): "tests/pipeline/read/test_containers.py leaves out such a column",
     ("rankmill/python/loading.py", "models register"): "names a command, in Python",
     ("registry/archive.py", "--move-aliases"): "needs a bundle of another registry: tests/registry/test_cli.py",
-    ("rankmill/removed.py", ""): "names what is there in place of what was removed",
     ("rankmill/cli.py", "Get started"): "the first steps, which the pages run",
     ("rankmill/python/ranker.py", "features are selected"): "names a command, in Python",
     ("pipeline/dataset/dataset.py", "a Dataset is a folder"): "names a command, in Python",
