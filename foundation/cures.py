@@ -25,16 +25,11 @@ from typing import Any
 from rankmill.foundation.options import option_flag, spelled_in
 
 
-class _Blank:
+class _Blank(str):
     """Stands for a value that only the reader knows; it is written without quotes."""
 
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __repr__(self) -> str:
-        return self._name
-
-    __str__ = __repr__
+    __slots__ = ()
+    __repr__ = str.__str__
 
 
 N, NAME, SRC, OUT, FEATURES_FILE, GRADE = map(_Blank, ("N", "NAME", "SRC", "OUT", "FEATURES", "?"))

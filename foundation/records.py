@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, field, fields, is_dataclass
 from datetime import date, datetime
 from enum import Enum
+from functools import cache
 from math import isinf
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 JSON: TypeAlias = "bool | int | float | str | Sequence[JSON] | Mapping[str, JSON] | None"
 T = TypeVar("T")
 _LEFT_OUT, _NEVER = "left out while None", "not in JSON"
-_READERS: dict[type, TypeAdapter[Any]] = {}  # one per type
 
 
 def left_out() -> Any:
@@ -146,9 +146,8 @@ def from_json(kind: type[T], data: bytes | str | Mapping[str, Any], what: str) -
     return record
 
 
-def _reader(kind: type[T]) -> TypeAdapter[T]:
+@cache
+def _reader(kind: Any) -> TypeAdapter[Any]:
     from pydantic import TypeAdapter
 
-    if kind not in _READERS:
-        _READERS[kind] = TypeAdapter(kind)
-    return _READERS[kind]
+    return TypeAdapter(kind)

@@ -74,10 +74,6 @@ def in_order(items: Iterable[Item], work: Callable[[Item], None], threads: int) 
 
 def for_each(items: Iterable[Item], work: Callable[[Item], None], threads: int) -> None:
     """Call ``work`` with each of ``items`` as :func:`in_order` does, and raise the first failure."""
-    if threads == 1:
-        for item in items:
-            work(item)
-        return
     for failure in in_order(items, work, threads):
         raise failure.error
 
