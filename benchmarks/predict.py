@@ -255,8 +255,7 @@ def main() -> None:
             by_set = float(forest.splits_by_set[forest.node_feature >= 0].mean())
             notes.append(
                 f"{trees} x {leaves}: {after_binning(forest):.2f} ns a document and tree after binning; {by_set:.0%} "
-                "of the"
-                " splits by sets"
+                "of the splits by sets"
             )
             if peer is not None:
                 peer.close()

@@ -172,8 +172,7 @@ def render_runs(runs: list[Run]) -> str:
     ]  # fmt: skip
     title = (
         f"{first['case']}: {first['rows']:,} x {first['features']}, {first['queries']:,} queries, {first['leaves']} "
-        "leaves;"
-        f" threads: {first['threads']}, rounds: {len(first['rounds_s'])}, turns: {len(turns)}, seeds of data: "
+        f"leaves; threads: {first['threads']}, rounds: {len(first['rounds_s'])}, turns: {len(turns)}, seeds of data: "
         f"{len(seeds)}"
     )
     return f"{title}\n\n{table(headings + (['RMSE'] if with_rmse else []), rows)}\n"

@@ -64,8 +64,7 @@ def refused_by_arrow(path: Path, error: Exception, otherwise: str) -> str:
     if "more than 64 bits" in reason:
         return (
             f"{path}: has whole numbers of 128 bits (Int128), which Arrow cannot read; write ids as text and numbers "
-            "as floats:"
-            " in Polars cast(pl.String) and cast(pl.Float64)"
+            "as floats: in Polars cast(pl.String) and cast(pl.Float64)"
         )
     return f"{path}: {otherwise}: {reason}"
 
@@ -85,8 +84,7 @@ def parquet_metadata(path: Path) -> pq.FileMetaData:
     if rows != metadata.num_rows:
         raise DataRejected(
             f"{path}: the Parquet data are damaged: the file claims {metadata.num_rows:,} rows, its row groups have "
-            f"{rows:,};"
-            " write it again"
+            f"{rows:,}; write it again"
         )
     return metadata
 

@@ -76,8 +76,7 @@ def bin_(
     else:
         typer.echo(
             f"{dataset}: {len(bins)} features in {sum(bins):,} bins, {sum(b == options.max_bin for b in bins)} of "
-            "them with all"
-            f" {options.max_bin}; bins {spec.digest[:12]}"
+            f"them with all {options.max_bin}; bins {spec.digest[:12]}"
         )
 
 

@@ -58,8 +58,7 @@ class DemoReport:
             *table_of_means("", self.orders),
             "",
             f"The last order is the best that a ranker can reach. The model closes {self.share_won:.0%} of the gap "
-            "between the first"
-            " order and the last (NDCG@10).",
+            "between the first order and the last (NDCG@10).",
             f"Conventions: {self.policy.describe()}.",
             "",
             "Written:",

@@ -72,10 +72,8 @@ class SeenQueries:
         if n_found := overlap(self.ids, scored.ids[~whole].tolist()).found:
             warnings.warn(
                 f"score: {n_found:,} of {len(whole):,} queries have ids of queries that fit has learnt from, with "
-                "other documents; if"
-                " they are the same queries, the score is higher than that of new ones: keep queries whole, in "
-                "scikit-learn"
-                " with cv=GroupKFold(..) and groups=",
+                "other documents; if they are the same queries, the score is higher than that of new ones: keep "
+                "queries whole, in scikit-learn with cv=GroupKFold(..) and groups=",
                 UserWarning,
                 stacklevel=3,
             )

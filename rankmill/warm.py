@@ -168,8 +168,7 @@ def _trainings() -> Iterator[str]:
         measured = "" if name in _NO_LOSS else " --eval-metric deviance"
         return (
             f"train {{folder}}/{dataset} --name {name} --registry {{folder}}/registry --n-rounds 2 --max-leaves 4 "
-            "--preset defaults-1"
-            f" --objective {shlex.quote(objective)} {options}{measured}"
+            f"--preset defaults-1 --objective {shlex.quote(objective)} {options}{measured}"
         )
 
     for name in sorted(OBJECTIVES.keys() - {"user"}):

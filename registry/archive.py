@@ -508,10 +508,8 @@ def refuse_moves(opened: OpenedBundle, name: str, state: State, protected: Seque
         few = f"{len(moves) - 3} earlier ones, and " if len(moves) > 3 else ""
         raise PromotionRefused(
             f"{opened.path}: nothing was imported, since its history moves what is protected here, without a gate of "
-            f"this registry: {few}"
-            f"{shown}; --move-aliases accepts that, and the bundle of a version (rankmill models export "
-            f"{opened.contents.name}@N) "
-            f"moves nothing and can pass the gate here as {name}"
+            f"this registry: {few}{shown}; --move-aliases accepts that, and the bundle of a version (rankmill models "
+            f"export {opened.contents.name}@N) moves nothing and can pass the gate here as {name}"
         )
 
 
@@ -524,8 +522,7 @@ def _check_same_history(log: CommitLog, opened: OpenedBundle, state: State) -> N
     fork = next(number for number in range(1, common + 1) if log.read(number).digest != entries[number - 1].digest)
     raise ConflictError(
         f"{opened.path}: the history of {log.name} here differs from entry {fork} on; import it under another name, "
-        "such"
-        f" as --as {log.name[:55]}-imported, or import single versions (export {opened.contents.name}@N)"
+        f"such as --as {log.name[:55]}-imported, or import single versions (export {opened.contents.name}@N)"
     )
 
 

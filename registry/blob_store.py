@@ -77,8 +77,7 @@ class Format:
         if sound.kind != kind:
             raise IntegrityError(
                 f"this is a registry of a {sound.kind}, and it is on a {kind}: its files were copied as they are; "
-                "copy a registry with"
-                " rankmill models copy"
+                "copy a registry with rankmill models copy"
             )
         return sound
 

@@ -170,8 +170,7 @@ def _before(name: str, state: State, alias: str) -> int:
         older = f"before that it was version {before}" if before else "no earlier version is left"
         raise InputError(
             f"{name}@{alias} was rolled back to version {current} in entry {moves[-1].entry} of the log already; "
-            f"{older}; name "
-            f"the version that you want with {cure}"
+            f"{older}; name the version that you want with {cure}"
         )
     if before is None:
         raise UnknownModel(

@@ -91,8 +91,7 @@ class _Inspected:
         if len(documents.doc_ids) < documents.n_read and not selection.qids:
             typer.echo(
                 f"sampled {len(documents.qids):,} queries with {len(documents.doc_ids):,} of {documents.n_read:,} "
-                "documents; "
-                "use --queries 0 for all",
+                "documents; use --queries 0 for all",
                 err=True,
             )
         return documents

@@ -17,13 +17,11 @@ from rankmill.scorer.metrics.metric import DEFAULT_METRICS, Metric
 THREADS = "Number of threads; 0: all cores.  Does not change the result."
 SPLIT = (
     "Split of the dataset: train, valid, test or all.  Default: test, or valid if there is no test split.  For a "
-    "dataset that"
-    " the models were not trained on: all."
+    "dataset that the models were not trained on: all."
 )
 CONVENTION = (
     "Compute metrics as this tool does: rankmill, trec, gdeval, lightgbm, xgboost, catboost, ranklib, letor4, mslr, "
-    "yahoo or "
-    "sklearn.  Options for single rules, such as --ties, override it."
+    "yahoo or sklearn.  Options for single rules, such as --ties, override it."
 )
 QRELS = "Judgments: TREC lines, or a table with qid, doc_id and grade.  They override grades in the input."
 Lacking = Literal["reject", "drop"]
@@ -95,8 +93,7 @@ class RerankOptions(CandidateOptions):
     run: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = option(
         default=(),
         help="TREC run of a first-stage ranker, or a folder of runs.  Rank only the documents that it lists; their "
-        "features come"
-        " from CANDIDATES.  Repeat for several.",
+        "features come from CANDIDATES.  Repeat for several.",
         read=lambda paths: tuple(map(Path, paths)),
         repeat=True,
         metavar="FILE",
@@ -125,9 +122,8 @@ class JudgedOptions(CandidateOptions):
     metrics: Sequence[str | Metric] = option(
         default=DEFAULT_METRICS,
         help="Metric to compute; repeat for several.  Default: ndcg@1, @5, @10, err@10, map, mrr and precision@10.  "
-        "Others: dcg, "
-        "recall@k, wta, rbp(0.8), concordance, concordance_micro and balanced_error; ndcg@10:bought is by the grades "
-        "of the goal bought.",
+        "Others: dcg, recall@k, wta, rbp(0.8), concordance, concordance_micro and balanced_error; ndcg@10:bought is "
+        "by the grades of the goal bought.",
         flags=("--metric",),
         read=tuple,
         repeat=True,
@@ -181,8 +177,7 @@ class ConvertOptions:
     features: str | None = option(
         default=None,
         help="New names for the features, in the model's order: a list with commas (f1..f46 is 46 names), or a file "
-        "with one name"
-        " per line.",
+        "with one name per line.",
         metavar="A,B,..|FILE",
     )
     missing: str = option(
@@ -209,8 +204,7 @@ class MoveOptions:
     p0: float = option(
         default=0.01,
         help="Draw enough random directions that, if none of them improves the metric, fewer than this share of all "
-        "directions do,"
-        " with confidence 1 - delta.",
+        "directions do, with confidence 1 - delta.",
     )
     delta: float = option(default=0.01, help="Accepted chance of being wrong about --p0.")
     n_curves: int = option(

@@ -195,9 +195,8 @@ class SpaceOptions:
     )
     vary: tuple[str, ...] = option(
         default=(),
-        help="Search this parameter: LOW..HIGH, LOW..HIGH:log, or A,B,C; repeat for several."
-        " Overrides --space. Without both: objective, learning rate, tree sizes, sampling and"
-        " regularisation.",
+        help="Search this parameter: LOW..HIGH, LOW..HIGH:log, or A,B,C; repeat for several. Overrides --space. "
+        "Without both: objective, learning rate, tree sizes, sampling and regularisation.",
         metavar="NAME=VALUES",
         read=tuple,
         repeat=True,
@@ -218,9 +217,8 @@ class TuneOptions:
     minutes: float = option(
         default=0.0,
         help="Time limit of the whole command: start no trial that would, with the repeats after it, end later, and "
-        "stop"
-        " what is not done then after its round. The same command continues the search for that many more minutes. 0: "
-        "none.",
+        "stop what is not done then after its round. The same command continues the search for that many more "
+        "minutes. 0: none.",
         least=0,
     )
     compare_by: str = option(

@@ -85,8 +85,7 @@ class TrainParameters:
     preset: str = option(
         default=AUTO,
         help="What chooses the options that you leave out: auto-1 (by the number of queries), auto-2 (the same, and "
-        "blends two"
-        " kinds of trees and a net) or defaults-1 (fixed values). Options that you give always win.",
+        "blends two kinds of trees and a net) or defaults-1 (fixed values). Options that you give always win.",
         choices=PRESETS,
     )
     budget: str = younger(
@@ -126,16 +125,14 @@ class TrainParameters:
     mix_goals: str = younger(
         default=SUM,
         help="With goals: how their losses become one. sum: the weighted sum of their gradients; draw: in each round, "
-        "each query"
-        " learns from one of the grades, which is drawn with the weights as probabilities.",
+        "each query learns from one of the grades, which is drawn with the weights as probabilities.",
         choices=MIXES,
     )
     metric: str = option(
         default="ndcg@10",
-        help="Metric that lambdamart optimises: ndcg, dcg, err, map, mrr, precision, recall, wta,"
-        " rbp(p) or concordance, with @k. yetirank(mode=metric) supports all but concordance,"
-        " stochasticrank ndcg, dcg, err and mrr, apxdcg ndcg and dcg, lambdaloss ndcg. Other"
-        " objectives use it for early stopping only.",
+        help="Metric that lambdamart optimises: ndcg, dcg, err, map, mrr, precision, recall, wta, rbp(p) or "
+        "concordance, with @k. yetirank(mode=metric) supports all but concordance, stochasticrank ndcg, dcg, err and "
+        "mrr, apxdcg ndcg and dcg, lambdaloss ndcg. Other objectives use it for early stopping only.",
     )
     stop_metric: str = option(
         default="",
@@ -150,9 +147,8 @@ class TrainParameters:
     boosting: str = younger(
         default="gbdt",
         help="How rounds add up: gbdt (each corrects the sum of all before it), dart (each corrects the sum without "
-        "some rounds that"
-        " are drawn and dropped) or rf (random forest: the mean of trees that all start anew; learning_rate is not "
-        "used).",
+        "some rounds that are drawn and dropped) or rf (random forest: the mean of trees that all start anew; "
+        "learning_rate is not used).",
         choices=BOOSTINGS,
     )
     drop_rate: float = younger(
@@ -195,9 +191,8 @@ class TrainParameters:
     )
     rounds_by: str = option(
         default="valid",
-        help="How to choose the number of rounds: valid (valid split), test (held-out queries of the"
-        " train split), oob (documents or queries outside the sample of a round), or cv"
-        " (cross-validation first).",
+        help="How to choose the number of rounds: valid (valid split), test (held-out queries of the train split), "
+        "oob (documents or queries outside the sample of a round), or cv (cross-validation first).",
         choices=ROUNDS_BY,
     )
     holdout_fraction: float = option(
@@ -313,16 +308,14 @@ class TrainParameters:
     category_smoothing: float = younger(
         default=10.0,
         help="Added to the hessian sum of each category when categories are ordered by their mean gradient; "
-        "categories of"
-        " fewer documents of a node are in no set.",
+        "categories of fewer documents of a node are in no set.",
         least=0,
     )
     encode_above: int = younger(
         default=0,
         by_preset=True,
         help="Give each categorical feature of more than this many categories a second column: the mean grade of a "
-        "category's"
-        " documents in earlier queries, in a random order (ordered target encoding). 0: none.",
+        "category's documents in earlier queries, in a random order (ordered target encoding). 0: none.",
         least=0,
         most=2**31,
     )
@@ -334,8 +327,7 @@ class TrainParameters:
     min_rows_in_group: int = younger(
         default=100,
         help="Minimum number of documents by which a set of categories differs from the one tried before, and that "
-        "are not"
-        " in it.",
+        "are not in it.",
         least=0,
         most=2**31,
     )
@@ -351,8 +343,7 @@ class TrainParameters:
     interaction_constraints: Sequence[Sequence[str]] = younger(
         default_factory=list,
         help="Group of features that may occur together on a path of a tree; repeat for several. A feature in no "
-        "group occurs"
-        " with no other.",
+        "group occurs with no other.",
         metavar="NAME,NAME,..",
         read=parse_groups,
         repeat=True,
@@ -380,8 +371,7 @@ class TrainParameters:
     feature_fraction_by_node: float = younger(
         default=1.0,
         help="Share of the features of a depth to sample for each node, in (0, 1]. Not with oblivious trees, whose "
-        "nodes of a"
-        " depth share a condition.",
+        "nodes of a depth share a condition.",
         above=0.0,
         most=1.0,
     )
@@ -406,18 +396,16 @@ class TrainParameters:
     bootstrap: str = younger(
         default="none",
         by_preset=True,
-        help="Weights of queries or documents, drawn anew for each tree: bayesian, (-ln u)^bagging_temperature; mvs,"
-        " minimal-variance sampling: large gradients are drawn more often, and each is weighted by 1 / probability; "
-        "goss: the"
-        " largest gradients (top_rate), and with a higher weight a random part of the others (other_rate).",
+        help="Weights of queries or documents, drawn anew for each tree: bayesian, (-ln u)^bagging_temperature; mvs, "
+        "minimal-variance sampling: large gradients are drawn more often, and each is weighted by 1 / probability; "
+        "goss: the largest gradients (top_rate), and with a higher weight a random part of the others (other_rate).",
         choices=BOOTSTRAPS,
     )
     bootstrap_by: str = younger(
         default="query",
         by_preset=True,
         help="With bootstrap: give one weight to each query, or to each document. With mvs, query_fraction or "
-        "row_fraction is"
-        " the expected share of those that have a gradient.",
+        "row_fraction is the expected share of those that have a gradient.",
         choices=BOOTSTRAP_UNITS,
     )
     bagging_temperature: float = younger(
@@ -433,8 +421,7 @@ class TrainParameters:
     other_rate: float = younger(
         default=0.1,
         help="With bootstrap goss: share of the queries or documents to draw from the others, in (0, 1). Both shares "
-        "are at"
-        " most 1 together.",
+        "are at most 1 together.",
         above=0,
         below=1,
     )
@@ -449,16 +436,14 @@ class TrainParameters:
         default=0.0,
         by_preset=True,
         help="Noise on split scores, as a multiple of the score that a feature without signal gets by chance. It "
-        "fades over the"
-        " rounds. 0: none.",
+        "fades over the rounds. 0: none.",
         least=0,
     )
     members: int = younger(
         default=1,
         by_preset=True,
         help="Number of models to boost side by side, which differ by their random draws; the score is their mean. "
-        "All have"
-        " the same number of rounds. Training and scoring take as many times as long.",
+        "All have the same number of rounds. Training and scoring take as many times as long.",
         least=1,
         most=100,
     )
@@ -472,16 +457,13 @@ class TrainParameters:
     lambda_normalisation: bool = option(
         default=True,
         help="Reduce the weight of pairs with distant scores, and normalise lambdas per query. Not done where "
-        "propensities or"
-        " position_bias unbiased weigh clicks, whose weights it would undo.",
+        "propensities or position_bias unbiased weigh clicks, whose weights it would undo.",
     )
     position_bias: str = younger(
         default=NONE,
         help="Correct the position bias of clicks (grade 1: clicked, 0: not; column position). additive: learn a "
-        "number for each"
-        " position, which is added to scores while training. unbiased: weigh pairs by ratios for each position "
-        "(Unbiased"
-        " LambdaMART; for lambdamart and ranknet). none: do not.",
+        "number for each position, which is added to scores while training. unbiased: weigh pairs by ratios for each "
+        "position (Unbiased LambdaMART; for lambdamart and ranknet). none: do not.",
         choices=POSITION_BIASES,
     )
     position_bias_l2: float = younger(
@@ -497,10 +479,8 @@ class TrainParameters:
     propensities: Mapping[str, Any] = younger(
         default_factory=dict,
         help="Weigh clicks by the examination probabilities of this file of clicks fit (inverse propensities): the "
-        "pairs of"
-        " lambdamart, ranknet and other losses of pairs, or the labels of l2 and query_rmse, which also correct "
-        "trust. Needs the"
-        " column position.",
+        "pairs of lambdamart, ranknet and other losses of pairs, or the labels of l2 and query_rmse, which also "
+        "correct trust. Needs the column position.",
         metavar="FILE",
         read=as_propensities,
         convert=as_propensities,
@@ -515,8 +495,7 @@ class TrainParameters:
     self_normalise: bool = younger(
         default=False,
         help="With propensities and a loss of pairs: divide the weights of the clicks of a list by their mean. Lists "
-        "with"
-        " one click lose their correction, so this is for logs in which most have several.",
+        "with one click lose their correction, so this is for logs in which most have several.",
     )
     seed: int = option(default=7, help="Random seed.", least=0, most=2**63 - 1)
 
@@ -533,8 +512,7 @@ class TrainParameters:
         if ":" in self.metric:
             raise InvalidParameter(
                 f"metric {self.metric!r}: losses are by the grade; to rank by goals, too, set {spelled('goals')}, and "
-                "to stop early"
-                " by a goal, stop_metric"
+                "to stop early by a goal, stop_metric"
             )
         check_given(self)
         if self.bootstrap == GOSS and self.top_rate + self.other_rate > 1.0:

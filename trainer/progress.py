@@ -251,6 +251,5 @@ def note_few_queries(dataset: Dataset, decided: str) -> None:
         what = f"{counting}{of} quer{'y' if counting == len(differ) == 1 else 'ies'}"
         to_stderr(
             f"note: the valid split has only {what}{' with documents of different grades' if of else ''}: {decided} "
-            "is uncertain;"
-            f" all queries of the train split are measured by {command('cv', dataset.path)}"
+            f"is uncertain; all queries of the train split are measured by {command('cv', dataset.path)}"
         )

@@ -76,15 +76,13 @@ class TrainingReport:
         resumed = f" ({self.rounds_resumed} of them before)" if self.rounds_resumed else ""
         lines = [
             f"{'registered' if self.new else 'the same as'} {self.model} in {self.registry}: "
-            f"{self._kept_words()}{resumed};"
-            f" {metrics}",
+            f"{self._kept_words()}{resumed}; {metrics}",
             f"sha256 {self.sha256}",
         ]
         if self.refit is not None:
             lines.append(
                 f"trained again on {self.refit.rows:,} documents of {self.refit.queries:,} queries, the valid split "
-                "included;"
-                " the metrics are those before that"
+                "included; the metrics are those before that"
             )
         if self.note is not None:
             lines.append(f"note: {self.note}")

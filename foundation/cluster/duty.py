@@ -55,8 +55,7 @@ class Duty:
         if code_digest(*OF_TRAINING) != self.code:
             raise InputError(
                 f"{here} has another rankmill ({dict(_libraries())['rankmill']}, here "
-                f"{dict(self.libraries)['rankmill']},"
-                " with other code); install the same one on all machines"
+                f"{dict(self.libraries)['rankmill']}, with other code); install the same one on all machines"
             )
         for (name, theirs), (_, ours) in zip(_libraries(), self.libraries, strict=True):
             if theirs != ours:
@@ -68,8 +67,7 @@ class Duty:
         if not seen:
             raise InputError(
                 f"{here} does not see {self.proof.parent} as it is here; input and output must be in folders that all "
-                "machines"
-                " share under the same path"
+                "machines share under the same path"
             )
 
 

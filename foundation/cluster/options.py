@@ -44,8 +44,7 @@ class ClusterOptions:
     cluster: str | None = option(
         default=None,
         help="Let the workers of a cluster do the work: local:N starts N of them here, tcp://HOST:PORT uses a running "
-        "Dask scheduler"
-        " (pip install 'rankmill[dask]').  Never changes the result.",
+        "Dask scheduler (pip install 'rankmill[dask]').  Never changes the result.",
         metavar="local:N|tcp://HOST:PORT",
         convert=checked_address,
     )

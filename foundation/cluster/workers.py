@@ -321,8 +321,7 @@ class Cluster:
         if losses[number] >= _MOST_LOSSES:
             raise WorkerLost(
                 f"{_MOST_LOSSES} workers of {self._name} were lost, one after another, with the same task, perhaps "
-                "for lack of"
-                " memory"
+                "for lack of memory"
             )
         again.append(number)
         again.sort()

@@ -102,8 +102,7 @@ class Vocabulary:
             if self._memory is not None and self.bytes_held > self._memory:
                 raise InputError(
                     f"the texts of the categories take more than {self._memory >> 20} MB; increase "
-                    f"{spelled('memory')}, or leave"
-                    f" features of many categories out of {spelled('categorical')}"
+                    f"{spelled('memory')}, or leave features of many categories out of {spelled('categorical')}"
                 )
 
     def begin(self, features: Iterable[str]) -> None:

@@ -77,8 +77,7 @@ class Dataset(StoredShards):
         if not isinstance(manifest, Manifest):
             raise InvalidParameter(
                 "a Dataset is a folder that rankmill data ingest has written: Dataset.open(path); for arrays and "
-                "frames use"
-                " BinnedDataset(X, y, qid=qid)"
+                "frames use BinnedDataset(X, y, qid=qid)"
             )
         super().__init__(path, manifest)
 

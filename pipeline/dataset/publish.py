@@ -76,8 +76,7 @@ def publish_dataset(staged: Path, out: Path, manifest: Manifest, *, overwrite: b
     if not overwrite:
         raise ConflictError(
             f"{out}: another command made this dataset while this one was running; choose another name, or replace it "
-            "with"
-            f" {spelled('overwrite')}"
+            f"with {spelled('overwrite')}"
         )
     check_destination(out, overwrite=True)
     with alone(out):

@@ -374,9 +374,8 @@ def _refuse_conflict(given: pl.DataFrame) -> None:
     grades = [f"{value:g}" for value in theirs[what].unique().sort()]
     shown = ", ".join(grades[:-1]) + f" and {grades[-1]}"
     raise DataRejected(
-        f"query {qid!r}, document {doc_id!r} has the {what}s {shown} in the judgments; choose how to"
-        f" combine them with {spelled_with('aggregate', 'max')} (or "
-        f"{', '.join(each for each in AGGREGATES if each != 'max')})"
+        f"query {qid!r}, document {doc_id!r} has the {what}s {shown} in the judgments; choose how to combine them "
+        f"with {spelled_with('aggregate', 'max')} (or {', '.join(each for each in AGGREGATES if each != 'max')})"
     )
 
 

@@ -564,10 +564,8 @@ def _hint(path: Path, name: str, names: Sequence[str]) -> str:
     reader = "read_csv" if path.suffix in {".csv", ".tsv"} else "read_json"
     return (
         f"{name!r} is a key of the folders of a partitioned table, which are read as columns of Parquet and Arrow "
-        "files only; write it"
-        f" into the files, for example with DuckDB: COPY (FROM {reader}('{root}/**/*{path.suffix}', hive_partitioning "
-        "= true)) TO"
-        " 'rows.parquet'"
+        "files only; write it into the files, for example with DuckDB: COPY (FROM "
+        f"{reader}('{root}/**/*{path.suffix}', hive_partitioning = true)) TO 'rows.parquet'"
     )
 
 

@@ -54,9 +54,8 @@ def note_on_gains(grades: Iterable[int], gain: str = "exp") -> str:
     ranks += ",.." if len(used) > MOST_MAPPED else ""
     return (
         f"a document of grade {above} gains {2**gap:,} times as much as one of grade {above - gap} (gain exp, 2^grade "
-        "- 1), so"
-        f" the higher grade alone decides; map the grades ({spelled('grades')} {ranks} when they are read), or use "
-        f"{spelled('gain')} linear"
+        f"- 1), so the higher grade alone decides; map the grades ({spelled('grades')} {ranks} when they are read), "
+        f"or use {spelled('gain')} linear"
     )
 
 

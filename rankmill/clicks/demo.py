@@ -47,8 +47,7 @@ class ClicksDemoReport:
             *table_of_means("learnt from", self.models),
             "",
             f"Correction closes {self.gap_closed:.0%} of the gap between naive clicks and true labels (NDCG@10). The "
-            "simulated users are"
-            " those of the click model; real users are not a model.",
+            "simulated users are those of the click model; real users are not a model.",
         ]
         return "\n".join(lines)
 

@@ -139,15 +139,13 @@ class ClickLogDescription:
         share = self.repeated_impressions / max(self.impressions, 1)
         notes = [
             f"{self.repeated_documents:,} of {self.documents:,} documents were shown at several positions "
-            f"({share:.1%} of the"
-            " impressions); only they tell position from relevance"
+            f"({share:.1%} of the impressions); only they tell position from relevance"
         ]
         for what, found in (("lists", self.many_lists), ("clicks", self.many_clicks)):
             if found.sessions:
                 notes.append(
                     f"{found.sessions:,} sessions have more than {found.limit:,} {what} (up to {found.most:,}), "
-                    f"{found.share:.1%} of"
-                    " all; if they are bots, remove them"
+                    f"{found.share:.1%} of all; if they are bots, remove them"
                 )
         notes += [
             f"{policy.name or 'the policy'} shows documents in random order"

@@ -190,8 +190,7 @@ class InterleavingOutcome:
         decided = self.wins_a + self.wins_b
         lines = [
             f"sessions: A wins {self.wins_a:,}, B wins {self.wins_b:,}, {self.ties:,} ties; clicks: A "
-            f"{self.clicks_a:,}, B"
-            f" {self.clicks_b:,}; {self.lists:,} interleaved lists"
+            f"{self.clicks_a:,}, B {self.clicks_b:,}; {self.lists:,} interleaved lists"
         ]
         if self.lists_without_teams:
             lines.append(
@@ -241,8 +240,7 @@ def interleaving_outcome(log: ClickLog, lists: pa.Table) -> InterleavingOutcome:
     if interleaved == 0:
         raise DataRejected(
             "no list of the log is among the interleaved ones; the log needs a column policy with the names of the "
-            "drafts, and the same"
-            " ids of queries and documents"
+            "drafts, and the same ids of queries and documents"
         )
     session, place = np.unique(np.concatenate([each[0] for each in found]), return_inverse=True)
     ahead = np.zeros(len(session), dtype=np.int64)

@@ -57,9 +57,8 @@ def list_columns(path: Path, columns: TableColumns) -> tuple[str, ...]:
         return ("qid", "time")
     raise DataRejected(
         f"{path}: no column tells result lists apart: expected one with the session (visit), the id of the list or "
-        "the time at"
-        f" which it was shown; if there is one, name it with {spelled_with('columns', {'session': NAME})}, list=NAME "
-        "or time=NAME"
+        f"the time at which it was shown; if there is one, name it with {spelled_with('columns', {'session': NAME})}, "
+        "list=NAME or time=NAME"
     )
 
 

@@ -129,8 +129,7 @@ class OffPolicyEvaluation:
         what = "expected clicks" if self.options.rank_weight == "clicks" else "dcg"
         lines = [
             f"value: {what}@{self.options.cutoff} a result list, on {self.lists:,} lists of {self.queries:,} queries "
-            "with"
-            f" {self.clicks:,} clicks (95 % intervals over {self.options.unit}; snips: rank weight of a relevant "
+            f"with {self.clicks:,} clicks (95 % intervals over {self.options.unit}; snips: rank weight of a relevant "
             "document)"
         ]
         if self.queries_without_ranking:
@@ -253,8 +252,7 @@ def evaluate_off_policy(
         if values[name].overlap < options.min_overlap:
             raise NotSupported(
                 f"{name}: the documents that the log has shown get {values[name].overlap:.1%} of its rank weights, so "
-                "the log does not say"
-                f" what it is worth; log more of its documents, or lower {spelled('min_overlap')} "
+                f"the log does not say what it is worth; log more of its documents, or lower {spelled('min_overlap')} "
                 f"{options.min_overlap:g}"
             )
     differences: dict[str, dict[str, Estimated]] = {
@@ -485,8 +483,7 @@ class _Sums:
         if overlap < _WELL_COVERED:
             notes.append(
                 f"{1 - overlap:.1%} of its rank weights are on documents that the log has never shown: ips, clipped "
-                "and snips take them"
-                " for irrelevant, dr for as relevant as its regression says"
+                "and snips take them for irrelevant, dr for as relevant as its regression says"
             )
         if effective < FEW_CLICKS:
             notes.append(f"{effective:,.0f} effective clicks are few: intervals are rough")

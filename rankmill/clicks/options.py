@@ -309,8 +309,7 @@ class ClickSimulation:
     logger: str = option(
         default="f1",
         help="Ranker whose lists were shown. f1: by this feature alone; ideal: by the hidden relevance; random: none; "
-        "or a TREC run"
-        " of all these documents, such as rerank writes: lists.run.",
+        "or a TREC run of all these documents, such as rerank writes: lists.run.",
         metavar="f1|ideal|random|FILE.run",
         panel=_SIMULATED,
     )

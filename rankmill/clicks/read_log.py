@@ -127,10 +127,9 @@ def _check_times(path: Path, of_list: Sequence[str], totals: LogTotals) -> None:
     if "time" in of_list and 2 * totals.divided > totals.several:
         raise DataRejected(
             f"{path}: times differ within what looks like one result list ({totals.divided:,} of {totals.several:,} "
-            "times that a"
-            " session saw several documents of a query); a list needs the time at which it was shown: to read the "
-            "rows of a session"
-            f" and a query as one list, ignore the times with {spelled_with('columns', {'time': ''})}"
+            "times that a session saw several documents of a query); a list needs the time at which it was shown: to "
+            "read the rows of a session and a query as one list, ignore the times with "
+            f"{spelled_with('columns', {'time': ''})}"
         )
 
 
@@ -164,8 +163,7 @@ class _LogReader:
         if chosen in {"letor", "run", "pairs"}:
             raise InputError(
                 f"{path}: a click log is a table; name the file .csv, .tsv, .parquet, .arrow or .jsonl, or say which "
-                "format it has with"
-                f" {spelled('format')}"
+                f"format it has with {spelled('format')}"
             )
         read = ReadOptions(delimiter=self._options.delimiter)
         return open_table(path, chosen, read, self._quarantine, log_columns(self._options.columns))
@@ -183,8 +181,7 @@ class _LogReader:
                 has, lacks = (first, other) if part in first.roles.column_of else (other, first)
                 raise DataRejected(
                     f"{lacks.path}: no column for {part}, which {has.path} has; all files of a log must have the same "
-                    "columns; to"
-                    f" ignore it: {spelled_with('columns', {part: ''})}"
+                    f"columns; to ignore it: {spelled_with('columns', {part: ''})}"
                 )
 
     def _read(self, rows: TableRows) -> pa.RecordBatch:

@@ -122,8 +122,7 @@ def ubi_rows(
         if say is not None and (no_text or unknown or elsewhere):
             say(
                 f"left out: {no_text:,} queries without text, {unknown:,} documents with events of unknown queries, "
-                f"{elsewhere:,}"
-                " clicked documents that their query did not return"
+                f"{elsewhere:,} clicked documents that their query did not return"
             )
         for batch in connection.sql(_ROWS).to_arrow_reader(_ROWS_AT_ONCE):
             cells: dict[str, Any] = {name: batch.column(name) for name in batch.schema.names}

@@ -62,16 +62,14 @@ def recommend(log: ClickLog, compared: ClickModelComparison, clicks_a_document: 
         return ClickRecommendation(
             None,
             f"{clicks_a_document:.1f} clicks for each document that was shown, and {ENOUGH_CLICKS:g} or more are "
-            "needed, as corrected"
-            " labels are noisier than naive ones; collect more sessions",
+            "needed, as corrected labels are noisier than naive ones; collect more sessions",
         )
     correlation = order_by_relevance(log, compared.fitted[best].propensities, compared.counts)
     if correlation >= RANKED_WELL:
         return ClickRecommendation(
             None,
             f"the lists were in a good order already (relevance and position have a correlation of {correlation:.2f}, "
-            "and"
-            f" {RANKED_WELL:g} is much), so that a correction adds more noise than it takes out bias",
+            f"and {RANKED_WELL:g} is much), so that a correction adds more noise than it takes out bias",
         )
     return ClickRecommendation(best, "predicts the clicks of held-out sessions best")
 

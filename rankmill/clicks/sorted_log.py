@@ -203,8 +203,7 @@ def assemble(
             more = f" (and more than {spelled('max_rejects')} {limit} allows)" if limit else ""
             raise Contradiction(
                 f"{wrong[0]}{more}; if sessions see several lists of a query, name the column of the list's id or "
-                "time with"
-                f" {spelled_with('columns', {'list': NAME})} or time=NAME"
+                f"time with {spelled_with('columns', {'list': NAME})} or time=NAME"
             )
         _add_block(log, parts)
         release_freed()

@@ -273,6 +273,5 @@ def _convention_of(digest: str) -> Convention:
             return convention
     raise InputError(
         f"the policy of the alias requires the metric convention {digest[:12]}, which has no name; set it with "
-        f"{spelled('convention')} and "
-        "the options for single rules"
+        f"{spelled('convention')} and the options for single rules"
     )

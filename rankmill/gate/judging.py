@@ -264,8 +264,7 @@ def _refuse_seen_split(dataset: Dataset, split: str, contenders: Sequence[Conten
     if split == "train" and trained:
         raise InputError(
             f"{spelled('split')} train: {' and '.join(trained)} was trained on these queries of {dataset.path}, so "
-            "they prove nothing; "
-            f"use {spelled('split')} test, or valid"
+            f"they prove nothing; use {spelled('split')} test, or valid"
         )
 
 
@@ -282,10 +281,8 @@ def _refuse_too_few(queries: GradedQueries, now: Evaluation, metric: Metric) -> 
     if counted < FEWEST_QUERIES:
         raise CandidatesRejected(
             f"{queries.dataset.path}: {counted} of {len(now.qids):,} queries of the split {queries.split} count for "
-            f"{metric}, as "
-            "two versions can differ only in queries with two documents that it tells apart by their grades; an "
-            "interval needs "
-            f"at least {FEWEST_QUERIES}, and a useful one hundreds"
+            f"{metric}, as two versions can differ only in queries with two documents that it tells apart by their "
+            f"grades; an interval needs at least {FEWEST_QUERIES}, and a useful one hundreds"
         )
 
 
@@ -386,8 +383,7 @@ def _not_shown(rules: GateRules, rival: Rival, found: Paired, candidate: str) ->
     text = (
         f"{found.n_queries:,} queries cannot show that {candidate} is not worse than the {rival.name} by more than "
         f"{rules.margin:g}: {_figures(found)}; it passes "
-        f"{'' if rival.name == NAIVE else 'as the first version '}because it is not"
-        " significantly worse"
+        f"{'' if rival.name == NAIVE else 'as the first version '}because it is not significantly worse"
     )
     enough = queries_for(rules.margin, found, 0.0)
     return text if enough is None else f"{text}; about {enough:,} queries like them can if there is no difference"

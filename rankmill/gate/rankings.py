@@ -161,8 +161,7 @@ def check_features(dataset: Dataset, predictor: Predictor, name: str) -> None:
     if lacking := [feature for feature in predictor.feature_names if feature not in has]:
         raise CandidatesRejected(
             f"{dataset.path}: {name} uses features that are missing from this dataset: {few(lacking)}; evaluate both "
-            "models on a"
-            " dataset that has the features of both"
+            "models on a dataset that has the features of both"
         )
     categorical, where = dataset.manifest.categorical, f"{dataset.path}: "
     check_kinds(predictor.model, dataset.feature_names, categorical, CandidatesRejected, model=name, where=where)
@@ -256,8 +255,7 @@ def single_feature(queries: GradedQueries, metric: Metric) -> Rival:
     found = best_single_feature(queries, metric)
     words = (
         f"the best single feature ({found.name}, {'highest' if found.descending else 'lowest'} first; chosen on these "
-        "same"
-        " queries, so its figure may be too high)"
+        "same queries, so its figure may be too high)"
     )
     scores = found.scores(queries.dataset.feature_column(found.name, queries.split))
     return Rival("best single feature", words, scores, "not shown to be worse")

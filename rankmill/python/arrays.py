@@ -227,8 +227,7 @@ def with_queries(values: Any, qid: Any, group: Any, where: str = "") -> tuple[tu
     if str(getattr(column, "dtype", getattr(column, "type", ""))).lower().startswith(("float", "double", "halffloat")):
         warnings.warn(
             f"{where}found floats in the column {_QUERIES!r} of X, {len(np.unique(ids)):,} different queries; a step "
-            "of a Pipeline that"
-            f" scales or bins columns must leave out {_QUERIES!r}",
+            f"of a Pipeline that scales or bins columns must leave out {_QUERIES!r}",
             UserWarning,
             stacklevel=4,
         )

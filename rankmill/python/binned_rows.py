@@ -46,8 +46,7 @@ class BinningOptions:
     categorical: Sequence[str | int] | None = option(
         default=None,
         help="Columns with whole numbers that are categories, such as ids of shops, by name or position.  Columns of "
-        "text or of a"
-        " type of categories are categorical without being named.",
+        "text or of a type of categories are categorical without being named.",
         convert=_columns,
         on_command_line=False,
     )

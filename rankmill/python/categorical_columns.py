@@ -136,14 +136,12 @@ def check_numbers(name: str, codes: Codes, known: Sequence[str], *, are_codes: b
     if len(present) and numbers and known and not any(map(is_number_text, known)):
         raise TrainingDataRejected(
             f"column {name!r} holds numbers, but the ranker knows categories such as {shorten(known[0])!r}; give the "
-            "texts that"
-            " it was fitted on (numbers that are meant: as text)"
+            "texts that it was fitted on (numbers that are meant: as text)"
         )
     if len(present) and known and not numbers and not np.isin(present, category_codes(known)).any():
         warnings.warn(
             f"column {name!r}: its float32 values are taken for codes of categories, and the ranker knows none of "
-            "them; if they are"
-            " numbers, give them as in fit, as float64 or whole numbers",
+            "them; if they are numbers, give them as in fit, as float64 or whole numbers",
             UserWarning,
             stacklevel=2,
         )

@@ -83,8 +83,7 @@ class DaskRows:
         if not _is_dask(X, 2):
             raise InvalidParameter(
                 f"{where}takes a Dask DataFrame as X on a cluster, got {type(X).__name__}; "
-                "dask.dataframe.from_pandas(X, npartitions=8)"
-                " makes one, or leave out the parameter cluster"
+                "dask.dataframe.from_pandas(X, npartitions=8) makes one, or leave out the parameter cluster"
             )
         names, given = names_in(X.columns), {name: value for name, value in given.items() if value is not None}
         goals = _goals(given.pop("goals", ()), expected, where)
@@ -168,8 +167,7 @@ def _write_partition(duty: Duty, path: Path, chosen: Mapping[str, int], series: 
         if len(other) != len(frame):
             raise TrainingDataRejected(
                 f"partition {int(path.stem)}: {len(other):,} values of {name} for {len(frame):,} rows of X; rows are "
-                "matched by"
-                " position, so give columns of the same DataFrame"
+                "matched by position, so give columns of the same DataFrame"
             )
     if not len(frame):
         return 0
@@ -239,8 +237,7 @@ def _check_features(features: Sequence[str], where: str) -> None:
         if name in {*PARTS, *RESERVED}:
             raise InvalidParameter(
                 f"{where}found a column {name!r} of X that would be a feature, but a dataset has another use for this "
-                "name;"
-                " rename the column or drop it"
+                "name; rename the column or drop it"
             )
 
 

@@ -130,8 +130,7 @@ def refuse_on_cluster(ranker: Any, given: Mapping[str, Any]) -> None:
         if callable(getattr(ranker, name)):
             raise InvalidParameter(
                 f"{name} as a function of your own does not work on a cluster, whose workers do not have it; leave "
-                "out the"
-                " parameter cluster"
+                "out the parameter cluster"
             )
     if given.get("base_model") is not None:
         raise InvalidParameter(

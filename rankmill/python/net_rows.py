@@ -30,8 +30,7 @@ def rows_for_net(given: GivenRows | BinnedRows, options: NetOptions, where: str 
         if given.source is None:
             raise InvalidParameter(
                 "a net needs the values of the features, and a BinnedDataset of arrays has their bins alone; give X "
-                "and y,"
-                " or BinnedDataset.open(..) of a dataset"
+                "and y, or BinnedDataset.open(..) of a dataset"
             )
         return split_for_net(*given.source, options)
     rows = given.rows(regression=learns_labels(options.objective), where=where)

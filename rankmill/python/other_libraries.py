@@ -20,8 +20,7 @@ OURS = {
         "stop_metric": "first_metric_only",
         "gain": "label_gain ndcg_exp_gain",
         "n_rounds": "n_estimators num_iterations num_iteration num_trees n_trees num_tree num_rounds num_round "
-        "num_boost_round "
-        "nrounds n_iter max_iter iterations",
+        "num_boost_round nrounds n_iter max_iter iterations",
         "learning_rate": "eta shrinkage shrinkage_rate",
         "early_stopping_rounds": "early_stopping_round n_iter_no_change od_wait early_stopping",
         "min_improvement": "early_stopping_min_delta tol min_delta",
@@ -83,14 +82,13 @@ OURS = {
 differences."""
 
 _NOT_HERE = (
-    "auc_mu_weights auto_class_weights bagging_freq cegb_penalty_feature_coupled cegb_penalty_split class_weights data "
-    "default_direction device device_type diffusion_temperature embedding_features feature_calcers feature_pre_filter "
-    "first_feature_use_penalties force_col_wise force_row_wise forced_splits_file forced_splits_filename "
-    "forcedsplits_filename "
-    "ignored_features input_model linear_tree metric_freq min_data_in_bin model_shrink_rate monotone_penalty "
-    "neg_bagging_fraction normalize_type num_feature one_drop poisson_max_delta_step pos_bagging_fraction "
-    "pre_partition process_type sample_type saved_feature_importance_type scale_pos_weight "
-    "sparse_features_conflict_fraction text_features top_k two_round updater updater_seq weight_column"
+    "auc_mu_weights auto_class_weights bagging_freq cegb_penalty_feature_coupled cegb_penalty_split class_weights "
+    "data default_direction device device_type diffusion_temperature embedding_features feature_calcers "
+    "feature_pre_filter first_feature_use_penalties force_col_wise force_row_wise forced_splits_file "
+    "forced_splits_filename forcedsplits_filename ignored_features input_model linear_tree metric_freq "
+    "min_data_in_bin model_shrink_rate monotone_penalty neg_bagging_fraction normalize_type num_feature one_drop "
+    "poisson_max_delta_step pos_bagging_fraction pre_partition process_type sample_type saved_feature_importance_type "
+    "scale_pos_weight sparse_features_conflict_fraction text_features top_k two_round updater updater_seq weight_column"
 )
 NOT_HERE = frozenset(_NOT_HERE.split())
 """Names of theirs that none of ours stands for, but that are spelled like one of ours or are passed so often that a
@@ -178,8 +176,7 @@ def refuse_function(name: str, metric: object) -> None:
         called = getattr(metric, "__name__", type(metric).__name__)
         raise InvalidParameter(
             f"{name} takes names of metrics such as 'ndcg@10', not the function {called}; apply it to the result of "
-            "predict, "
-            "or train for it with objective= or delta="
+            "predict, or train for it with objective= or delta="
         )
 
 
@@ -289,8 +286,7 @@ def refuse_search_without_queries() -> None:
     if "_PassthroughScorer" in kinds and not frame.f_locals.get("score_params"):
         raise InvalidParameter(
             f"scikit-learn would call fit with the queries and score without them; give them {IN_SEARCHES}, so that "
-            "it cuts them"
-            " into folds for both"
+            "it cuts them into folds for both"
         )
 
 

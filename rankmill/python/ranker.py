@@ -134,8 +134,7 @@ class RankerOptions:
     scratch: str | os.PathLike[str] | None = option(
         default=None,
         help="With cluster: a folder that all workers see under the same path, for the rows and a dataset of them "
-        "while fit works."
-        "  Default: the system's folder of temporary files, which only workers on this machine see.",
+        "while fit works.  Default: the system's folder of temporary files, which only workers on this machine see.",
     )
 
 
@@ -425,8 +424,7 @@ class Ranker(Routed):
             if isinstance(given, BinnedRows):
                 raise InvalidParameter(
                     "base_model needs the values of the features, which a BinnedDataset does not have; give X and y, "
-                    "or the"
-                    " scores of the base model as offset"
+                    "or the scores of the base model as offset"
                 )
             directions = directions_by_name(self.monotone, names)
             base = BaseModel(_forest_of(corrected), names, directions, categorical=given.table.texts)
@@ -769,8 +767,7 @@ class Ranker(Routed):
         if self.checked_kind().model == NET:
             raise InvalidParameter(
                 "features are selected by trainings of trees; leave out model net, and see which features a net needs "
-                "with"
-                " rankmill inspect influence"
+                "with rankmill inspect influence"
             )
         return self._parameters(names, patience)
 

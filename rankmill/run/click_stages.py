@@ -182,8 +182,7 @@ class ClicksStage(Stage):
                 if batch.doc_id is None or batch.grade is None:
                     raise InputError(
                         f"{path}: expected a grade and a doc_id in every row, as people judge the queries of valid "
-                        "and test in a"
-                        " run with [clicks]; add them, or leave these files out"
+                        "and test in a run with [clicks]; add them, or leave these files out"
                     )
                 known = as_array(np.flatnonzero(batch.grade != UNKNOWN_GRADE))
                 grade = as_array(batch.grade).take(known)

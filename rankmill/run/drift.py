@@ -85,8 +85,7 @@ class DriftFound:
         if self.alarms:
             raise DriftAlarm(
                 f"the data drifted from the former dataset in {few(self.alarms, _MOST_NAMED)}; see {self.path} for "
-                "the numbers;"
-                " check the sources, and train with [drift] stop = false if the data are correct"
+                "the numbers; check the sources, and train with [drift] stop = false if the data are correct"
             )
 
 

@@ -289,8 +289,7 @@ def _notes(
             notes.append(
                 f"{len(unlike):,} queries, such as {first.qids[int(unlike[0])]!r}, have other grades in "
                 f"{rankings[i].name} than in {name}, so that their ideal lists differ; judgments given with "
-                f"{spelled('qrels')} would be "
-                "the same for both"
+                f"{spelled('qrels')} would be the same for both"
             )
         alike = {
             metric: first.n_counted(metric) - (0 if paired is None else paired.n_queries)
@@ -300,8 +299,7 @@ def _notes(
             counts = ", ".join(f"{count:,} by {metric}" for metric, count in alike.items() if count)
             notes.append(
                 f"left out, as {rankings[i].name} and {name} cannot differ in them: {counts} (queries without two "
-                "documents "
-                "that the metric tells apart)"
+                "documents that the metric tells apart)"
             )
         if rankings[i].name in rankings[baseline].seeds:
             notes.append(f"{rankings[i].name} and {name} differ in their seed only: what they differ by is chance")
@@ -356,8 +354,6 @@ def _check_same_queries(evaluation: Evaluation, name: str, first: Evaluation, ot
             where = name if math.isnan(evaluation.values[metric][unlike[0]]) else other
             raise CandidatesRejected(
                 f"{name}: query {evaluation.qids[int(unlike[0])]!r} has nothing relevant for {metric} in {where}, and "
-                "something in "
-                f"the other ranking ({len(unlike):,} such queries); give the judgments of both with "
-                f"{spelled('qrels')}, or count these "
-                f"queries as 0 with {spelled('nothing_relevant')} zero"
+                f"something in the other ranking ({len(unlike):,} such queries); give the judgments of both with "
+                f"{spelled('qrels')}, or count these queries as 0 with {spelled('nothing_relevant')} zero"
             )

@@ -119,10 +119,8 @@ class Comparison:
         policy = first.convention.describe()
         tests = (
             f"differences: above 0 is better than {self.names[self.baseline]}; within {TIED:g} is a tie; intervals: "
-            "95 % "
-            f"bootstrap over queries ({REPLICATES:,} replicates); p: sign flips, all of up to {EXACT_UP_TO} queries "
-            "that "
-            f"differ, else {self.flips:,} drawn; effect: the mean difference over its standard deviation"
+            f"95 % bootstrap over queries ({REPLICATES:,} replicates); p: sign flips, all of up to {EXACT_UP_TO} "
+            f"queries that differ, else {self.flips:,} drawn; effect: the mean difference over its standard deviation"
         )
         notes = [
             ("conventions", policy),

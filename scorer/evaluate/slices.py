@@ -141,8 +141,7 @@ def _single_text(rows: pl.DataFrame, by: str) -> pl.DataFrame:
         qid, least, most = several.row(0)
         raise CandidatesRejected(
             f"{spelled('by')} {by}: expected one text in all documents of a query, found {least!r} and {most!r} in "
-            f"query {qid!r}; "
-            "slices are of queries"
+            f"query {qid!r}; slices are of queries"
         )
     return found.select("qid", value="least")
 

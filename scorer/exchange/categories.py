@@ -71,8 +71,7 @@ def need_no_categories(forest: Forest, target: str) -> None:
         name = forest.feature_names[forest.node_feature[np.flatnonzero(forest.splits_by_set)[0]]]
         raise ConversionRefused(
             f"{target} has only splits by thresholds, but this model splits {name!r} by sets of categories; convert "
-            "it --to"
-            " lightgbm, xgboost or onnx, or train without categorical features"
+            "it --to lightgbm, xgboost or onnx, or train without categorical features"
         )
 
 

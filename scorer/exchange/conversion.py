@@ -293,8 +293,7 @@ def need_one_output(forest: Forest, target: str) -> None:
     if forest.link != "identity":
         raise ConversionRefused(
             f"{target} cannot combine {forest.n_outputs} outputs into one score (the link {forest.link} of "
-            f"{forest.objective});"
-            " convert it --to onnx, or train an objective of one output"
+            f"{forest.objective}); convert it --to onnx, or train an objective of one output"
         )
 
 

@@ -140,14 +140,12 @@ def _names_of_columns(forest: Forest) -> Iterator[str]:
             elif prefix == "f":
                 yield (
                     "no tree asks for f0: if XGBoost has read LETOR text itself, f1, f2, .. are its features here, "
-                    "too; "
-                    f"if f0 was the first feature, {others}"
+                    f"too; if f0 was the first feature, {others}"
                 )
             else:
                 yield (
                     f"no tree asks for Column_0: if LightGBM has read LETOR text itself, {spelled('features')} "
-                    f"f0..f{n - 1} gives its features "
-                    f"their names here; if Column_0 was the first feature, {others}"
+                    f"f0..f{n - 1} gives its features their names here; if Column_0 was the first feature, {others}"
                 )
 
 
@@ -156,8 +154,7 @@ def renamed(forest: Forest, names: Sequence[str]) -> Forest:
     if len(names) != forest.n_features:
         raise InputError(
             f"{spelled('features')} has {len(names)} name{'s' * (len(names) != 1)}, the model has {forest.n_features} "
-            "features; "
-            "name each of them, in the order of the model"
+            "features; name each of them, in the order of the model"
         )
     seen: set[str] = set()
     for position, name in enumerate(names):

@@ -424,8 +424,7 @@ def _texts_of(text: str, header: _Block, names: Sequence[str], where: str) -> di
     if len(ways) != 1:
         raise ConversionRefused(
             f"{where}: {len(texts)} of its {len(categorical)} categorical features were columns of pandas with "
-            "categories, and"
-            " the model does not tell which; train again with all of them as such columns, or none"
+            "categories, and the model does not tell which; train again with all of them as such columns, or none"
         )
     return {categorical[k]: own for k, own in zip(ways[0], texts, strict=True)}
 

@@ -74,8 +74,7 @@ def write(forest: Forest, name: str, *, nearest: bool = False) -> ConvertedModel
     if np.any(off):
         notes.append(
             f"{np.count_nonzero(off)} of {len(cuts)} thresholds lie up to {off.max():.2g} beside those here: Solr "
-            "cannot represent"
-            " them; values this close may go to another leaf"
+            "cannot represent them; values this close may go to another leaf"
         )
     if not plain:
         notes.append(
@@ -111,10 +110,9 @@ def _threshold_error(forest: Forest, cuts: npt.NDArray[np.float32], off: npt.NDA
     f = int(np.searchsorted(forest.cut_starts, np.flatnonzero(forest.cuts == cut)[0], side="right")) - 1
     return ConversionRefused(
         f"Solr adds 1e-6 to a threshold as it reads it, and no float32 becomes {cut} of feature "
-        f"{forest.feature_names[f]!r} by"
-        f" that ({np.count_nonzero(off)} of {len(cuts)} thresholds are like it, {off.max():.2g} off at most); take "
-        "the nearest"
-        f" with {spelled('nearest_thresholds')}, or train on larger values of the feature, such as 1e6 times these"
+        f"{forest.feature_names[f]!r} by that ({np.count_nonzero(off)} of {len(cuts)} thresholds are like it, "
+        f"{off.max():.2g} off at most); take the nearest with {spelled('nearest_thresholds')}, or train on larger "
+        "values of the feature, such as 1e6 times these"
     )
 
 

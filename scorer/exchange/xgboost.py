@@ -376,8 +376,7 @@ def _texts_of(model: _Object) -> dict[int, list[str]]:
             except UnicodeDecodeError as error:
                 raise ConversionRefused(
                     f"{names.where}: the names of categories in {names.path} are not UTF-8 (XGBoost cuts off names "
-                    "that are not"
-                    " ASCII); train it on categories of other names"
+                    "that are not ASCII); train it on categories of other names"
                 ) from error
     return texts
 

@@ -174,8 +174,7 @@ def listed_scores(path: Path, documents: Documents) -> npt.NDArray[np.float64]:
         qid, doc_id, _ = missing.row(0)
         raise CandidatesRejected(
             f"{path}: lacks a score for {missing.height:,} of the {wanted.height:,} candidates, such as {doc_id!r} of "
-            "query "
-            f"{qid!r}; rank all of them, or name only the candidates that it has"
+            f"query {qid!r}; rank all of them, or name only the candidates that it has"
         )
     scores: npt.NDArray[np.float64] = scored["score"].to_numpy()
     return scores

@@ -273,16 +273,14 @@ def require_rows(paths: Paths, cure: str, *, or_cover: bool = False) -> None:
     if COVER in forest.info and not or_cover:
         raise InputError(
             f"the model, read from XGBoost, has sums of hessians ({forest.info[COVER]}), but this needs counts of "
-            "training "
-            f"rows; {cure}"
+            f"training rows; {cure}"
         )
     roots = forest.tree_starts[:-1]
     bare = np.flatnonzero((forest.node_feature[roots] >= 0) & (forest.node_rows[roots] == 0))
     if len(bare):
         raise InputError(
             f"tree {bare[0] + 1} of the model does not record how many training rows reached its nodes, which are the "
-            "weights "
-            f"here; {cure}"
+            f"weights here; {cure}"
         )
 
 

@@ -316,13 +316,11 @@ def optimality_report(result: Optimality, model: ModelIdentity, conventions: str
     lines = [
         f"{model}: {result.metric} {result.value:.6f}, mean of {result.n_queries:,} queries",
         f"along {result.n_directions:,} random directions of the {result.moved}, {result.step:g} of their length "
-        "away, it falls "
-        f"along {falling:,}, rises along {result.n_rising:,} and stays along {result.n_unchanged:,}",
+        f"away, it falls along {falling:,}, rises along {result.n_rising:,} and stays along {result.n_unchanged:,}",
         f"changes from {result.changes.least:+.6f} to {result.changes.greatest:+.6f}, {result.changes.mean:+.6f} on "
         "average",
         f"share of directions along which it rises: p = {result.p:.4f}, {result.interval[0]:.4f} to "
-        f"{result.interval[1]:.4f} "
-        f"with confidence {result.confidence:g}",
+        f"{result.interval[1]:.4f} with confidence {result.confidence:g}",
         verdict,
         conventions,
     ]

@@ -75,8 +75,7 @@ class Explainer:
         if widest > MOST_ON_A_PATH:
             raise InputError(
                 f"a path of this model asks for {widest:,} features, and at most {MOST_ON_A_PATH} are divided fairly; "
-                "use fewer "
-                f"rounds ({spelled('n_rounds')}), or train with {spelled('max_depth')}"
+                f"use fewer rounds ({spelled('n_rounds')}), or train with {spelled('max_depth')}"
             )
         self._points, self._weights = rules_up_to((widest + 1) // 2)
         self.expected = np.full(self.paths.forest.n_outputs, self.paths.forest.base_score)

@@ -61,8 +61,7 @@ def find_models(references: Sequence[str], registry: Location) -> dict[str, tupl
         if label in models:
             raise InputError(
                 f"{spelled('model')} {reference_of[label]} and {spelled('model')} {reference} would both be {label!r} "
-                "in OUT; leave one out, or rename the "
-                "file"
+                "in OUT; leave one out, or rename the file"
             )
         models[label], reference_of[label] = (model, identity), reference
     return models

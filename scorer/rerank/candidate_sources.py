@@ -128,8 +128,7 @@ def shared_options(options: Mapping[str, ReadOptions]) -> ReadOptions:
                     if name in shared.known_features & other.known_features:
                         raise InputError(
                             f"the models {first} and {label} read the feature {name!r} in different ways: for one of "
-                            "them it is"
-                            " categorical, for the other a number; rank with one model at a time"
+                            "them it is categorical, for the other a number; rank with one model at a time"
                         )
                 shared = replace(shared, categorical=tuple(sorted({*mine, *yours})))
             elif mine != yours:
@@ -139,8 +138,7 @@ def shared_options(options: Mapping[str, ReadOptions]) -> ReadOptions:
                 }
                 raise InputError(
                     f"the models {first} and {label} were trained on data read in different ways ({each.name} "
-                    f"{mine!r} and "
-                    f"{yours!r}); {cure.get(each.name, 'rank with one model at a time')}"
+                    f"{mine!r} and {yours!r}); {cure.get(each.name, 'rank with one model at a time')}"
                 )
     return shared
 

@@ -126,12 +126,10 @@ def missing_error(source: Source, lacking: Sequence[str]) -> CandidatesRejected:
 def _foreign_error(source: Source, foreign: Sequence[str], options: ReadOptions) -> CandidatesRejected:
     cure = (
         f"where its features count from 0: {spelled('index_base')} 0; where the model was read from XGBoost, whose "
-        "first column is f0: "
-        f"convert it again with {spelled('features')} f1..fN"
+        f"first column is f0: convert it again with {spelled('features')} f1..fN"
         if foreign == ["f0"] and options.index_base == 1
         else "give the candidates as Parquet or CSV with columns of those names, or convert a model of another tool "
-        "again with "
-        f"{spelled('features')}"
+        f"again with {spelled('features')}"
     )
     return CandidatesRejected(
         f"{source.path}: the model uses {_first_names(foreign)}, but LETOR text can only hold features named "

@@ -101,8 +101,7 @@ class FirstStage:
                 raise InputError(
                     f"{path}: the {len(first) + rows:,} documents up to here take {BYTES_OF_A_DOCUMENT} bytes each, "
                     f"and there is room for {room // BYTES_OF_A_DOCUMENT:,}; give more {spelled('memory')}, or rank a "
-                    "part of the queries "
-                    "at a time"
+                    "part of the queries at a time"
                 )
             own_first, own_second = (np.concatenate(lane) for lane in zip(*parts, strict=True))
             del parts
@@ -194,8 +193,7 @@ class FirstStage:
         )
         raise CandidatesRejected(
             f"{where}: expected a row of features for each document of the run, found none for {count:,} of "
-            f"{len(self):,}, "
-            f"the first of them {doc_id!r} of query {qid!r}; {cure}"
+            f"{len(self):,}, the first of them {doc_id!r} of query {qid!r}; {cure}"
         )
 
     def seen_as_text(self) -> str:

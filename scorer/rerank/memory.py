@@ -74,8 +74,7 @@ class MemoryPlan:
         if 2 * held > left:
             raise InputError(
                 f"{spelled('memory')} {self.total / MB:,.0f}MB is too little for models that take about "
-                f"{held / MB:,.0f} MB;"
-                f" set at least {(FLOOR + 2 * held) / MB + 1:,.0f}MB"
+                f"{held / MB:,.0f} MB; set at least {(FLOOR + 2 * held) / MB + 1:,.0f}MB"
             )
         return self.with_run(held)
 
@@ -106,10 +105,9 @@ class MemoryPlan:
         """
         run = f", {self.held / MB:,.1f} MB for models and the documents of a run" if self.held else ""
         return (
-            f"memory {self.total / MB:,.0f} MB: {FLOOR / MB:,.0f} MB for the process itself{run}; then input blocks of "
-            f"{self.block_bytes / MB:,.0f} MB, or groups of rows of Parquet of {self.columns_bytes(1) / MB:,.0f} MB "
-            "in all; "
-            f"then a sort that spills above {self.sort_bytes / MB:,.0f} MB"
+            f"memory {self.total / MB:,.0f} MB: {FLOOR / MB:,.0f} MB for the process itself{run}; then input blocks "
+            f"of {self.block_bytes / MB:,.0f} MB, or groups of rows of Parquet of {self.columns_bytes(1) / MB:,.0f} "
+            f"MB in all; then a sort that spills above {self.sort_bytes / MB:,.0f} MB"
         )
 
 

@@ -187,8 +187,7 @@ def rows_scored_on_cluster(
     except PermissionError as error:
         raise InputError(
             f"{sources[0].path.absolute().parent}: {spelled('cluster')} writes scores beside the input while it "
-            "works, and"
-            " this folder cannot be written to; copy the input to another one"
+            "works, and this folder cannot be written to; copy the input to another one"
         ) from error
     return pa.Table.from_batches(batches, scored_schema(reading.goals))
 

@@ -334,8 +334,7 @@ def _refuse_repeated(batch: RankedBatch) -> None:
         qid, doc_id = (batch.rows[name][row].as_py() for name in ("qid", "doc_id"))
         raise CandidatesRejected(
             f"document {doc_id!r} of query {qid!r} is a candidate twice, which a TREC run cannot hold; leave one out, "
-            "or write a"
-            " .parquet file or a folder instead"
+            "or write a .parquet file or a folder instead"
         )
 
 

@@ -76,17 +76,15 @@ class BaseModel:
         lacking = [name for name in asked if name not in self.feature_names]
         if lacking:
             raise InvalidParameter(
-                f"the base model asks for the feature {lacking[0]!r}, which the data lack; add the"
-                " feature, or pass the scores of the base model as offsets (they are then not part of"
-                " the new model)"
+                f"the base model asks for the feature {lacking[0]!r}, which the data lack; add the feature, or pass "
+                "the scores of the base model as offsets (they are then not part of the new model)"
             )
         check_kinds(forest, self.feature_names, categorical, InvalidParameter, model="the base model")
         against = [name for name, direction in (monotone or {}).items() if _moves_against(forest, name, direction)]
         if against:
             raise InvalidParameter(
-                f"monotone: the base model violates the constraint on {against[0]!r}, and new trees"
-                " cannot correct that; train the base model with the same constraint, or remove the"
-                " feature from monotone"
+                f"monotone: the base model violates the constraint on {against[0]!r}, and new trees cannot correct "
+                "that; train the base model with the same constraint, or remove the feature from monotone"
             )
         self.needed = asked or self.feature_names[:1]  # rows without a column would have no number
 

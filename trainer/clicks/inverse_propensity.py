@@ -45,8 +45,7 @@ def with_propensities(kind: type[Objective], rows: RankedRows, parameters: Train
     if rows.positions is None:
         raise TrainingDataRejected(
             f"{name}: the position at which each document was shown is needed; add a column 'position' to the data "
-            "(in Python:"
-            " position= of Ranker.fit)"
+            "(in Python: position= of Ranker.fit)"
         )
     if rows.grades.max(initial=0) > 1:
         raise TrainingDataRejected(f"{name}: expected the grades 1 (clicked) and 0, found {int(rows.grades.max())}")
@@ -56,8 +55,7 @@ def with_propensities(kind: type[Objective], rows: RankedRows, parameters: Train
         if TRUST in given:
             raise InvalidParameter(
                 f"{name}: {kind.name} weighs pairs, which does not correct trust; use {' or '.join(WITH_LABELS)}, or "
-                "a click model"
-                " without it"
+                "a click model without it"
             )
         if rows.pairs is not None:
             raise InvalidParameter(f"{name} weigh the pairs of clicks; set {spelled('learn_from')} to grades")
@@ -72,8 +70,7 @@ def with_propensities(kind: type[Objective], rows: RankedRows, parameters: Train
     if kind.name not in WITH_LABELS:
         raise InvalidParameter(
             f"{name}: {kind.name} has no pairs to weigh, and its minimum is not the mean of its labels; use "
-            "lambdamart, ranknet,"
-            f" {' or '.join(WITH_LABELS)}"
+            f"lambdamart, ranknet, {' or '.join(WITH_LABELS)}"
         )
     if parameters.self_normalise:
         raise InvalidParameter(

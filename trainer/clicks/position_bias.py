@@ -60,24 +60,21 @@ def with_position_bias(loss: Objective, rows: RankedRows, parameters: TrainParam
     if rows.positions is None:
         raise TrainingDataRejected(
             f"{here} needs the position at which each document was shown; add a column 'position' to the data (in "
-            "Python:"
-            " position= of Ranker.fit)"
+            "Python: position= of Ranker.fit)"
         )
     if parameters.position_bias == ADDITIVE:
         return _wrapper_of(type(loss), _Additive)(loss, rows, parameters)
     if not isinstance(loss, PairObjective):
         raise InvalidParameter(
             f"{here} weighs pairs of a clicked document and another, but {loss.name} has none; use lambdamart, "
-            "ranknet or"
-            " additive"
+            "ranknet or additive"
         )
     if rows.pairs is not None:
         raise InvalidParameter(f"{here} needs the pairs of clicks; set {spelled('learn_from')} to grades")
     if rows.grades.max(initial=0) > 1:
         raise TrainingDataRejected(
             f"{here}: expected the grades 1 (clicked) and 0, found {int(rows.grades.max())}; use additive, or a "
-            "dataset of"
-            " impressions"
+            "dataset of impressions"
         )
     return _wrapper_of(type(loss), _Unbiased)(loss, rows, parameters)
 

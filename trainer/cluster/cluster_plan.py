@@ -72,9 +72,8 @@ class ClusterPlan:
         """Return a line for people."""
         line = (
             f"on {self.workers} workers: about {self.bytes_a_worker / 1e6:,.0f} MB each, which send "
-            f"{self.bytes_a_round / 1e6:,.1f} MB a round"
-            f" in {self.exchanges_a_round:,} exchanges; about {self.seconds_a_round:.2g} s a round, "
-            f"{self.seconds_alone:.2g} in one process on one machine"
+            f"{self.bytes_a_round / 1e6:,.1f} MB a round in {self.exchanges_a_round:,} exchanges; about "
+            f"{self.seconds_a_round:.2g} s a round, {self.seconds_alone:.2g} in one process on one machine"
         )
         if self.workers > 1 and self.seconds_alone <= self.seconds_a_round:
             line += ": one process is faster, if the data fit into its memory"

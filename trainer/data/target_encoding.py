@@ -132,8 +132,7 @@ def _features_of_many(
         if len(categories) > MAX_CUTS_OF_A_FEATURE:
             raise TrainingDataRejected(
                 f"feature {name!r} has {len(categories):,} categories, and a model can hold "
-                f"{MAX_CUTS_OF_A_FEATURE:,}; make"
-                f" fewer of them, or set {spelled('encode_above')} to 0"
+                f"{MAX_CUTS_OF_A_FEATURE:,}; make fewer of them, or set {spelled('encode_above')} to 0"
             )
         if len(categories) > encode_above:
             index = np.full(len(codes), -1, dtype=np.int64)

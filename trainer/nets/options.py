@@ -70,8 +70,7 @@ class NetOptions:
         default="lambdamart",
         by_preset=None,
         help="Loss to minimise: lambdamart (LambdaRank), ranknet, softmax, lambdaloss, l2, .. All but coxph, gbrank, "
-        "huber, mcrank,"
-        " ordinal and functions.",
+        "huber, mcrank, ordinal and functions.",
     )
     metric: str = option_like(TrainParameters, "metric", default="ndcg@10")
     stop_metric: str = option_like(TrainParameters, "stop_metric", default="")
@@ -100,8 +99,7 @@ class NetOptions:
     transform: str = option(
         default="quantile",
         help="Transform of numeric features, fitted on the train split: quantile (to normal scores, by quantiles), "
-        "log1p"
-        " (sign(x) log(1 + |x|)) or linear. Each is then scaled to mean 0 and deviation 1.",
+        "log1p (sign(x) log(1 + |x|)) or linear. Each is then scaled to mean 0 and deviation 1.",
         choices=("quantile", "log1p", "linear"),
     )
     missing_indicators: bool = option(
@@ -128,8 +126,7 @@ class NetOptions:
     schedule: str = option(
         default=CONSTANT,
         help="Learning rate of later epochs: constant, follow_loss (times 0.8 after an epoch whose training loss is "
-        "above that"
-        " of the epoch before) or cosine (down to 0 at the last epoch).",
+        "above that of the epoch before) or cosine (down to 0 at the last epoch).",
         choices=SCHEDULES,
     )
     weight_decay: float = option(
@@ -147,8 +144,7 @@ class NetOptions:
     updates: str = option(
         default=QUERIES,
         help="What changes the weights at once: queries (the forces of all pairs are added up first) or pairs "
-        "(RankNet before"
-        " the forces were factored; slow, for comparison).",
+        "(RankNet before the forces were factored; slow, for comparison).",
         choices=UPDATES,
     )
     epochs: int = option(default=100, help="Maximum number of passes over the train split.", least=1, most=1_000_000)

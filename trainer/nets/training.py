@@ -77,8 +77,7 @@ class NetData:
             if split is not None and split.values.shape != (split.rows.n_rows, len(self.feature_names)):
                 raise TrainingDataRejected(
                     f"expected values of shape ({split.rows.n_rows}, {len(self.feature_names)}) in the {name} split, "
-                    "got"
-                    f" {split.values.shape}"
+                    f"got {split.values.shape}"
                 )
 
     def without_values(self) -> NetData:
@@ -208,8 +207,7 @@ class _Training:
         if options.updates == PAIRS and (data.categorical or any(each is not None for each in others)):
             raise InvalidParameter(
                 f"{spelled('updates')} pairs works with numeric features and grades only, without offsets, weights "
-                "and given"
-                " pairs; use queries"
+                "and given pairs; use queries"
             )
         self._inputs = fit_inputs(data.train.values, data.categorical, options, team)
         self._prepared = PreparedRows.of(self._inputs, data.train.values, team)
@@ -259,8 +257,7 @@ class _Training:
             except ValueError as error:
                 raise InvalidParameter(
                     f"the weights of the net grew without bound in epoch {number} ({error}); lower "
-                    f"{spelled('learning_rate')}, now"
-                    f" {options.learning_rate:g}"
+                    f"{spelled('learning_rate')}, now {options.learning_rate:g}"
                 ) from error
             record = RoundRecord(number, self._measured(epoch, objective, net))
             history.append(record)

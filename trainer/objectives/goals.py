@@ -172,8 +172,7 @@ def objective_of_goals(
     if rows.labels is not None:
         raise TrainingDataRejected(
             f"{spelled('goals')}: goals are grades and cannot be mixed with labels; use an objective that learns "
-            "grades, such as"
-            " lambdamart, or make the label a grade"
+            "grades, such as lambdamart, or make the label a grade"
         )
     if rows.pairs is not None:
         raise TrainingDataRejected(

@@ -28,8 +28,7 @@ LEAST_LEAF_ROWS = 16_384  # minimum rows of leaves per worker
 _PAIRS_AT_ONCE = 1 << 16  # whose leaves are looked up together
 ONE_GRADE = (
     "no query has documents of two different grades, so there is nothing to learn; check the grades (for real labels "
-    "use"
-    " objective l2 or query_rmse), and the query ids if every query has one document"
+    "use objective l2 or query_rmse), and the query ids if every query has one document"
 )
 
 
@@ -181,8 +180,7 @@ class Objective(ABC):
         if self.limits.nets:
             raise InvalidParameter(
                 f"{self.name} does not work with nets, which learn from batches of queries: {self.limits.nets}; use "
-                "another"
-                " objective, such as lambdamart, softmax or l2"
+                "another objective, such as lambdamart, softmax or l2"
             )
         self.write_only(first_query, last_query)
 

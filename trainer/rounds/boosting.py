@@ -128,9 +128,8 @@ def _check_features(names: Sequence[str], edges: Sequence[npt.NDArray[np.float32
         seen.add(name)
         if len(cuts) >= MAX_BIN or np.isnan(cuts).any() or not np.all(cuts[1:] > cuts[:-1]):
             raise TrainingDataRejected(
-                f"feature {name!r}: expected at most {MAX_BIN - 1} ascending edges, found"
-                f" {len(cuts)}{'' if len(cuts) >= MAX_BIN else ' that do not ascend'}; bin the data"
-                " again"
+                f"feature {name!r}: expected at most {MAX_BIN - 1} ascending edges, found "
+                f"{len(cuts)}{'' if len(cuts) >= MAX_BIN else ' that do not ascend'}; bin the data again"
             )
 
 

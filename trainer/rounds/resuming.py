@@ -110,14 +110,12 @@ def _check_fits_objective(objective: Objective, parameters: TrainParameters, for
     if not np.array_equal(forest.tree_weights, weights_of_trees(objective, parameters, n)):
         raise InvalidParameter(
             f"resume: the trees of the model have other weights than after a training of {n} rounds: it was cut after "
-            "training, or"
-            " its file was changed; resume the whole model"
+            "training, or its file was changed; resume the whole model"
         )
     if forest.base_score != of_start * objective.starting_score:
         raise InvalidParameter(
             "resume: the model starts from another score than a training on these data: it was trained on other data, "
-            "or its file"
-            " was changed"
+            "or its file was changed"
         )
 
 

@@ -203,8 +203,7 @@ def _refitted(
     if isinstance(before, Mapping) and any(before[name] != value for name, value in now.items()):
         raise InvalidParameter(
             f"resume: the model was trained again on {before['rows']} documents of {before['queries']} queries, its "
-            "first eval"
-            f" set included, but now there are {rows.n_rows} of {rows.n_queries}; give the same eval set"
+            f"first eval set included, but now there are {rows.n_rows} of {rows.n_queries}; give the same eval set"
         )
     found = boost(
         pooled,

@@ -146,8 +146,7 @@ def note_without_splits(forest: Forest) -> str:
     if rows >= 2 * least:
         why = (
             f"no split of two leaves of {least:,} rows ({option}) of {rows:,} gains anything; check that the features "
-            "vary,"
-            f" or lower {option}"
+            f"vary, or lower {option}"
         )
     return f"no tree has a split, so all documents tie: {why}"
 

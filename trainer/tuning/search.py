@@ -103,8 +103,7 @@ class TunePlan:
             f"{self.choices}\n"
             * bool(self.choices)
             + f"{number} random trials of {len(self.space.parts)} parameters{limit}, compared by {self.measure} on "
-            f"{on};"
-            f" {self.learnt_from}; {self.base.most_rounds:,} {self.base.unit}s at most; {in_all} without the "
+            f"{on}; {self.learnt_from}; {self.base.most_rounds:,} {self.base.unit}s at most; {in_all} without the "
             "interpreters"
         )
 
@@ -252,8 +251,7 @@ def tune(
     if not first:
         raise InvalidParameter(
             f"{spelled('minutes')} {options.minutes:g}: no trial ended in time; give more {spelled('minutes')}, or "
-            "ask for fewer"
-            f" {plan.base.unit}s" + "; the same command goes on where it stopped" * search.can_go_on
+            f"ask for fewer {plan.base.unit}s" + "; the same command goes on where it stopped" * search.can_go_on
         )
     ranking = ordered({trial: first[trial].score for trial in first}, higher_is_better=plan.higher_is_better)
     if first[ranking[0]].score is None:

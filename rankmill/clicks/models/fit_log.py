@@ -196,8 +196,7 @@ def _doubt(counts: ClickCounts, found: Propensities) -> str:
     above = int(np.argmin(relevance[:k] + error[:k]))
     return (
         f"by {found.model}, documents at position {k + 1} are {relevance[k] / relevance[above]:.1f} times as relevant "
-        "as"
-        f" those at {above + 1}, so examination there comes out too small"
+        f"as those at {above + 1}, so examination there comes out too small"
     )
 
 

@@ -149,9 +149,8 @@ class PairObjective(Objective):
         scales = np.where((n_pairs > 0) & self._weighed(weighing), weighing.scales, 0.0)
         if not scales.any():
             raise TrainingDataRejected(
-                "swapping the documents of a pair never changes the metric, so there is nothing to"
-                " learn; check the grades, use another metric, or for pairs without grades objective"
-                " ranknet"
+                "swapping the documents of a pair never changes the metric, so there is nothing to learn; check the "
+                "grades, use another metric, or for pairs without grades objective ranknet"
             )
         if rules.per_pair:
             scales /= np.maximum(n_pairs, 1)

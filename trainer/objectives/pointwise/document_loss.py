@@ -100,7 +100,6 @@ def check_both_classes(name: str, classes: Floats, weights: Floats, threshold: f
     if weighed.all() or not weighed.any():
         side = "none" if not weighed.any() else "every one"
         raise TrainingDataRejected(
-            f"{name} expects documents of two classes, found {side} with a label or grade of"
-            f" {threshold:g} or more; set a threshold between the classes, such as"
-            f" {name}(threshold=2)"
+            f"{name} expects documents of two classes, found {side} with a label or grade of {threshold:g} or more; "
+            f"set a threshold between the classes, such as {name}(threshold=2)"
         )
