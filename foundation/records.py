@@ -137,7 +137,7 @@ def from_json(kind: type[T], data: bytes | str | Mapping[str, Any], what: str) -
 
     text = data if isinstance(data, bytes | str) else json.dumps(data)
     try:
-        record: T = _reader(kind).validate_json(text, strict=True)
+        record: T = _reader(kind).validate_json(text, strict=True)  # type: ignore[arg-type]  # types are hashable
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
         place = ".".join(str(part) for part in first["loc"])
