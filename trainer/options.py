@@ -223,8 +223,8 @@ class TuneOptions:
     )
     compare_by: str = option(
         default="",
-        help="What to compare trials on: valid (the valid split) or folds (a cross-validation over all queries that the"
-        " model will learn from: with --refit all those of the valid split, too). Default: folds for up to 5,000 train"
+        help="What to compare trials on. valid: the valid split. folds: a cross-validation over all queries that the"
+        " model will learn from (with --refit all also those of the valid split). Default: folds for up to 5,000 train"
         " queries or without a valid split.",
         choices=("", *COMPARE_BY),
     )

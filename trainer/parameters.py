@@ -124,8 +124,8 @@ class TrainParameters:
     )
     mix_goals: str = younger(
         default=SUM,
-        help="With goals: how their losses become one. sum: the weighted sum of their gradients; draw: in each round, "
-        "each query learns from one of the grades, which is drawn with the weights as probabilities.",
+        help="How the losses of goals are combined. sum: weighted sum of their gradients. draw: in each round each "
+        "query learns from one of the grades, drawn with the weights as probabilities.",
         choices=MIXES,
     )
     metric: str = option(
@@ -146,9 +146,8 @@ class TrainParameters:
     )
     boosting: str = younger(
         default="gbdt",
-        help="How rounds add up: gbdt (each corrects the sum of all before it), dart (each corrects the sum without "
-        "some rounds that are drawn and dropped) or rf (random forest: the mean of trees that all start anew; "
-        "learning_rate is not used).",
+        help="How rounds add up. gbdt: each corrects the sum of all before it. dart: each corrects the sum without "
+        "some dropped rounds. rf: random forest, the mean of independent trees; learning_rate is not used.",
         choices=BOOSTINGS,
     )
     drop_rate: float = younger(
@@ -191,8 +190,8 @@ class TrainParameters:
     )
     rounds_by: str = option(
         default="valid",
-        help="How to choose the number of rounds: valid (valid split), test (held-out queries of the train split), "
-        "oob (documents or queries outside the sample of a round), or cv (cross-validation first).",
+        help="How to choose the number of rounds. valid: by the valid split. test: by held-out queries of the train "
+        "split. oob: by documents or queries outside the sample of a round. cv: by cross-validation first.",
         choices=ROUNDS_BY,
     )
     holdout_fraction: float = option(
@@ -205,8 +204,8 @@ class TrainParameters:
     refit: str = younger(
         default="none",
         by_preset=True,
-        help="After the number of rounds is found: none (keep that model) or all (train again with that many rounds"
-        " on the train and valid splits together; metrics stay those of the first training).",
+        help="What to do after the number of rounds is found. none: keep that model. all: train again with that many "
+        "rounds on the train and valid splits together; metrics stay those of the first training.",
         choices=REFITS,
     )
     step_search: str = option(
@@ -396,9 +395,9 @@ class TrainParameters:
     bootstrap: str = younger(
         default="none",
         by_preset=True,
-        help="Weights of queries or documents, drawn anew for each tree: bayesian, (-ln u)^bagging_temperature; mvs, "
-        "minimal-variance sampling: large gradients are drawn more often, and each is weighted by 1 / probability; "
-        "goss: the largest gradients (top_rate), and with a higher weight a random part of the others (other_rate).",
+        help="Random weights of queries or documents for each tree. bayesian: (-ln u)^bagging_temperature. mvs: "
+        "minimal-variance sampling; large gradients are drawn more often, weighted by 1 / probability. goss: the "
+        "largest gradients (top_rate), and a random part of the others (other_rate) with a higher weight.",
         choices=BOOTSTRAPS,
     )
     bootstrap_by: str = younger(
@@ -462,8 +461,8 @@ class TrainParameters:
     position_bias: str = younger(
         default=NONE,
         help="Correct the position bias of clicks (grade 1: clicked, 0: not; column position). additive: learn a "
-        "number for each position, which is added to scores while training. unbiased: weigh pairs by ratios for each "
-        "position (Unbiased LambdaMART; for lambdamart and ranknet). none: do not.",
+        "number for each position, which is added to scores while training. unbiased: Unbiased LambdaMART, for "
+        "lambdamart and ranknet; weigh pairs by ratios for each position. none: no correction.",
         choices=POSITION_BIASES,
     )
     position_bias_l2: float = younger(

@@ -45,9 +45,9 @@ def report(
 ) -> None:
     """Write a report on the version of a run, or on a model: a self-contained HTML page, JSON and Markdown.
 
-    The page shows whether the version was promoted and why, how it compares with the version that it would replace,
-    query by query, the learning curve of a run, feature importance, the data, where everything comes from, and how to
-    roll back.
+    The page shows whether the version was promoted and why, and how it compares with the version that it would replace,
+    query by query. It also has the learning curve of a run, feature importance, the data, the origin of everything, and
+    how to roll back.
 
     Example: rankmill report work
 

@@ -98,7 +98,10 @@ def _stages(work: Work) -> list[type[Stage]]:
 
 
 def _due(stage: Stage) -> tuple[Inputs, str | None]:
-    """Return the inputs of ``stage``, and why to execute it; if nothing has changed, its facts are those of its record."""
+    """Return the inputs of ``stage``, and why to execute it.
+
+    If nothing has changed, its facts are those of its record.
+    """
     record, inputs = read_record(stage.work.stages, stage.name, stage.facts), stage.inputs()
     why = reason_to_run(stage, record, inputs)
     if why is None and record is not None:

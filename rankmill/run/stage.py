@@ -85,7 +85,7 @@ class Stage(ABC):
 
 
 def reason_to_run(stage: Stage, record: StageRecord | None, inputs: Inputs) -> str | None:
-    """Return why to execute ``stage``, whose last record is ``record``, with ``inputs``; None if nothing has changed."""
+    """Return why to execute ``stage``, last recorded as ``record``, with ``inputs``; None if nothing has changed."""
     if record is None:
         return "not done yet"
     return differences(record.inputs, inputs) if record.inputs != inputs else stage.fault(record)
