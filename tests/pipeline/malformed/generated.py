@@ -99,6 +99,7 @@ GENERATED = {
     "nothing-in-it": Path.mkdir,
     "other-feature.parquet": parquet(table().rename_columns(["qid", "doc_id", "grade", "pagerank"])),
     "pairs-of-fractions.parquet": parquet(pa.table({"qid": ["7"], "better": [1.5], "worse": ["b"]})),
+    "pairs-weight-text.parquet": parquet(pa.table({"qid": ["7"], "better": ["a"], "worse": ["b"], "weight": ["1"]})),
     "pairs-null.parquet": parquet(pa.table({"qid": ["7"], "better": ["a"], "worse": pa.array([None], pa.string())})),
     "pairs-unknown-document.parquet": parquet(pa.table({"qid": ["7"], "better": ["a"], "worse": ["c"]})),
 }
