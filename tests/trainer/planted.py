@@ -41,17 +41,23 @@ def rows_of(part, binspec, batch=10**6, weights=None, width=None):
     return RankedRows(part[1], part[2], [bins[i : i + batch] for i in range(0, len(bins), batch)], weights)
 
 
-def boost_rows(train, eval_sets, edges, feature_names, parameters, *, max_grade, info=None, run=boost, **options):
+def data_of(train, eval_sets=(), binspec=None, max_grade=4, info=None):
+    """Rows to learn from and (name, rows) to watch, by default with the bins of the small data."""
+    binspec = binspec or small_data()[2]
+    return TrainingData(
+        train=train, eval_sets=list(eval_sets or ()), edges=[feature.edges for feature in binspec.features],
+        feature_names=binspec.feature_names, max_grade=max_grade, info=info or {},
+    )  # fmt: skip
+
+
+def boost_rows(train, eval_sets, parameters, *, binspec=None, max_grade=4, info=None, run=boost, **options):
     """Train by ``run`` on rows; ``options`` are those of `TrainingOptions` (``resume`` a forest) and the keywords of
     ``run``."""
     own = {name: options.pop(name) for name in ("checkpoint", "checkpoints", "rounds") if name in options}
     if options.get("resume") is not None:
         options["resume"] = StartingModel(options["resume"])
-    data = TrainingData(
-        train=train, eval_sets=eval_sets or (), edges=edges, feature_names=feature_names, max_grade=max_grade,
-        info=info or {},
-    )  # fmt: skip
-    return run(data, parameters, TrainingOptions(**options), **own)
+    data = data_of(train, eval_sets, binspec, max_grade, info)
+    return run(data, parameters, TrainingOptions(**{"n_threads": 1, **options}), **own)
 
 
 def fit(data, *, batch=10**6, width=None, watch=True, weights=None, eval_sets=None, options=None, **parameters):
@@ -62,8 +68,6 @@ def fit(data, *, batch=10**6, width=None, watch=True, weights=None, eval_sets=No
     return boost_rows(
         rows_of(train, binspec, batch, weights, width),
         [(name, rows_of(part, binspec, batch)) for name, part in eval_sets],
-        [feature.edges for feature in binspec.features],
-        binspec.feature_names,
         fixed(**{"n_rounds": 30, "max_leaves": 8, **parameters}),
-        **{"max_grade": 4, "n_threads": 1, **(options or {})},
+        **{"binspec": binspec, **(options or {})},
     )

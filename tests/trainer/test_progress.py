@@ -9,7 +9,6 @@ import pytest
 from rich.console import Console
 
 from rankmill import Ranker, cross_validate
-from rankmill.cli import execute
 from rankmill.foundation.errors import InvalidParameter
 from rankmill.trainer.progress import TrainingProgress
 from rankmill.trainer.rounds.training_result import RoundRecord
@@ -78,34 +77,35 @@ def test_on_a_terminal_there_is_a_bar_and_no_line():
     assert "round 3/3" in screen.getvalue()
 
 
+TRAIN = "train D --name m --registry R --n-rounds 4"
 COMMANDS = {
-    "train": ["train", "D", "--name", "m", "--registry", "R", "--n-rounds", "4"],
-    "seeds": ["train", "D", "--name", "m", "--registry", "R", "--n-rounds", "4", "--seeds", "1,2"],
-    "by cv": ["train", "D", "--name", "m", "--registry", "R", "--n-rounds", "4", "--rounds-by", "cv", "--folds", "3"],
-    "cv": ["cv", "D", "--n-rounds", "4", "--folds", "3"],
-    "tune": ["tune", "D", "-o", "T", "--n-rounds", "4", "--trials", "3", "--repeat", "0", "--workers", "1"],
+    "train": TRAIN,
+    "seeds": f"{TRAIN} --seeds 1,2",
+    "by cv": f"{TRAIN} --rounds-by cv --folds 3",
+    "cv": "cv D --n-rounds 4 --folds 3",
+    "tune": "tune D -o T --n-rounds 4 --trials 3 --repeat 0 --workers 1",
 }
+FOLDS = [f"fold {fold}, round {n}" for fold in (1, 2, 3) for n in (2, 4)]
 STARTS = {
     "train": ["round 2", "round 4"],
     "seeds": [f"seed {seed}, round {n}" for seed in (1, 2) for n in (2, 4)],
-    "by cv": [f"fold {fold}, round {n}" for fold in (1, 2, 3) for n in (2, 4)],
-    "cv": [f"fold {fold}, round {n}" for fold in (1, 2, 3) for n in (2, 4)],
+    "by cv": FOLDS,
+    "cv": FOLDS,
     "tune": ["trial 1, 2 of 4", "trial 3, 4 of 4"],
 }
 
 
-@pytest.mark.parametrize(("name", "log_every"), [*((name, "2") for name in COMMANDS), ("train", "0")])
-def test_lines_go_to_stderr_and_stdout_stays_one_object(tmp_path, capfd, dataset, name, log_every):
-    places = {"D": str(dataset.path), "R": str(tmp_path / "registry"), "T": str(tmp_path / "tuning")}
-    arguments = [places.get(word, word) for word in COMMANDS[name]]
-    assert execute([*arguments, "--max-leaves", "4", "--json", "--log-every", log_every]) == 0
-    out, err = capfd.readouterr()
+@pytest.mark.parametrize(("name", "log_every"), [*((name, 2) for name in COMMANDS), ("train", 0)])
+def test_lines_go_to_stderr_and_stdout_stays_one_object(tmp_path, typed, dataset, name, log_every):
+    words = (
+        COMMANDS[name].replace(" D", f" {dataset.path}").replace(" R", f" {tmp_path}/r").replace(" T", f" {tmp_path}/t")
+    )
+    out, err = typed(f"{words} --max-leaves 4 --json --log-every {log_every}")
     assert isinstance(json.loads(out), dict)
     said = [line for line in err.splitlines() if " so far" in line]
-    expected = STARTS[name] if log_every == "2" else []
-    assert [line.startswith(start) for line, start in zip(said, expected, strict=False)] == [True] * len(expected), said
-    if log_every == "0":
-        assert said == []
+    assert log_every or not said
+    for line, start in zip(said, STARTS[name] if log_every else [], strict=False):
+        assert line.startswith(start), said
 
 
 def test_verbose_says_every_n_rounds_and_changes_no_model(capfd):

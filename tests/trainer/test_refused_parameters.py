@@ -24,6 +24,7 @@ ALONE = [
     ({"gain": "table(0,2,1)"}, "gain", "not fall"),
     ({"gain": "table(a)"}, "gain", "numbers"),
     ({"sigma": 0.0}, "sigma"),
+    ({"stop_window": 0}, "stop_window", "1"),
     ({"seed": -1}, "seed"),
     ({"seed": 1.5}, "seed", "1.5"),
     ({"n_rounds": "10"}, "n_rounds", "'10'"),
@@ -100,6 +101,7 @@ TRAINED = [
     *(({name: -1.0}, name, "0") for name in ("lambda_l1", "max_delta_step", "path_smooth")),
     ({"monotone": {"f22": 1}}, "monotone", "feature", "'f22'", "'f2'"),
     *(({"monotone": {"f0": 1}, "objective": name}, "monotone", "one score") for name in ("mcrank", "ordinal")),
+    ({"objective": "lambdaloss", "metric": "map"}, "lambdaloss", "metrics", "ndcg"),
 ]
 
 

@@ -1,6 +1,5 @@
 """A binned dataset is another way to give the same rows: the same model, however it was made."""
 
-import json
 import pickle
 import subprocess
 import sys
@@ -11,14 +10,12 @@ import polars as pl
 import pytest
 
 from rankmill import BinnedDataset, Ranker, cross_validate
-from rankmill.cli import execute
 from rankmill.foundation.errors import InputError, InvalidParameter, TrainingDataRejected
-from rankmill.pipeline.options import SynthParameters
-from rankmill.pipeline.synth import write_synthetic
 from rankmill.python import spilled_values
 from tests.rankmill.python.small_ranker import small
 from tests.rankmill.python.test_categorical_columns import OPTIONS, planted
 from tests.refusals import refused
+from tests.trainer.small_dataset import small_dataset
 
 
 def bytes_of(ranker):
@@ -200,32 +197,22 @@ def test_what_the_dataset_has_cannot_be_given_again(arrays):
 
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("binned")
-    write_synthetic(folder / "all.txt", SynthParameters(queries=60, documents_per_query=12, features=10))
-    shares = "train=0.6,valid=0.2,test=0.2"
-    for command in (
-        ["data", "ingest", str(folder / "all.txt"), "-o", str(folder / "web"), "--split", shares],
-        ["data", "bin", str(folder / "web")],
-    ):
-        assert execute(command) == 0
-    return folder / "web"
+    return small_dataset(tmp_path_factory.mktemp("binned"), queries=60).path
 
 
-def test_many_categories_are_encoded_alike(tmp_path, capsys):
+def test_many_categories_are_encoded_alike(tmp_path, typed):
     rng = np.random.default_rng(5)
     category = rng.integers(0, 300, 1500)
     frame = pl.DataFrame({"n": rng.normal(size=1500).astype(np.float32), "shop": category})
     y, qid = rng.integers(0, 2, 300)[category] + rng.integers(0, 2, 1500), np.repeat(np.arange(150), 10)
     frame.with_columns(qid=qid, grade=y).write_csv(tmp_path / "rows.csv")
-    path, shares = str(tmp_path / "web"), "train=0.6,valid=0.2,test=0.2"
-    ingest = ["data", "ingest", str(tmp_path / "rows.csv"), "-o", path, "--categorical", "shop", "--split", shares]
-    assert execute(ingest) == execute(["data", "bin", path]) == 0
-    capsys.readouterr()
-    command = ["train", path, "--name", "web", "--registry", str(tmp_path / "r"), "--n-rounds", "9", "--json"]
-    assert execute(command) == 0
+    path = tmp_path / "web"
+    typed(f"data ingest {tmp_path}/rows.csv -o {path} --categorical shop --split train=0.6,valid=0.2,test=0.2")
+    typed(f"data bin {path}")
+    sha256 = typed.json(f"train {path} --name web --registry {tmp_path}/r --n-rounds 9")["sha256"]
     train, valid = BinnedDataset.open(path), BinnedDataset.open(path, "valid")
     forest = Ranker(n_rounds=9, verbose=0).fit(train, eval_set=valid).forest_
-    assert forest.sha256 == json.loads(capsys.readouterr().out)["sha256"]
+    assert forest.sha256 == sha256
     assert "encoded_splits" in forest.info
     expected = bytes_of(Ranker(n_rounds=9, verbose=0, categorical=["shop"]).fit(frame, y, qid=qid))
     pieces = pieces_of([700, 800], frame, y, qid)
@@ -237,13 +224,11 @@ def test_many_categories_are_encoded_alike(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("preset", ["defaults-1", "auto-1"])
-def test_a_folder_makes_the_model_of_the_command_line(dataset, preset, tmp_path, capsys):
-    command = ["train", dataset, "--name", "web", "--registry", tmp_path / "r", "--preset", preset, "--n-rounds", "9"]
-    assert execute([*map(str, command), "--json"]) == 0
-    sha256 = json.loads(capsys.readouterr().out)["sha256"]
+def test_a_folder_makes_the_model_of_the_command_line(dataset, preset, tmp_path, typed):
+    command = f"train {dataset} --name web --registry {tmp_path}/r --preset {preset} --n-rounds 9"
     train, valid = BinnedDataset.open(dataset), BinnedDataset.open(dataset, "valid")
     ranker = Ranker(preset=preset, n_rounds=9, verbose=0).fit(train, eval_set=valid)
-    assert ranker.forest_.sha256 == sha256
+    assert ranker.forest_.sha256 == typed.json(command)["sha256"]
     assert list(ranker.feature_names_in_) == list(train.binned.feature_names)
     with refused(InputError, "split", "'tset'", "'test'"):
         BinnedDataset.open(dataset, "tset")
@@ -273,17 +258,14 @@ def test_memory_holds_no_matrix_of_all_values():
     assert grown < 0.6 * values  # of 160 MB; the bins take 45 MB, and 70 bytes a row 28 MB
 
 
-def test_a_folder_has_the_bins_and_the_trees_of_the_same_frame(tmp_path):
+def test_a_folder_has_the_bins_and_the_trees_of_the_same_frame(tmp_path, typed):
     columns, y, qid = planted()
     brands = {None: None, "echo": "16777217.0", "fern": "017"}  # a number in two spellings, and no number
     columns["brand"] = [brands.get(name, name) for name in columns["brand"]]
     frame = pl.DataFrame(columns).with_columns(pl.col("new").cast(pl.Int8))
     frame.with_columns(qid=qid, grade=y).write_csv(tmp_path / "rows.csv")
-    for command in (
-        ["data", "ingest", "rows.csv", "-o", "web", "--categorical", "brand,shop", "--split", "train=1"],
-        ["data", "bin", "web", "--max-bin-of", "brand=6"],
-    ):
-        assert execute([str(tmp_path / part) if part in {"rows.csv", "web"} else part for part in command]) == 0
+    typed(f"data ingest {tmp_path}/rows.csv -o {tmp_path}/web --categorical brand,shop --split train=1")
+    typed(f"data bin {tmp_path}/web --max-bin-of brand=6")
     stored = BinnedDataset.open(tmp_path / "web")
     binned = BinnedDataset(frame, y, qid=qid, categorical=["shop"], max_bin_of={"brand": 6})
     assert stored.binned.binspec.to_json() == binned.binned.binspec.to_json()

@@ -98,21 +98,6 @@ def test_weights_of_queries_come_by_row_by_query_and_by_id():
         assert rows.query_weights.tolist() == [by_id[one] for one in sorted(by_id)]
 
 
-def test_scaling_all_weights_changes_no_tree():
-    X, y, qid = planted_arrays()
-    rng = np.random.default_rng(0)
-    weight, of_query = rng.uniform(size=400), np.repeat(rng.uniform(0.1, 2.0, size=40), 10)
-    for objective in ("lambdamart", "l2"):
-        one = small(objective=objective).fit(X, y, qid=qid, sample_weight=weight, query_weight=of_query)
-        for a, b in ((4.0, 1.0), (1.0, 0.25)):  # powers of two: no bit is lost on the way
-            two = small(objective=objective).fit(X, y, qid=qid, sample_weight=a * weight, query_weight=b * of_query)
-            assert np.array_equal(one.forest_.node_value, two.forest_.node_value)
-            assert np.array_equal(one.forest_.thresholds, two.forest_.thresholds, equal_nan=True)
-            assert one.history_ == two.history_
-        other = small(objective=objective).fit(X, y, qid=qid)
-        assert not np.array_equal(one.forest_.node_value, other.forest_.node_value)
-
-
 def test_regression_learns_real_numbers_and_ranking_refuses_them():
     X, y, qid = planted_arrays()
     real = X[:, 0] - 0.3
@@ -130,17 +115,6 @@ def test_regression_learns_real_numbers_and_ranking_refuses_them():
         small().fit(X, y, label=real, qid=qid)
     with refused(TrainingDataRejected, "row 7", "label"):
         small(objective="l2").fit(X, np.where(np.arange(400) == 7, np.nan, real), qid=qid)
-
-
-def test_continuing_by_offsets_is_continuing():
-    """The scores of a model as offsets: the trees after it are those that resuming it grows."""
-    X, y, qid = planted_arrays()
-    parameters = {"objective": "l2", "learning_rate": 0.3}
-    first, whole = small(n_rounds=5, **parameters), small(n_rounds=12, **parameters)
-    first.fit(X, y, qid=qid)
-    rest = small(n_rounds=7, **parameters).fit(X, y, qid=qid, offset=first.predict(X))
-    whole.fit(X, y, qid=qid)
-    assert np.allclose(first.predict(X) + rest.predict(X), whole.predict(X), atol=1e-9)
 
 
 def test_eval_sets_take_the_same_by_name():

@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from rankmill import Ranker, register_model
+from rankmill import register_model
 from rankmill.foundation.errors import InvalidParameter, NotFitted, TrainingDataRejected
 from rankmill.scorer.inspect.shap import shap_values
 from tests.rankmill.python.small_ranker import small
@@ -69,12 +69,6 @@ def test_grades_may_be_large_where_the_gain_is_linear(arrays):
     assert small(gain="linear").fit(X, y * 10_000, qid=qid).forest_.n_trees == 8
 
 
-def test_an_eval_set_that_cannot_tell_is_refused(arrays):
-    X, y, qid = arrays
-    with refused(TrainingDataRejected, "stop"):
-        small().fit(X, y, qid=qid, eval_set=[(X, y * 0, qid)])
-
-
 def test_the_eval_set_decides_how_many_rounds_are_kept(arrays):
     X, y, qid = arrays
     held = qid >= 30
@@ -121,8 +115,3 @@ def test_bad_input_is_refused(arrays, change, error, message):
         change = {}
     with refused(error, message):
         small().fit(**{**given, **change})
-
-
-def test_unknown_parameters_are_refused():
-    with refused(InvalidParameter, "parameter", "'max_leafs'"):
-        Ranker().set_params(max_leafs=3)

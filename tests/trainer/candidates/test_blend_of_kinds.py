@@ -44,25 +44,17 @@ def test_one_file_holds_all_kinds_and_its_scores_are_their_weighted_sum(ranker, 
     ranker.save(tmp_path / "blend.rankmill")
     assert np.array_equal(load_model(tmp_path / "blend.rankmill").predict(x), ranker.predict(x))
     assert np.array_equal(pickle.loads(pickle.dumps(ranker)).predict(x), ranker.predict(x))
+    assert Ranker.from_model(model).preset == "auto-2"
 
 
-@pytest.mark.slow
-def test_threads_and_the_order_of_the_rows_change_no_byte(ranker):
-    assert fitted(n_threads=2).model_.sha256 == fitted(n_threads=1).model_.sha256 == ranker.model_.sha256
-    (x, y, qid), order = rows(1), np.random.default_rng(1).permutation(QUERIES * DOCUMENTS)
-    other = Ranker(**ranker.get_params()).fit(x[order], y[order], qid=qid[order], eval_set=rows(2, 20))
-    assert other.model_.sha256 == ranker.model_.sha256
-
-
-def test_a_loaded_blend_is_trained_again_with_its_preset(ranker):
-    assert Ranker.from_model(ranker.model_).preset == "auto-2"
-
-
-def test_the_fast_budget_is_the_trees_of_auto_1():
-    x = rows(3)[0]
+def test_the_fast_budget_is_the_trees_of_auto_1_and_so_is_what_trains_trees_alone():
     fast, trees = fitted(budget="fast"), fitted(preset="auto-1")
-    assert np.array_equal(fast.predict(x), trees.predict(x))
+    assert np.array_equal(fast.predict(rows(3)[0]), trees.predict(rows(3)[0]))
     assert fast.forest_.n_rounds == trees.forest_.n_rounds
+    x, y, qid = rows(1)
+    rankers = [Ranker(preset="auto-2", n_rounds=3, verbose=0, **more) for more in ({}, {"budget": "fast"})]
+    one, other = (cross_validate(ranker, x, y, qid=qid).histories for ranker in rankers)
+    assert one == other
 
 
 @pytest.mark.parametrize("given", [{"objective": "l2"}, {"grow": "oblivious"}, {"monotone": {0: 1}}, {"max_depth": 3}])
@@ -82,15 +74,6 @@ def test_the_final_parts_have_learnt_from_the_eval_set_and_say_so(ranker):
     assert ranker.model_.info["refit"]["queries"] == QUERIES + 20
     kept = fitted(refit="none")  # judged on the eval set, from which nothing is learnt
     assert all("refit" not in part.info for part in parts_of(kept.model_))
-
-
-def test_what_trains_trees_alone_refuses_the_blend_and_names_the_fast_budget():
-    x, y, qid = rows(1)
-    given = {"preset": "auto-2", "n_rounds": 3, "verbose": 0}
-    assert (
-        cross_validate(Ranker(**given), x, y, qid=qid).histories
-        == cross_validate(Ranker(**given, budget="fast"), x, y, qid=qid).histories
-    )
 
 
 @pytest.mark.slow

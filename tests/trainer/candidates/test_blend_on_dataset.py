@@ -1,14 +1,12 @@
 """The blend of auto-2 on a dataset: one version with its facts, the same bytes after a kill, and clear words where only
 trees will do."""
 
-import json
 from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from rankmill.cli import execute
 from rankmill.pipeline.bins.binning import bin_dataset
 from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
@@ -18,12 +16,14 @@ from rankmill.scorer.evaluate.train_test_overlap import splits_trained_on
 from rankmill.scorer.models.loading import Blend, load_model_file
 from rankmill.trainer.candidates.blend_on_dataset import train_blend_on
 from rankmill.trainer.candidates.multi_seed_training import plan_candidate
+from rankmill.trainer.options import SeedOptions
 from rankmill.trainer.parameters import TrainParameters, options_for
 from rankmill.trainer.training_options import TrainingOptions
+from rankmill.trainer.training_service import train_and_register
 from tests.trainer.small_dataset import SHARES, small_dataset
 
 GIVEN = TrainParameters(preset="auto-2", early_stopping_rounds=4)
-AS_OPTIONS = ["--preset", "auto-2", "--early-stopping-rounds", "4"]
+AS_OPTIONS = "--preset auto-2 --early-stopping-rounds 4"
 
 
 class Killed(BaseException):
@@ -42,14 +42,14 @@ def dataset(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def registered(dataset, tmp_path_factory):
-    """Return the folder with a registry that has the version web@1."""
-    folder = tmp_path_factory.mktemp("registered")
-    assert execute(["train", str(dataset.path), "--name", "web", "--registry", str(folder / "r"), *AS_OPTIONS]) == 0
-    return folder
+    """Return a registry that has the version web@1."""
+    registry = Registry(tmp_path_factory.mktemp("registered") / "r")
+    train_and_register(dataset, "web", registry, GIVEN, TrainingOptions(), SeedOptions())
+    return registry
 
 
 def test_a_version_is_a_blend_and_says_what_was_tried_and_chosen(registered, dataset):
-    version = Registry(registered / "r").resolve("web@1", bare="latest")
+    version = registered.resolve("web@1", bare="latest")
     model, facts = load_model_file(version.model_path), version.manifest
     assert isinstance(model, Blend)
     kinds = facts["parameters"]["kinds"]
@@ -64,31 +64,22 @@ def test_a_version_is_a_blend_and_says_what_was_tried_and_chosen(registered, dat
 
 
 @pytest.mark.slow
-def test_the_same_training_is_registered_once(registered, dataset, capsys):
-    version = Registry(registered / "r").resolve("web@1", bare="latest")
-    again = ["train", str(dataset.path), "--name", "web", "--registry", str(registered / "r"), *AS_OPTIONS]
-    capsys.readouterr()
-    assert execute([*again, "--json"]) == 0
-    report = json.loads(capsys.readouterr().out)
+def test_the_same_training_is_registered_once(registered, dataset, typed):
+    version = registered.resolve("web@1", bare="latest")
+    report = typed.json(f"train {dataset.path} --name web --registry {registered.root} {AS_OPTIONS}")
     assert (report["model"], report["new"], report["sha256"]) == ("web@1", False, version.sha256)
     assert report["blend"]["kinds"] == version.manifest["parameters"]["kinds"]
 
 
-def test_the_budget_fast_trains_the_bytes_of_auto_1(dataset, tmp_path, capsys):
-    digests = []
-    for given in (["--budget", "fast", *AS_OPTIONS], [*AS_OPTIONS[2:], "--preset", "auto-1"]):
-        capsys.readouterr()
-        assert (
-            execute(["train", str(dataset.path), "--name", "web", "--registry", str(tmp_path), "--json", *given]) == 0
-        )
-        digests.append(json.loads(capsys.readouterr().out)["sha256"])
-    assert digests[0] == digests[1]
+def test_the_budget_fast_trains_the_bytes_of_auto_1(dataset, tmp_path, typed):
+    train = f"train {dataset.path} --name web --registry {tmp_path} --early-stopping-rounds 4"
+    fast, trees = (typed.json(f"{train} {given}") for given in ("--budget fast --preset auto-2", "--preset auto-1"))
+    assert fast["sha256"] == trees["sha256"]
 
 
-@pytest.mark.parametrize("more", [["--n-rounds", "3"], ["--monotone", "f1:1", "--n-rounds", "3"], ["--seeds", "1,2"]])
-def test_where_trees_are_alone_a_line_says_why(dataset, tmp_path, capsys, more):
-    assert execute(["train", str(dataset.path), "--name", "web", "--registry", str(tmp_path), *AS_OPTIONS, *more]) == 0
-    said = capsys.readouterr().err
+@pytest.mark.parametrize("more", ["--n-rounds 3", "--monotone f1:1 --n-rounds 3", "--seeds 1,2"])
+def test_where_trees_are_alone_a_line_says_why(dataset, tmp_path, typed, more):
+    said = typed.err(f"train {dataset.path} --name web --registry {tmp_path} {AS_OPTIONS} {more}")
     assert "--preset auto-2 trains trees alone: " in said
     assert ("the number of rounds is uncertain" in said) == ("--n-rounds" in more)  # a blend is judged by folds
 
@@ -96,26 +87,23 @@ def test_where_trees_are_alone_a_line_says_why(dataset, tmp_path, capsys, more):
 @pytest.mark.parametrize(
     "command",
     [
-        ["train", "DATASET", "--name", "web", "--resume", "web@1"],
-        ["train", "DATASET", "--name", "web", "--base-model", "web@1"],
-        ["convert", "web@1", "--to", "lightgbm", "-o", "OUT"],
-        ["inspect", "shap", "web@1", "--on", "DATASET"],
-        ["models", "blend", "web@1", "web@1", "--name", "two", "--on", "DATASET"],
+        "train D --name web --resume web@1",
+        "train D --name web --base-model web@1",
+        "convert web@1 --to lightgbm -o OUT",
+        "inspect shap web@1 --on D",
+        "models blend web@1 web@1 --name two --on D",
     ],
-    ids=lambda command: " ".join(command[:2]),
 )
-def test_what_needs_trees_refuses_the_blend_and_names_the_budget_fast(registered, dataset, tmp_path, capsys, command):
-    given = {"DATASET": str(dataset.path), "OUT": str(tmp_path / "x.txt")}
-    capsys.readouterr()
-    assert execute([*(given.get(word, word) for word in command), "--registry", str(registered / "r")]) != 0
-    error = capsys.readouterr().err.splitlines()[-1]
+def test_what_needs_trees_refuses_the_blend_and_names_the_budget_fast(registered, dataset, tmp_path, typed, command):
+    words = command.replace(" D", f" {dataset.path}").replace("OUT", f"{tmp_path}/x.txt")
+    error = typed.err(f"{words} --registry {registered.root}", code=2).splitlines()[-1]
     assert "a blend of" in error
     assert "--budget fast" in error
 
 
-def test_cross_validation_says_that_it_is_of_trees_alone(dataset, capsys):
-    assert execute(["cv", str(dataset.path), "--folds", "2", "--n-rounds", "3", *AS_OPTIONS]) == 0
-    assert "preset auto-2, trees alone: " in capsys.readouterr().err
+def test_cross_validation_says_that_it_is_of_trees_alone(dataset, typed):
+    said = typed.err(f"cv {dataset.path} --folds 2 --n-rounds 3 {AS_OPTIONS}")
+    assert "preset auto-2, trees alone: " in said
 
 
 @pytest.mark.slow

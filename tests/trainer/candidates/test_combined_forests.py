@@ -1,13 +1,10 @@
 """Several models as one, with weights: CatBoost's sum_models."""
 
-import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from rankmill.cli import app
 from rankmill.foundation.errors import InvalidParameter
 from rankmill.scorer.forest.forest import Forest
 from rankmill.scorer.forest.predict import predict
@@ -85,22 +82,14 @@ def test_what_cannot_be_merged_is_refused(forests):
         fit(small_data(), n_rounds=9, options={"resume": merged([forests[0], forests[0]])})
 
 
-def test_the_command_registers_the_sum(dataset, tmp_path):
-    common, run = ["--registry", str(tmp_path / "r"), "--json"], CliRunner()
+def test_the_command_registers_the_sum(dataset, tmp_path, typed):
+    at = f"--registry {tmp_path}/r"
     for objective in ("l2", "lambdamart"):
-        done = run.invoke(
-            app, ["train", str(dataset.path), "--name", "web", "--objective", objective, "--n-rounds", "4", *common]
-        )
-        assert done.exit_code == 0, done.output
-    arguments = ["models", "merge", "web@1", "web@2", "--weights", "1,3", "--name", "both", *common]
-    done = run.invoke(app, arguments)
-    assert done.exit_code == 0, done.output
-    report = json.loads(done.stdout)
+        typed(f"train {dataset.path} --name web --objective {objective} --n-rounds 4 {at}")
+    merge = f"models merge web@1 web@2 --name both {at} --weights"
+    report = typed.json(f"{merge} 1,3")
     assert report["model"] == "both@1"
     assert [(each["model"], each["weight"]) for each in report["merged"]] == [("web@1", 0.25), ("web@2", 0.75)]
-    assert json.loads(run.invoke(app, arguments).stdout)["new"] is False
-    seen = run.invoke(app, ["evaluate", str(dataset.path), "--model", "both@1", "--split", "all", *common])
-    assert seen.exit_code == 0, seen.output
-    bad = run.invoke(app, ["models", "merge", "web@1", "web@2", "--weights", "1,x", "--name", "both", *common])
-    assert bad.exit_code
-    assert "weights" in f"{bad.output}{bad.exception}"
+    assert typed.json(f"{merge} 1,3")["new"] is False
+    typed(f"evaluate {dataset.path} --model both@1 --split all {at}")
+    assert "weights" in typed.err(f"{merge} 1,x", code=2)

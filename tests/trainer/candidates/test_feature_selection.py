@@ -5,11 +5,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 import rankmill
 from rankmill import Ranker
-from rankmill.cli import app
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.pipeline.bins.spec import BinSpec, feature_bins
 from rankmill.pipeline.dataset.dataset import Dataset
@@ -26,14 +24,13 @@ from rankmill.trainer.candidates.feature_selection import (
     smallest_within,
     with_features,
 )
-from rankmill.trainer.data.rows import TrainingData
 from rankmill.trainer.options import SelectOptions
 from rankmill.trainer.training_options import TrainingOptions
 from tests.naive_samples import bits_of
 from tests.refusals import refused
 from tests.trainer.data.test_target_encoding import ENCODE, training
 from tests.trainer.fixed import fixed
-from tests.trainer.planted import fit, rows_of, small_data
+from tests.trainer.planted import data_of, fit, rows_of, small_data
 from tests.trainer.small_dataset import small_dataset
 
 WAYS = [
@@ -44,13 +41,7 @@ WAYS = [
 
 def small(batch=10**6):
     train, valid, binspec = small_data()
-    return TrainingData(
-        train=rows_of(train, binspec, batch),
-        eval_sets=[("valid", rows_of(valid, binspec, batch))],
-        edges=[feature.edges for feature in binspec.features],
-        feature_names=binspec.feature_names,
-        max_grade=4,
-    )
+    return data_of(rows_of(train, binspec, batch), [("valid", rows_of(valid, binspec, batch))])
 
 
 def permuted(column, starts, seed, number):
@@ -161,14 +152,11 @@ def test_without_an_eval_set_and_with_wrong_rules_it_is_refused(tmp_path):
         select_features(small_dataset(tmp_path, {"train": 0.7, "test": 0.3}), fixed())
 
 
-def test_the_command_writes_names_curve_and_model(dataset, tmp_path):
-    out, run = tmp_path / "out", CliRunner()
-    command = ["select-features", str(dataset.path), "-o", str(out), "--preset", "defaults-1", "--n-rounds", "4"]
-    command += ["--drop-fraction", "0.5"]
-    done = run.invoke(app, [*command, "--json"])
-    assert done.exit_code == 0, done.output
-    record = json.loads((out / "selection.json").read_bytes())
-    assert record == json.loads(done.stdout)
+def test_the_command_writes_names_curve_and_model(dataset, tmp_path, typed):
+    out = tmp_path / "out"
+    command = f"select-features {dataset.path} -o {out} --preset defaults-1 --n-rounds 4 --drop-fraction 0.5"
+    record = typed.json(command)
+    assert record == json.loads((out / "selection.json").read_bytes())
     names = (out / "features.txt").read_text(encoding="utf-8").split()
     assert names == record["features"] == record["steps"][record["recommended"]]["features"]
     forest = Forest.load(out / "model.rankmill")
@@ -176,13 +164,9 @@ def test_the_command_writes_names_curve_and_model(dataset, tmp_path):
     assert forest.sha256 == record["steps"][record["recommended"]]["sha256"]
     same = select_features(Dataset.open(dataset.path), fixed(n_rounds=4), SelectOptions(drop_fraction=0.5))
     assert same.to_dict() == record
-    assert run.invoke(app, command).exit_code
-    again = run.invoke(app, [*command, "--overwrite"])
-    assert "recommended" in again.output
-    registered = run.invoke(
-        app, ["models", "register", str(out / "model.rankmill"), "--name", "few", "--registry", str(tmp_path / "r")]
-    )
-    assert registered.exit_code == 0, registered.output
+    typed(command, code=2)
+    assert "recommended" in typed.out(f"{command} --overwrite")
+    typed(f"models register {out}/model.rankmill --name few --registry {tmp_path}/r")
 
 
 def test_a_ranker_selects_as_rows_do():

@@ -26,16 +26,9 @@ REFIT = replace(SMALL, refit="all")
 ONE = TrainingOptions(n_threads=1)
 
 
-def fitted(train_rows, eval_sets, *, run=fit, options=None, **parameters):
-    _, _, binspec = small_data()
-    return boost_rows(
-        train_rows,
-        eval_sets,
-        [feature.edges for feature in binspec.features],
-        binspec.feature_names,
-        fixed(**{"n_rounds": 20, "max_leaves": 8, "learning_rate": 0.5, **parameters}),
-        **{"max_grade": 4, "n_threads": 1, "run": run, **(options or {})},
-    )
+def fitted(train_rows, eval_sets, options=None, **parameters):
+    given = fixed(**{"n_rounds": 20, "max_leaves": 8, "learning_rate": 0.5, **parameters})
+    return boost_rows(train_rows, eval_sets, given, run=fit, **(options or {}))
 
 
 def together(first, second):

@@ -19,7 +19,6 @@ from rankmill.registry import Registry
 from rankmill.trainer.candidates.train_on_dataset import train
 from rankmill.trainer.clicks.position_bias import POSITION_BIAS
 from rankmill.trainer.clicks.propensities_given import as_propensities
-from rankmill.trainer.data.rows import TrainingData
 from rankmill.trainer.objectives.registry import objective_of
 from rankmill.trainer.options import SeedOptions
 from rankmill.trainer.parameters import TrainParameters, options_for
@@ -31,6 +30,7 @@ from tests.naive_clicks import naive_additive_step, naive_unbiased_step
 from tests.refusals import refused
 from tests.trainer.fixed import fixed
 from tests.trainer.objectives.loss_cases import derivatives
+from tests.trainer.planted import data_of as planted_data
 from tests.trainer.planted import planted, rows_of, small_data
 
 RANKS = 10
@@ -62,14 +62,7 @@ def impressions(seed=1, n_lists=300, theta=THETA, positions=None, follows=0, noi
 
 
 def data_of(rows=None):
-    _, second, binspec = small_data()
-    return TrainingData(
-        train=rows or impressions(),
-        eval_sets=[("valid", rows_of(second, binspec))],
-        edges=[feature.edges for feature in binspec.features],
-        feature_names=binspec.feature_names,
-        max_grade=4,
-    )
+    return planted_data(rows or impressions(), [("valid", rows_of(small_data()[1], small_data()[2]))])
 
 
 def trained(rows=None, checkpoint=None, options=None, **parameters):

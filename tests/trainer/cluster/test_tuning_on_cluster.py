@@ -85,23 +85,12 @@ def test_the_trials_of_a_killed_process_run_again(plan, expected, dask, tmp_path
 
 @pytest.mark.slow
 def test_the_command_writes_the_same_and_refuses_processes_beside(plan, tmp_path, capfd):
-    usual = [
-        "tune",
-        str(plan.dataset.path),
-        "--trials",
-        "2",
-        "--repeat",
-        "0",
-        "--n-rounds",
-        "3",
-        "--vary",
-        "max_leaves=2..9",
-    ]
-    assert execute([*usual, "-o", str(tmp_path / "alone"), "--workers", "1"]) == 0
-    assert execute([*usual, "-o", str(tmp_path / "both"), "--cluster", "local:2"]) == 0
+    usual = f"tune {plan.dataset.path} --trials 2 --repeat 0 --n-rounds 3 --vary max_leaves=2..9 -o {tmp_path}/"
+    assert execute(f"{usual}alone --workers 1".split()) == 0
+    assert execute(f"{usual}both --cluster local:2".split()) == 0
     assert "2 in parallel on the cluster" in capfd.readouterr().err
     assert files_in(tmp_path / "both") == files_in(tmp_path / "alone")
-    assert execute([*usual, "-o", str(tmp_path / "t"), "--cluster", "local:2", "--workers", "2"]) == 2
+    assert execute(f"{usual}t --cluster local:2 --workers 2".split()) == 2
     assert not unnamed(capfd.readouterr().err, "--workers", "--cluster")
 
 

@@ -1,15 +1,10 @@
 """Which criteria choose the same trees, and which do not (Xia, Zhai & Wang, section 3); which splits may stand."""
 
-import itertools
-from fractions import Fraction
-
 import numpy as np
 import pytest
 
 from rankmill.pipeline.bins.spec import BinSpec, feature_bins
 from rankmill.trainer.data.rows import RankedRows
-from rankmill.trainer.growing import _histogram_kernels, _split_kernels
-from rankmill.trainer.growing._state_kernels import LOOK_AHEAD, Barrier, Crew
 from rankmill.trainer.objectives.protocol import PairHessians
 from rankmill.trainer.objectives.registry import objective_of
 from rankmill.trainer.team import Team
@@ -261,54 +256,3 @@ def test_small_gains_are_taken_down_to_the_packed_resolution(n, steps, weight):
     assert set(tree.threshold[inner]) == {6}
     assert (tree.gain[inner] > 0).all()
     assert max(tree.gain[inner]) < 1e-6 * tree.gain[0] or steps == 1000
-
-
-def test_means_differ_only_where_no_error_within_the_bounds_makes_them_equal():
-    """Against all corners of the box of errors, in fractions; G_l H_r - G_r H_l is linear in each of the four."""
-    rng = np.random.default_rng(0)
-    for _ in range(200):
-        g = [float(v) for v in rng.integers(-300, 300, size=2)]
-        h = [float(v) for v in rng.integers(1, 300, size=2)]
-        off_g, off_h = rng.integers(0, 12, size=2) / 2, rng.integers(0, 12, size=2) / 2
-        found = _split_kernels.means_differ(g[0], h[0], off_g[0], off_h[0], g[1], h[1], off_g[1], off_h[1])
-        corners = []
-        for s in itertools.product((-1, 1), repeat=4):
-            moved_g = [Fraction(g[i]) + s[i] * Fraction(off_g[i]) for i in range(2)]
-            moved_h = [Fraction(h[i]) + s[i + 2] * Fraction(off_h[i]) for i in range(2)]
-            corners.append(moved_g[0] * moved_h[1] - moved_g[1] * moved_h[0])
-        apart = min(corners) > 0 or max(corners) < 0
-        assert not found or apart
-        far = abs(g[0] * h[1] - g[1] * h[0]) > 2 * (max(corners) - min(corners))
-        assert found or not far
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_a_pass_over_rows_tells_what_fractions_tell(seed):
-    rng = np.random.default_rng(seed)
-    column = rng.integers(0, 5, size=40).astype(np.uint8)
-    rows = rng.permutation(40)[:30].astype(np.int32)
-    rows_read = np.concatenate((rows, np.zeros(LOOK_AHEAD, np.int32)))
-    none = np.zeros(0, np.int64)
-    alone = Crew(0, 1, Barrier(0, 1, none, 1), 0, none)
-    for equal in (False, True):
-        w = rng.integers(1, 9, size=40) / 3
-        g = w * 0.7 if equal else w * (0.7 + 1e-9 * (column > 2))
-        sides = (np.arange(256) <= 2).astype(np.uint8)
-        found = _split_kernels.fine_means_differ(alone, column, 1, sides, rows_read, 0, 30, g, w, 2.0**50, 2.0**50)
-        left = rows[goes_left(column[rows], 2, True)]
-        right = np.setdiff1d(rows, left)
-        sums = [sum(map(Fraction, a[side])) for side in (left, right) for a in (g, w)]
-        apart = abs(sums[0] / sums[1] - sums[2] / sums[3]) > Fraction(1, 10**12)
-        assert found == apart == (not equal)
-
-
-def test_counts_and_sums_of_sides_are_those_of_their_rows():
-    rng = np.random.default_rng(0)
-    column, h = rng.integers(0, 9, size=60).astype(np.uint8), rng.random(60)
-    rows = np.concatenate((rng.permutation(60)[:40], np.zeros(LOOK_AHEAD))).astype(np.int32)
-    sums, first, last = np.full(256, -1), 3, 37
-    _histogram_kernels.sum_hessians(column, 1, rows, first, last, h, 2.0**40, sums)
-    expected = [sum(round(h[row] * 2.0**40) for row in rows[first:last] if column[row] == b) for b in range(256)]
-    assert sums.tolist() == expected
-    packed = rng.integers(-1000, 1000, size=60) * 2**32 + rng.integers(3, 1000, size=60)
-    assert _histogram_kernels.total_and_least(packed) == (packed.sum(), min(int(p) & 0xFFFFFFFF for p in packed))

@@ -70,29 +70,21 @@ def test_oblivious_trees_move_no_scores_against_a_constraint(options):
 def test_constrained_leaves_are_on_the_scale_of_the_labels(objective):
     """Gradients of these losses do not grow with the labels; their steps do."""
     train, _, binspec = small_data()
-    labels = train[1].astype(np.float64)
-    forests = [
-        boost_rows(
-            replace(rows_of(train, binspec), labels=labels * scale), [], [f.edges for f in binspec.features],
-            binspec.feature_names,
-            fixed(objective=objective, n_rounds=8, max_leaves=8, monotone=DIRECTIONS, stop_metric="deviance"),
-            max_grade=4, n_threads=1,
-        ).forest
+    given = fixed(objective=objective, n_rounds=8, max_leaves=8, monotone=DIRECTIONS, stop_metric="deviance")
+    one, other = (
+        boost_rows(replace(rows_of(train, binspec), labels=train[1] * scale), [], given).forest
         for scale in (1.0, 1024.0)
-    ]  # fmt: skip
-    assert np.array_equal(forests[0].node_feature, forests[1].node_feature)
-    assert forests[1].node_value == pytest.approx(1024.0 * forests[0].node_value, rel=1e-9, abs=1e-9)
+    )
+    assert np.array_equal(one.node_feature, other.node_feature)
+    assert other.node_value == pytest.approx(1024.0 * one.node_value, rel=1e-9, abs=1e-9)
 
 
 @pytest.mark.parametrize("objective", ["mcrank", "ordinal"])
 def test_scores_that_are_made_of_probabilities_have_no_offsets(objective):
     """Outputs that all rise with a feature say nothing of the expected grade; that of ordinal would fall."""
-    train, valid, binspec = small_data()
-    offsets = np.ones(len(train[1])), np.ones(len(valid[1]))
-    for given in ((offsets[0], None), (None, offsets[1])):
-        rows = [replace(rows_of(p, binspec), offsets=o) for p, o in zip((train, valid), given, strict=True)]
+    parts, binspec = small_data()[:2], small_data()[2]
+    for shifted in (0, 1):
+        rows = [rows_of(part, binspec) for part in parts]
+        rows[shifted] = replace(rows[shifted], offsets=np.ones(rows[shifted].n_rows))
         with refused(InvalidParameter, "offsets", "one score"):
-            boost_rows(
-                rows[0], [("valid", rows[1])], [f.edges for f in binspec.features], binspec.feature_names,
-                fixed(objective=objective), max_grade=4,
-            )  # fmt: skip
+            boost_rows(rows[0], [("valid", rows[1])], fixed(objective=objective))

@@ -5,10 +5,8 @@ import json
 from functools import partialmethod
 
 import pytest
-from typer.testing import CliRunner
 
-from rankmill.cli import app, execute
-from rankmill.foundation.errors import InvalidParameter, PromotionRefused
+from rankmill.foundation.errors import InvalidParameter
 from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.options import IngestOptions
@@ -23,58 +21,42 @@ from rankmill.trainer.parameters import TrainParameters
 from tests.rankmill.run.test_run import CONFIG, write_project
 from tests.refusals import refused
 
-SMALL = ["--model", "net", "--layers", "8", "--epochs", "3", "--batch-documents", "100"]
-
-
-def invoke(*arguments):
-    return CliRunner().invoke(app, [str(each) for each in arguments])
+SMALL = "--model net --layers 8 --epochs 3 --batch-documents 100"
 
 
 def options(**more):
     return NetOptions(layers=(8,), batch_documents=100, **{"epochs": 3, **more})
 
 
-def test_a_net_is_registered_and_used_like_any_model(dataset, tmp_path):
-    common = ["--registry", tmp_path / "r"]
-    done = invoke("train", dataset.path, "--name", "net", *SMALL, "--seed", 3, *common, "--json")
-    assert done.exit_code == 0, done.output
-    report = json.loads(done.stdout[done.stdout.index("{") :])
+def test_a_net_is_registered_and_used_like_any_model(dataset, tmp_path, typed):
+    at, on = f"--registry {tmp_path}/r", dataset.path
+    report = typed.json(f"train {on} --name net {SMALL} --seed 3 {at}")
     net = model_of(Registry(tmp_path / "r").resolve("net@1", bare="latest"))
     assert isinstance(net, Net)
     assert (report["weights"], report["trees"], net.widths) == (net.n_weights, 0, (8,))
     assert net.parameters["seed"] == 3
-    again = invoke("train", dataset.path, "--name", "net", *SMALL, "--seed", 3, "--n-threads", 2, *common, "--json")
-    assert json.loads(again.stdout[again.stdout.index("{") :])["new"] is False
-    invoke("train", dataset.path, "--name", "web", "--n-rounds", 4, "--refit", "none", *common)
+    assert typed.json(f"train {on} --name net {SMALL} --seed 3 --n-threads 2 {at}")["new"] is False
+    typed(f"train {on} --name web --n-rounds 4 --refit none {at}")
     for command in (
-        ["models", "blend", "web@1", "net@1", "--on", dataset.path, "--name", "both"],
-        ["compare", "both@1", "net@1", "web@1", "--on", dataset.path, "--split", "test"],
-        ["evaluate", dataset.path, "--model", "net@1", "--split", "test"],
-        ["models", "show", "net@1"],
-        ["models", "diff", "web@1", "net@1"],
-        ["models", "gate", "net@1", "--on", dataset.path],
-        ["inspect", "influence", "net@1", "--on", dataset.path, "--split", "test", "--permutations", "1"],
-        ["report", "net@1", "-o", tmp_path / "report"],
-        ["models", "promote", "net@1", "--force"],
-        ["train", dataset.path, "--name", "pairs", *SMALL, "--updates", "pairs", "--objective", "ranknet", "--activation",
-         "tanh", "--dropout", 0, "--no-batch-norm", "--optimiser", "sgd", "--weight-decay", 0],
-    ):  # fmt: skip
-        found = invoke(*command, *common)
-        assert found.exception is None or isinstance(found.exception, PromotionRefused), found.output
-
-
-def test_options_of_the_other_kind_are_refused(dataset, tmp_path):
-    common = ["--registry", tmp_path / "r"]
-    for given, named in (
-        (["--max-leaves", "7"], "--max-leaves"),
-        (["--resume", "net@1"], "--resume"),
-        (["--seeds", "1,2"], "--seeds"),
+        f"models blend web@1 net@1 --on {on} --name both",
+        f"compare both@1 net@1 web@1 --on {on} --split test",
+        f"evaluate {on} --model net@1 --split test",
+        "models show net@1",
+        "models diff web@1 net@1",
+        f"inspect influence net@1 --on {on} --split test --permutations 1",
+        f"report net@1 -o {tmp_path}/report",
+        "models promote net@1 --force",
+        f"train {on} --name pairs {SMALL} --updates pairs --objective ranknet --activation tanh --dropout 0"
+        " --no-batch-norm --optimiser sgd --weight-decay 0",
     ):
-        done = invoke("train", dataset.path, "--name", "net", *SMALL, *given, *common)
-        assert done.exit_code
-        assert f"{named} is an option of trees" in f"{done.output}{done.exception}"
-    done = invoke("train", dataset.path, "--name", "web", "--layers", "8", *common)
-    assert "--layers is an option of nets; add --model net" in f"{done.output}{done.exception}"
+        typed(f"{command} {at}")
+
+
+def test_options_of_the_other_kind_are_refused(dataset, tmp_path, typed):
+    train = f"train {dataset.path} --registry {tmp_path}/r --name web"
+    for given in ("--max-leaves 7", "--resume net@1", "--seeds 1,2"):
+        assert f"{given.split()[0]} is an option of trees" in typed.err(f"{train} {SMALL} {given}", code=2)
+    assert "--layers is an option of nets; add --model net" in typed.err(f"{train} --layers 8", code=2)
     with refused(InvalidParameter, "max_leaves", "trees"):
         ModelOptions(model="net").net_options(TrainParameters(max_leaves=5))
     shared = ModelOptions(model="net").net_options(TrainParameters(objective="softmax", learning_rate=0.5, seed=9))
@@ -142,59 +124,54 @@ def check_promoted(project, version):
 
 
 @pytest.mark.slow
-def test_a_run_trains_and_ranks_with_a_net(tmp_path, capsys):
+def test_a_run_trains_and_ranks_with_a_net(tmp_path, typed):
     project = write_project(tmp_path)
     path = project / "rankmill.toml"
     net = CONFIG.replace("n_rounds = 12\nmax_leaves = 8\n", 'model = "net"\nlayers = [8]\nepochs = 3\n')
     path.write_text(net)
-    registry, store = ["--registry", str(project / "registry")], Registry(project / "registry")
-    assert execute(["run", str(path), *registry]) == 11  # three epochs are too few for the gate
+    run, store = f"run {path} --registry {project}/registry", Registry(project / "registry")
+    typed(run, code=11)  # three epochs are too few for the gate
     assert not (project / "out/ranked").exists()
     assert isinstance(model_of(store.resolve("web@1", bare="latest")), Net)
     net = net.replace("epochs = 3", "epochs = 60\nlearning_rate = 0.02\nbatch_documents = 100\ndropout = 0.0")
     path.write_text(net)
-    assert execute(["run", str(path), *registry]) == 0
+    typed(run)
     check_promoted(project, "web@2")
     assert (project / "out/report/index.html").exists()
     assert (project / "out/ranked").exists()
-    assert execute(["run", str(path), *registry]) == 0  # nothing is done again
+    typed(run)  # nothing is done again
     assert len(store.versions("web")) == 2
-    capsys.readouterr()
     for text, named in (
         (net.replace("epochs = 60", "epochs = 60\nmax_leaves = 4"), "max_leaves"),
         (net.replace('model = "net"\n', ""), "layers"),
         (net.replace("epochs = 60", "epochs = 60\nseeds = [1, 2]"), "seeds"),
     ):
         path.write_text(text)
-        assert execute(["run", str(path), *registry]) == 2
-        assert named in capsys.readouterr().err
+        assert named in typed.err(run, code=2)
 
 
 @pytest.mark.slow
-def test_a_run_blends_with_another_model(tmp_path, capsys):
+def test_a_run_blends_with_another_model(tmp_path, typed):
     project = write_project(tmp_path)
     path, store = project / "rankmill.toml", Registry(project / "registry")
-    registry = ["--registry", str(project / "registry")]
+    run = f"run {path} --registry {project}/registry"
     open_run = CONFIG.replace("n_rounds = 12", 'n_rounds = 12\nrefit = "none"')
     path.write_text(open_run)
-    assert execute(["run", str(path), *registry]) == 0
+    typed(run)
     blend = open_run.replace('"web"', '"second"').replace("max_leaves = 8", "max_leaves = 8\nseed = 2")
     blend = blend.replace("[evaluate]", '[blend]\nname = "both"\nmodels = ["web@1"]\n[evaluate]')
     path.write_text(blend)
-    assert execute(["run", str(path), *registry]) == 0
+    typed(run)
     both = model_of(store.resolve("both@1", bare="latest"))
     assert isinstance(both, Blend)
-    parts = [model_of(store.resolve(name, bare="latest")) for name in ("second@1", "web@1")]
-    assert list(both.parts) == parts
+    assert list(both.parts) == [model_of(store.resolve(name, bare="latest")) for name in ("second@1", "web@1")]
     check_promoted(project, "both@1")
-    assert execute(["run", str(path), *registry]) == 0
+    typed(run)
     assert len(store.versions("both")) == 1
-    capsys.readouterr()
     for text, named in (
         (blend.replace("web@1", "absent"), "absent"),
         (blend.replace('name = "both"', 'name = "web"'), "web"),
         (blend.replace('name = "both"', 'name = "both"\nmetric = "ncdg"'), "ndcg"),
     ):
         path.write_text(text)
-        assert execute(["run", str(path), *registry]) == 2
-        assert named in capsys.readouterr().err
+        assert named in typed.err(run, code=2)

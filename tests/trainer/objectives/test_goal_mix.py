@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
-from rankmill.trainer.data.rows import TrainingData
 from rankmill.trainer.objectives.registry import objective_class, objective_of
 from rankmill.trainer.rounds.boosting import boost
 from rankmill.trainer.training_options import StartingModel, TrainingOptions
 from tests.refusals import refused
+from tests.trainer import planted
 from tests.trainer.fixed import fixed
 from tests.trainer.objectives.loss_cases import derivatives
 from tests.trainer.objectives.test_every_objective import NAMES
@@ -45,33 +45,17 @@ def goal_rows(part, seed=1, **goals):
 
 
 def data_of(train=None, watch=False, watched=None, **goals):
-    first, second, binspec = small_data()
+    first, second, _ = small_data()
     valid = goal_rows(second, 2)
     if watched is not None:
         valid = replace(valid, goals={"bought": watched(valid.n_rows, np.int32)})
-    return TrainingData(
-        train=train or goal_rows(first, **goals),
-        eval_sets=[("valid", valid)] if watch or watched else [],
-        edges=[feature.edges for feature in binspec.features],
-        feature_names=binspec.feature_names,
-        max_grade=4,
-    )
+    return planted.data_of(train or goal_rows(first, **goals), [("valid", valid)] if watch or watched else [])
 
 
 def trees(forest):
     """Return all that decides scores."""
-    return {
-        name: getattr(forest, name).tobytes()
-        for name in (
-            "node_feature",
-            "node_left",
-            "node_value",
-            "node_rows",
-            "thresholds",
-            "tree_starts",
-            "tree_weights",
-        )
-    } | {"base": forest.base_score}
+    names = ("node_feature", "node_left", "node_value", "node_rows", "thresholds", "tree_starts", "tree_weights")
+    return {name: getattr(forest, name).tobytes() for name in names} | {"base": forest.base_score}
 
 
 def trained(data=None, options=None, **parameters):

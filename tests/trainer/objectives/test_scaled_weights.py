@@ -17,17 +17,9 @@ DRAWN = {  # their draws go by the numbers of rows, so that a query that comes t
 
 def scores_after(x, grades, starts, weights, query_weights, **parameters):
     """Train on these rows; return the scores of those of the small data."""
-    spec = small_data()[2]
-    forest = boost_rows(
-        RankedRows(grades, starts, [apply_bins(x, spec)], weights, query_weights=query_weights), [],
-        [f.edges for f in spec.features], spec.feature_names,
-        fixed(
-            n_rounds=3, max_leaves=4, min_rows_in_leaf=1, min_hessian_in_leaf=0.0, lambda_normalisation=False,
-            **parameters
-        ),
-        max_grade=4, n_threads=1,
-    ).forest  # fmt: skip
-    scores = predict(forest, small_data()[0][0])
+    rows = RankedRows(grades, starts, [apply_bins(x, small_data()[2])], weights, query_weights=query_weights)
+    given = {"max_leaves": 4, "min_rows_in_leaf": 1, "min_hessian_in_leaf": 0.0, "lambda_normalisation": False}
+    scores = predict(boost_rows(rows, [], fixed(n_rounds=3, **given, **parameters)).forest, small_data()[0][0])
     return scores - scores.mean() if parameters["objective"] == "coxph" else scores  # which a constant tells nothing
 
 

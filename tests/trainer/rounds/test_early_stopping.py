@@ -26,23 +26,15 @@ NAMES = np.random.default_rng(5).permutation(100)
 
 def fitted(rows=None, *, eval_sets=(), options=None, **parameters):
     """Train on the small data as users do."""
-    train, _, binspec = small_data()
+    given = fixed(**{"n_rounds": 30, "max_leaves": 8, **parameters})
     return boost_rows(
-        rows_of(train, binspec) if rows is None else rows,
-        eval_sets,
-        [feature.edges for feature in binspec.features],
-        binspec.feature_names,
-        fixed(**{"n_rounds": 30, "max_leaves": 8, **parameters}),
-        **{"max_grade": 4, "n_threads": 1, "run": fit_rounds, **(options or {})},
-    )
+        rows_of(small_data()[0], small_data()[2]) if rows is None else rows, eval_sets, given,
+        **{"run": fit_rounds, **(options or {})},
+    )  # fmt: skip
 
 
 def blocked(rows):
     return replace(rows, bins=rows.blocked(np.array([len(f.edges) + 2 for f in small_data()[2].features], np.int32)))
-
-
-def scores_of(forest, x):
-    return predict(forest, x)
 
 
 # folds and queries that are kept apart
@@ -156,8 +148,7 @@ def test_out_of_bag_improvement_is_what_plain_recomputation_says(parameters):
             outside = [q for q in range(len(starts) - 1) if not np.any((rows >= starts[q]) & (rows < starts[q + 1]))]
         if n > found.best_round:
             break
-        before = objective.losses(scores_of(found.forest.truncated(n - 1), x))
-        after = objective.losses(scores_of(found.forest.truncated(n), x))
+        before, after = (objective.losses(predict(found.forest.truncated(rounds), x)) for rounds in (n - 1, n))
         assert record.oob_improvement == pytest.approx(np.mean(before[outside] - after[outside]), rel=1e-9)
     assert n > 2
 
@@ -194,19 +185,8 @@ def test_nothing_out_of_the_bag_is_refused(parameters, message):
 
 
 def validated(rows=None, n_threads=1, on_round=None, eval_metrics=(), **parameters):
-    train, _, binspec = small_data()
-    return boost_rows(
-        rows_of(train, binspec) if rows is None else rows,
-        (),
-        [feature.edges for feature in binspec.features],
-        binspec.feature_names,
-        fixed(**{"n_rounds": 20, "max_leaves": 8, "folds": 3, **parameters}),
-        max_grade=4,
-        n_threads=n_threads,
-        on_round=on_round,
-        eval_metrics=eval_metrics,
-        run=cross_validate_rows,
-    )
+    options = {"n_threads": n_threads, "on_round": on_round, "eval_metrics": eval_metrics, "run": cross_validate_rows}
+    return fitted(rows, options=options, **{"n_rounds": 20, "folds": 3, **parameters})
 
 
 def test_a_fold_is_a_training_without_it():

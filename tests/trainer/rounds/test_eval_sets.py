@@ -100,17 +100,4 @@ def test_bins_of_other_rows_or_features_are_refused(change, message):
     thin = replace(binspec, features=tuple(replace(f, edges=e) for f, e in zip(binspec.features, edges, strict=True)))
     watched = replace(rows, bins=change(rows_of(valid, thin).bins[0]))
     with refused(TrainingDataRejected, message):
-        boost_rows(
-            rows_of(train, thin), [("valid", watched)], edges, binspec.feature_names,
-            fixed(n_rounds=1), max_grade=4, n_threads=1,
-        )  # fmt: skip
-
-
-def test_weights_of_documents_reach_the_loss():
-    data = small_data()
-    n = len(data[0][1])
-    heavy = np.where(np.arange(n) % 2, 1.0, 5.0)
-    assert fit(data, weights=heavy).forest.to_bytes() != fit(data).forest.to_bytes()
-    assert np.array_equal(fit(data, weights=np.full(n, 2.0)).forest.node_value, fit(data).forest.node_value)
-    with refused(TrainingDataRejected, "row 3", "weight", "nan"):
-        fit(data, weights=np.where(np.arange(n) == 3, np.nan, 1.0))
+        boost_rows(rows_of(train, thin), [("valid", watched)], fixed(n_rounds=1), binspec=thin)

@@ -1,16 +1,12 @@
 """The best round by a stop metric that is smoothed over rounds."""
 
-from dataclasses import replace
 from math import inf, nan
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rankmill.foundation.errors import InvalidParameter
 from rankmill.trainer.rounds.early_stopping import EarlyStopping
-from tests.trainer.fixed import fixed
 from tests.trainer.planted import fit, small_data
 
 SMOOTH = {"learning_rate": 0.5, "n_rounds": 60, "early_stopping_rounds": 6, "stop_window": 8}
@@ -54,8 +50,3 @@ def test_training_keeps_the_round_that_the_smoothed_curve_says():
     assert raw.history == found.history[: len(raw.history)]
     assert found.forest.parameters["stop_window"] == 8
     assert "stop_window" not in raw.forest.parameters
-
-
-def test_a_window_is_of_a_round_at_least():
-    with pytest.raises(InvalidParameter, match="stop_window must be in 1"):
-        replace(fixed(), stop_window=0)

@@ -358,34 +358,16 @@ def test_what_cannot_be_searched_is_refused(dataset, options, space, message):
         )
 
 
-def test_the_command(dataset, tmp_path, capsys):
-    out = str(tmp_path / "t")
-    command = [
-        "tune",
-        str(dataset.path),
-        "-o",
-        out,
-        "--trials",
-        "2",
-        "--n-rounds",
-        "2",
-        "--workers",
-        "1",
-        "--repeat",
-        "1",
-    ]
-    assert execute([*command, "--objective", "l2"]) == 0
-    printed = capsys.readouterr()
-    assert not unnamed(printed.err, "2 random trials", "8 parameters", "ndcg@10", "5 folds")  # not the objective
-    assert '[train]\nobjective = "l2"\nmetric = "ndcg@10"\nn_rounds = ' in printed.out
-    assert execute([*command, "--objective", "l2", "--json"]) == 0
-    reported = json.loads(capsys.readouterr().out)
+def test_the_command(dataset, tmp_path, typed):
+    command = f"tune {dataset.path} -o {tmp_path}/t --trials 2 --n-rounds 2 --workers 1 --repeat 1"
+    out, err = typed(f"{command} --objective l2")
+    assert not unnamed(err, "2 random trials", "8 parameters", "ndcg@10", "5 folds")  # not the objective
+    assert '[train]\nobjective = "l2"\nmetric = "ndcg@10"\nn_rounds = ' in out
+    reported = typed.json(f"{command} --objective l2")
     assert reported == json.loads((tmp_path / "t/table.json").read_text())
     assert [each["trial"] for each in reported["trials"] if not each["parameters"]] == [0]
-    assert execute([*command, "--vary", "max_leaves=2..4"]) == 2
-    assert "--fresh" in capsys.readouterr().err
-    assert execute([*command, "--vary", "max_leafs=2..4"]) == 2
-    assert not unnamed(capsys.readouterr().err, "'max_leaves'")
+    assert "--fresh" in typed.err(f"{command} --vary max_leaves=2..4", code=2)
+    assert not unnamed(typed.err(f"{command} --vary max_leafs=2..4", code=2), "'max_leaves'")
 
 
 @pytest.mark.slow

@@ -108,18 +108,13 @@ def test_each_round_is_fitted_at_the_learning_rate_and_added_times_eta(eta, tree
     assert ranker.predict(x) == pytest.approx(expected, rel=1e-5, abs=1e-5)
 
 
-def test_rounds_are_averaged_and_the_signal_is_found():
+def test_rounds_are_averaged():
     data = planted.small_data()
-    common = {
-        "objective": "gbrank(trees=5)", "n_rounds": 20, "learning_rate": 0.3, "stop_metric": "ndcg@10",
-        "early_stopping_rounds": 0,
-    }  # fmt: skip
-    result = planted.fit(data, **(common | {"objective": "gbrank", "learning_rate": 0.2}))
-    assert max(record.metrics["valid"]["ndcg@10"] for record in result.history) > 0.84
-    forest = planted.fit(data, watch=False, **common).forest
+    common = {"objective": "gbrank(trees=5)", "n_rounds": 20, "learning_rate": 0.3, "watch": False}
+    forest = planted.fit(data, **common).forest
     assert (forest.n_rounds, forest.trees_a_round, forest.n_trees) == (20, 5, 100)
     assert forest.tree_weights == pytest.approx(1 / 21)
-    forests = [planted.fit(data, watch=False, **(common | {"n_rounds": k})).forest for k in (1, 2)]
+    forests = [planted.fit(data, **(common | {"n_rounds": k})).forest for k in (1, 2)]
     rounds = [predict(forest, data[0][0]) for forest in forests]
     # h_2 = (2 h_1 + g_2) / 3, and g_2 comes from the trees of the second round alone
     of_second = sum(leaf_values(forests[1], t, data[0][0]) for t in range(5, 10))

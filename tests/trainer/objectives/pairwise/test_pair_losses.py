@@ -206,16 +206,6 @@ def test_sigma_changes_no_tree(objective, metric):
     assert four.node_value == pytest.approx(one.node_value / 4.0, rel=1e-6, abs=1e-9)
 
 
-@pytest.mark.parametrize(("metric", "least"), [("err@10", 0.87), ("map", 0.82)])
-def test_a_planted_signal_is_found(metric, least):
-    result = planted.fit(
-        planted.small_data(), objective="lambdamart", n_rounds=100, metric=metric, stop_metric="ndcg@10",
-        learning_rate=0.2, early_stopping_rounds=0, options={"eval_metrics": ["deviance"]},
-    )  # fmt: skip
-    assert max(record.metrics["valid"]["ndcg@10"] for record in result.history) > least
-    assert result.history[-1].metrics["train"]["deviance"] < result.history[0].metrics["train"]["deviance"]
-
-
 def test_what_cannot_be_learnt_from_is_refused():
     rows = RankedRows(np.array([1, 1], np.int32), np.array([0, 2]), [])
     for objective in ("ranknet", "rankboost", "lambdamart", "lambdaloss", "yetirank"):
@@ -278,8 +268,3 @@ def test_a_query_whose_pairs_weigh_nothing_counts_nothing():
     assert not h[:2].any()
     assert (h[2:] > 0).all()
     assert built.losses(np.zeros(4))[0] == 0.0
-
-
-def test_lambdaloss_is_for_ndcg():
-    with refused(InvalidParameter, "lambdaloss", "metrics", "ndcg"):
-        build(case(0)[0], "lambdaloss", metric="map")

@@ -40,14 +40,9 @@ def rows_with_bins(labels, weights=None):
     return RankedRows(grades, starts, [apply_bins(x, spec)], weights, labels=labels), spec
 
 
-def train(written, rows, spec, *, n_threads=1, resume=None, **parameters):
-    return boost_rows(
-        rows, None, [f.edges for f in spec.features], spec.feature_names,
-        fixed(
-            objective=written, stop_metric="deviance", min_hessian_in_leaf=0.0, **{**SETTINGS, **parameters}
-        ),
-        max_grade=1, n_threads=n_threads, resume=resume,
-    )  # fmt: skip
+def train(written, rows, spec, **parameters):
+    given = fixed(objective=written, stop_metric="deviance", min_hessian_in_leaf=0.0, **{**SETTINGS, **parameters})
+    return boost_rows(rows, None, given, binspec=spec, max_grade=1)
 
 
 def final_deviance(written, rows, spec, **parameters):
