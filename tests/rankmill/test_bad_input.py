@@ -2,7 +2,6 @@
 half-written."""
 
 import json
-import shlex
 import shutil
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import pytest
 
 from rankmill.cli import execute
 from tests.refusals import unnamed
+from tests.written import files_in
 
 GOOD = "".join(
     f"{(q + d) % 3} qid:{q} 1:{(q * d) % 5} 2:0.{d} 3:{d} #docid = d{d}\n" for q in range(1, 41) for d in range(9)
@@ -40,20 +40,19 @@ def place(original, tmp_path, monkeypatch):
     return tmp_path
 
 
-def files(folder):
-    return {str(path.relative_to(folder)) for path in folder.rglob("*")}
+@pytest.fixture
+def refuse(place, typed):
+    """Run a command, see that it writes nothing, and return its one line on stderr."""
 
+    def call(command, code=2):
+        before = files_in(place)
+        out, err = typed(command, code=code)
+        assert out == ""
+        assert files_in(place) == before
+        (line,) = [line for line in err.splitlines() if line.startswith("rankmill: ")]
+        return line.removeprefix("rankmill: ")
 
-def refuse(place, capsys, command):
-    """Run ``command``, see that it writes nothing, and return its code and the one line it left on stderr."""
-    before = files(place)
-    code = execute(command)
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert files(place) == before
-    lines = [line for line in err.splitlines() if line.startswith("rankmill: ")]
-    assert len(lines) == 1
-    return code, lines[0].removeprefix("rankmill: ")
+    return call
 
 
 BREAKING = [
@@ -68,13 +67,12 @@ BREAKING = [
 ]
 
 
-def test_judgments_that_break_the_format(place, capsys):
+def test_judgments_that_break_the_format(refuse):
     """A sample of ``tests/pipeline/malformed``, through the command."""
     for content, line in BREAKING:
         Path("bad.txt").write_bytes(content if isinstance(content, bytes) else content.encode())
-        beside = [] if line == "bad.txt: " else ["good.txt"]  # a file without rows is skipped beside others
-        code, message = refuse(place, capsys, ["data", "ingest", *beside, "bad.txt", "-o", "new"])
-        assert code == 10
+        beside = "" if line == "bad.txt: " else "good.txt"  # a file without rows is skipped beside others
+        message = refuse(f"data ingest {beside} bad.txt -o new", 10)
         assert message.startswith(line)
         assert "0:3" not in str(content) or "--index-base 0" in message
 
@@ -118,15 +116,13 @@ evaluate good.txt --model web --ties docid | unknown value of --ties 'docid'; di
 """
 
 
-def test_names_and_values_that_are_not_there(place, capsys):
+def test_names_and_values_that_are_not_there(refuse):
     for row in MISTAKES.strip().splitlines():
         command, line = row.split(" | ")
-        code, message = refuse(place, capsys, shlex.split(command))
-        assert code == 2, command
-        assert message.startswith(line), command
+        assert refuse(command).startswith(line), command
 
 
-def test_arguments_that_are_swapped_or_of_another_kind_are_named_with_the_cure(place, capsys):
+def test_arguments_that_are_swapped_or_of_another_kind_are_named_with_the_cure(refuse, typed):
     Path("shop.xlsx").write_bytes(b"PK\x03\x04")
     Path("p.html").write_text("<html></html>")
     for command, facts in (
@@ -136,60 +132,43 @@ def test_arguments_that_are_swapped_or_of_another_kind_are_named_with_the_cure(p
         ("data ingest shop.xlsx -o new", ("shop.xlsx", ".xlsx", "spreadsheet", "CSV", "--format", "csv")),
         ("rerank p.html --model web@1 -o out", ("p.html", ".html", "document", "--format", "jsonl")),
     ):
-        code, message = refuse(place, capsys, command.split())
-        assert code == 2
-        assert not unnamed(message, *facts), message
+        assert not unnamed(refuse(command), *facts), command
     Path("good.txt").rename("good.html")
-    assert (
-        execute(["data", "ingest", "good.html", "-o", "new", "--format", "letor"]) == 0
-    )  # which rules over the suffix
+    typed("data ingest good.html -o new --format letor")  # which rules over the suffix
 
 
-def test_no_gate_is_advised_to_use_the_train_split(place, capsys):
-    assert execute(["data", "ingest", "good.txt", "-o", "d"]) == 0
-    capsys.readouterr()
-    code, message = refuse(place, capsys, ["models", "gate", "web", "--on", "d", "--split", "test"])
-    assert code == 2
+def test_no_gate_is_advised_to_use_the_train_split(refuse, typed):
+    typed("data ingest good.txt -o d")
+    message = refuse("models gate web --on d --split test")
     assert "ingest again" in message
     assert "--split train " not in f"{message} "
-    evaluation = ["evaluate", "d", "--model", "web@1", "--split"]
-    code, message = refuse(place, capsys, [*evaluation, "test"])
-    assert message.endswith("--split train")  # which works:
-    assert execute([*evaluation, "train"]) == 0
+    assert refuse("evaluate d --model web@1 --split test", 10).endswith("--split train")  # which works:
+    typed("evaluate d --model web@1 --split train")
 
 
-def test_an_option_value_that_typer_knows_is_refused_in_its_box(place, capsys):
-    assert execute(["data", "ingest", "good.txt", "-o", "new", "--format", "letr"]) == 2
-    assert "letor" in capsys.readouterr().err
+@pytest.mark.usefixtures("place")
+def test_an_option_value_that_typer_knows_is_refused_in_its_box(typed):
+    assert "letor" in typed.err("data ingest good.txt -o new --format letr", code=2)
     assert not Path("new").exists()
 
 
-def test_training_without_bins_names_the_command_that_makes_them(place, capsys):
-    assert execute(["data", "ingest", "good.txt", "-o", "new"]) == 0
-    capsys.readouterr()
-    code, message = refuse(place, capsys, ["train", "new", "--name", "web"])
-    assert code == 2
-    assert message.endswith("run: rankmill data bin new")
+def test_training_without_bins_names_the_command_that_makes_them(refuse, typed):
+    typed("data ingest good.txt -o new")
+    assert refuse("train new --name web").endswith("run: rankmill data bin new")
 
 
-def test_grades_that_teach_nothing_are_rejected(place, capsys):
+def test_grades_that_teach_nothing_are_rejected(refuse, typed):
     Path("flat.txt").write_text("1 qid:1 1:0.5\n1 qid:1 1:0.7\n")
-    assert execute(["data", "ingest", "flat.txt", "-o", "flat"]) == 0
-    assert execute(["data", "bin", "flat"]) == 0
-    capsys.readouterr()
-    code, message = refuse(place, capsys, ["train", "flat", "--name", "web"])
-    assert code == 10
-    assert "nothing to learn" in message
+    typed("data ingest flat.txt -o flat")
+    typed("data bin flat")
+    assert "nothing to learn" in refuse("train flat --name web", 10)
 
 
-def test_candidates_without_what_the_model_needs(place, capsys):
+def test_candidates_without_what_the_model_needs(refuse):
     Path("narrow.txt").write_text("0 qid:1 1:0.5\n")
-    code, message = refuse(place, capsys, ["rerank", "narrow.txt", "--model", "web", "-o", "out"])
-    assert code == 10
-    assert "--n-features" in message
+    assert "--n-features" in refuse("rerank narrow.txt --model web -o out", 10)
     Path("narrow.csv").write_text("qid,doc_id,f1\n1,a,0.5\n1,b,0.25\n")
-    code, message = refuse(place, capsys, ["rerank", "narrow.csv", "--model", "web", "-o", "out"])
-    assert code == 10
+    message = refuse("rerank narrow.csv --model web -o out", 10)
     assert message.startswith("narrow.csv: no column 'f")
     assert "the columns are: f1" in message
 
@@ -213,7 +192,7 @@ def replace_by_another(path):
     path.write_bytes(sorted(path.parent.glob(f"*{path.suffix}"))[1].read_bytes())
 
 
-TRAIN = ["train", "dataset", "--name", "new", "--n-rounds", "2"]
+TRAIN = "train dataset --name new --n-rounds 2"
 
 
 @pytest.mark.parametrize(
@@ -223,31 +202,27 @@ TRAIN = ["train", "dataset", "--name", "new", "--n-rounds", "2"]
         ("dataset/_bins/*/*.bins", replace_by_another, TRAIN),
         ("dataset/_bins/*/*.bins", Path.unlink, TRAIN),
         ("dataset/_queries/*.parquet", flip_a_bit, TRAIN),
-        ("dataset/features/*.parquet", flip_a_bit, ["evaluate", "dataset", "--model", "web", "--split", "all"]),
-        ("dataset/_manifest.json", change_format, ["data", "describe", "dataset"]),
-        ("dataset/features/*.parquet", cut_short, ["data", "describe", "dataset"]),
+        ("dataset/features/*.parquet", flip_a_bit, "evaluate dataset --model web --split all"),
+        ("dataset/_manifest.json", change_format, "data describe dataset"),
+        ("dataset/features/*.parquet", cut_short, "data describe dataset"),
     ],
 )
-def test_a_dataset_that_is_not_what_it_was(place, capsys, damaged, damage, command):
+def test_a_dataset_that_is_not_what_it_was(place, refuse, damaged, damage, command):
     victim = next(iter(sorted(place.glob(damaged))))
     damage(victim)
-    code, message = refuse(place, capsys, command)
-    assert code == 13
-    assert str(victim.relative_to(place)) in message
+    assert str(victim.relative_to(place)) in refuse(command, 13)
 
 
-def test_a_model_that_is_not_what_it_was(place, capsys):
-    assert execute(["models", "show", "web", "--json"]) == 0
-    blob = Path(json.loads(capsys.readouterr().out)["model_path"])
+def test_a_model_that_is_not_what_it_was(refuse, typed):
+    blob = Path(typed.json("models show web")["model_path"])
     Path("copy.rankmill").write_bytes(blob.read_bytes()[:-1])
-    assert refuse(place, capsys, ["rerank", "good.txt", "--model", "copy.rankmill", "-o", "out"])[0] == 13
+    refuse("rerank good.txt --model copy.rankmill -o out", 13)
     blob.chmod(0o644)
     blob.write_bytes(blob.read_bytes()[:-1] + b"?")
-    assert refuse(place, capsys, ["rerank", "good.txt", "--model", "web", "-o", "out"])[0] == 13
-    assert refuse(place, capsys, ["models", "promote", "web@1", "--alias", "other"])[0] == 13
-    assert execute(["models", "verify"]) == 13
+    refuse("rerank good.txt --model web -o out", 13)
+    refuse("models promote web@1 --alias other", 13)
+    typed("models verify", code=13)
 
 
-def test_a_promotion_that_came_too_late_says_try_again(place, capsys):
-    command = ["models", "promote", "web@1", "--alias", "candidate", "--expect", "3"]
-    assert refuse(place, capsys, command)[0] == 75
+def test_a_promotion_that_came_too_late_says_try_again(refuse):
+    refuse("models promote web@1 --alias candidate --expect 3", 75)

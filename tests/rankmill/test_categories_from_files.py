@@ -27,11 +27,6 @@ from tests.scorer.forests import random_forest
 from tests.trainer.fixed import fixed
 
 
-def facts(capsys, *command):
-    assert execute([*map(str, command), "--json"]) == 0, capsys.readouterr().err
-    return json.loads(capsys.readouterr().out)
-
-
 @pytest.fixture(scope="module")
 def table(tmp_path_factory):
     file = tmp_path_factory.mktemp("synth") / "all.parquet"
@@ -76,36 +71,30 @@ def project(table, tmp_path_factory):
     return folder
 
 
-def test_rankings_are_the_same_from_every_file(project, candidates, tmp_path, capsys, monkeypatch):
+def test_rankings_are_the_same_from_every_file(project, candidates, tmp_path, typed, monkeypatch):
     monkeypatch.chdir(project)
-    forest = Forest.load(facts(capsys, "models", "show", "base@1")["model_path"])
+    forest = Forest.load(typed.json("models show base@1")["model_path"])
     assert forest.categories.keys() == {"c1", "c2"}
     assert {text.partition("-")[0] for text in forest.categories["c2"]} == {"c2"}
     ranked = set()
     for number, file in enumerate(candidates):
-        facts(capsys, "rerank", file, "-m", "base@1", "-o", tmp_path / f"{number}.csv")
+        typed(f"rerank {file} -m base@1 -o {tmp_path}/{number}.csv")
         ranked.add((tmp_path / f"{number}.csv").read_bytes())
     assert len(ranked) == 1
 
 
-def test_slices_by_a_category_are_named_by_its_text(table, tmp_path, capsys, monkeypatch):
+def test_slices_by_a_category_are_named_by_its_text(table, tmp_path, typed, monkeypatch):
     monkeypatch.chdir(tmp_path)
     of_query = pa.array([f"c{int(qid) % 3}" for qid in table["qid"].to_pylist()])
-    pq.write_table(table.append_column("country", of_query), "judgments.parquet")
-    facts(
-        capsys, "data", "ingest", "judgments.parquet", "-o", "dataset", "--categorical", "country",
-        "--split", "train=0.5,test=0.5",
-    )  # fmt: skip
-    facts(capsys, "data", "bin", "dataset")
-    facts(capsys, "train", "dataset", "--name", "web", "--n-rounds", 3, "--preset", "defaults-1")
-    with (
-        pa.OSFile("a.arrow", "wb") as file,
-        pa.ipc.new_file(file, (rows := pq.read_table("judgments.parquet")).schema) as writer,
-    ):
+    rows = table.append_column("country", of_query)
+    pq.write_table(rows, "judgments.parquet")
+    typed("data ingest judgments.parquet -o dataset --categorical country --split train=0.5,test=0.5")
+    typed("data bin dataset")
+    typed("train dataset --name web --n-rounds 3 --preset defaults-1")
+    with pa.OSFile("a.arrow", "wb") as file, pa.ipc.new_file(file, rows.schema) as writer:
         writer.write_table(rows)
     for subject in ("dataset", "a.arrow", "judgments.parquet"):
-        found = facts(capsys, "evaluate", subject, "-m", "web@latest", "--by", "country")
-        (slices,) = found["slices"]
+        (slices,) = typed.json(f"evaluate {subject} -m web@latest --by country")["slices"]
         assert {each["name"] for each in slices["slices"]} == {"c0", "c1", "c2"}
 
 
@@ -141,8 +130,7 @@ def test_a_feature_that_is_categorical_in_one_of_model_and_data_is_refused(text,
     evaluate(dataset.path, model=unused, split="all", metrics=["ndcg@10"])  # nothing compares it
 
 
-def test_seeds_on_top_of_a_base_with_categories_are_averaged(project, capsys, monkeypatch):
+def test_seeds_on_top_of_a_base_with_categories_are_averaged(project, typed, monkeypatch):
     monkeypatch.chdir(project)
-    seeds = "--base-model base@1 --seeds 1,2 --choose average"
-    facts(capsys, "train", "dataset", "--name", "web", *f"{COMMON} {seeds}".split())
-    assert "c1" in Forest.load(facts(capsys, "models", "show", "web")["model_path"]).categories
+    typed(f"train dataset --name web {COMMON} --base-model base@1 --seeds 1,2 --choose average")
+    assert "c1" in Forest.load(typed.json("models show web")["model_path"]).categories

@@ -20,7 +20,7 @@ from rankmill.cli import UsageError
 from rankmill.common_options import OF_COMMANDS
 from rankmill.foundation import errors, exit_codes
 from tests import ROOT
-from tests.refusals import only_line, refused, unnamed
+from tests.refusals import refused, unnamed
 from tests.waiting import LIMIT, until
 
 
@@ -116,18 +116,14 @@ def test_version(capsys):
     assert capsys.readouterr().out == f"rankmill {__version__}\n"
 
 
-def test_an_unknown_command_is_usage_with_the_nearest_name(capsys):
-    assert cli.execute(["trian"]) == 2
-    assert not unnamed(only_line(capsys.readouterr().err), "'trian'", "'train'")
-    assert cli.execute(["data", "ingst"]) == 2
-    assert not unnamed(only_line(capsys.readouterr().err), "data", "'ingst'", "'ingest'")
-    assert cli.execute(["ingest", "a.csv"]) == 2
-    assert not unnamed(only_line(capsys.readouterr().err), "'ingest'", "'rankmill data ingest'")
-
-
-def test_an_unknown_option_is_usage(capsys):
-    assert cli.execute(["train", "--leaves", "3"]) == 2
-    assert not unnamed(only_line(capsys.readouterr().err), "train", "'--leaves'", "'--max-leaves'")
+def test_an_unknown_command_or_option_is_usage_with_the_nearest_name(typed):
+    for words, *facts in (
+        ("trian", "'trian'", "'train'"),
+        ("data ingst", "data", "'ingst'", "'ingest'"),
+        ("ingest a.csv", "'ingest'", "'rankmill data ingest'"),
+        ("train --leaves 3", "train", "'--leaves'", "'--max-leaves'"),
+    ):
+        assert not unnamed(typed.refused(words), *facts)
 
 
 AN_ARGUMENT = "it is an argument, not an option: rankmill"

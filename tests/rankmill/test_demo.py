@@ -5,19 +5,17 @@ import shlex
 
 import pytest
 
-from rankmill.cli import execute
 from rankmill.clicks import demo as demo_clicks
 from tests.refusals import only_line, unnamed
 from tests.test_architecture import public_commands
 
-SMALL = ["--queries", "120", "--seed", "3"]
+SMALL = "--queries 120 --seed 3"
 
 
 @pytest.mark.slow
-def test_the_demo_tells_the_whole_story(tmp_path, monkeypatch, capsys):
+def test_the_demo_tells_the_whole_story(tmp_path, monkeypatch, typed):
     monkeypatch.chdir(tmp_path)
-    assert execute(["demo", *SMALL]) == 0
-    out, _ = capsys.readouterr()
+    out = typed.out(f"demo {SMALL}")
     shown = [shlex.split(line[2:]) for line in out.splitlines() if line.startswith("$ ")]
     names = [name for name, _ in public_commands()]
     for command in shown:
@@ -27,60 +25,51 @@ def test_the_demo_tells_the_whole_story(tmp_path, monkeypatch, capsys):
     for what in ("judgments.txt", "dataset", "registry", "candidates.txt", "ranked", "report/index.html"):
         assert (tmp_path / "rankmill-demo" / what).exists()
         assert f"rankmill-demo/{what}" in out.split("Written:")[1]
-
     # The printed commands are all there is to it: typed by hand they report the same metrics.
     evaluate = next(command for command in shown if command[1] == "evaluate")
-    assert execute([*evaluate[1:], "--json"]) == 0
-    typed = json.loads(capsys.readouterr().out)["metrics"]
+    metrics = typed.json(shlex.join(evaluate[1:]))["metrics"]
     row = next(line for line in out.splitlines() if line.startswith("the model "))
-    assert [f"{typed[name]['mean']:.4f}" for name in ("ndcg@10", "err@10", "map")] == row.split()[-3:]
+    assert [f"{metrics[name]['mean']:.4f}" for name in ("ndcg@10", "err@10", "map")] == row.split()[-3:]
 
 
 @pytest.mark.slow
-def test_json_is_one_object_and_the_orders_stand_as_they_must(tmp_path, capsys):
-    out = tmp_path / "demo"
-    assert execute(["demo", "--out", str(out), *SMALL, "--json"]) == 0
-    first = capsys.readouterr().out
-    report = json.loads(first)
+def test_json_is_one_object_and_the_orders_stand_as_they_must(tmp_path, typed):
+    report = typed.json(f"demo --out {tmp_path}/demo {SMALL}")
     arrival, single, model, ideal = (means["ndcg@10"] for means in report["orders"].values())
     assert arrival < single < model < ideal
     assert 0.5 < report["share_won"] < 1
     assert report["queries"] == 30
-
     # Again in the same folder: the demo replaces what is its own, with the same result.
-    assert execute(["demo", "--out", str(out), *SMALL, "--json"]) == 0
-    assert capsys.readouterr().out == first
+    assert typed.json(f"demo --out {tmp_path}/demo {SMALL}") == report
 
 
-def test_the_demo_touches_nothing_that_is_not_its_own(tmp_path, capsys):
+def test_the_demo_touches_nothing_that_is_not_its_own(tmp_path, typed):
     (tmp_path / "precious.txt").write_text("mine")
-    assert execute(["demo", "--out", str(tmp_path)]) == 2
-    assert not unnamed(only_line(capsys.readouterr().err), tmp_path, "exists", "demo", "--out")
+    said = only_line(typed.err(f"demo --out {tmp_path}", code=2))
+    assert not unnamed(said, tmp_path, "exists", "demo", "--out")
     assert [path.name for path in tmp_path.iterdir()] == ["precious.txt"]
 
 
 @pytest.mark.parametrize(
     "step", ["rankmill.pipeline.synth.write_synthetic", "rankmill.trainer.candidates.train_on_dataset.train"]
 )
-def test_an_interrupt_ends_the_story(tmp_path, monkeypatch, capsys, step):
+def test_an_interrupt_ends_the_story(tmp_path, monkeypatch, typed, step):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(step, interrupted)
-    assert execute(["demo", "--out", str(tmp_path / "demo"), *SMALL]) == 130
-    out, err = capsys.readouterr()
+    out, err = typed(f"demo --out {tmp_path}/demo {SMALL}", code=130)
     assert "Written:" not in out
     assert "rankmill:" not in err
 
 
 @pytest.mark.slow
-def test_the_demo_of_clicks_compares_what_was_learnt_from_each(tmp_path, monkeypatch, capsys):
+def test_the_demo_of_clicks_compares_what_was_learnt_from_each(tmp_path, monkeypatch, typed):
     monkeypatch.setattr(demo_clicks, "SESSIONS", 80)
     monkeypatch.setattr(demo_clicks, "NEW_QUERIES", 40)
     monkeypatch.setattr(demo_clicks, "TRAINING", ("--objective", "lambdamart", "--n-rounds", "5"))
     monkeypatch.chdir(tmp_path)
-    assert execute(["demo", "--clicks", "--queries", "50", "--json"]) == 0
-    out, err = capsys.readouterr()
+    out, err = typed("demo --clicks --queries 50 --json")
     report = json.loads(out)
     shown = [shlex.split(line[2:])[1:3] for line in err.splitlines() if line.startswith("$ ")]
     assert [command[1] for command in shown if command[0] == "clicks"] == ["describe", "fit", "judge", "judge"]

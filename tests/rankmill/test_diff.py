@@ -76,27 +76,19 @@ def two(tmp_path_factory):
     return folder
 
 
-def test_the_command_compares_versions_and_files(two, monkeypatch, capsys):
+def test_the_command_compares_versions_and_files(two, monkeypatch, typed):
     monkeypatch.chdir(two)
-
-    def run(*words):
-        assert execute(["models", *words]) == 0
-        return capsys.readouterr().out
-
-    text = run("diff", "web@1", "web")
+    text = typed.out("models diff web@1 web")
     assert "web@2" in text
     assert [line.split() for line in text.splitlines() if "learning_rate" in line] == [["learning_rate", "0.1", "0.4"]]
-    found = json.loads(run("diff", "web@1", "web@2", "--json"))
+    found = typed.json("models diff web@1 web@2")
     assert found["parameters"] == {"learning_rate": {"old": 0.1, "new": 0.4}}
     assert set(found["metrics"]) == {"train", "valid"}
     assert found["same_data"]
-    assert run("diff", "web@1", "web@2", "--json") == run("diff", "web@1", "web@latest", "--json")
-    Path("one.rankmill").write_bytes(Path(json.loads(run("show", "web@1", "--json"))["model_path"]).read_bytes())
-    found = json.loads(run("diff", "one.rankmill", "web@1", "--json"))
+    assert typed.json("models diff web@1 web@latest") == found
+    Path("one.rankmill").write_bytes(Path(typed.json("models show web@1")["model_path"]).read_bytes())
+    found = typed.json("models diff one.rankmill web@1")
     assert (found["same_bytes"], found["parameters"], found["old"]) == (True, {}, "one.rankmill")
     assert found["same_data"]
-    for words, message in ((["web@9", "web"], "no version 9"), (["web", "none.rankmill"], "none")):
-        assert execute(["models", "diff", *words]) == 2
-        out, err = capsys.readouterr()
-        assert (out, err.count("\n")) == ("", 1)
-        assert message in err
+    for words, message in (("web@9 web", "no version 9"), ("web none.rankmill", "none")):
+        assert message in typed.refused(f"models diff {words}")

@@ -7,24 +7,22 @@ import socket
 import numpy as np
 
 from rankmill import Registry, __version__, doctor
-from rankmill.cli import execute
 from rankmill.foundation.storage.disk import Disk
+from tests.refusals import only_line
 
 
 def tree(folder):
     return {(str(path), path.lstat().st_mtime_ns if path.is_file() else 0) for path in folder.rglob("*")}
 
 
-def test_it_says_everything_in_text_and_in_json(tmp_path, monkeypatch, capsys):
+def test_it_says_everything_in_text_and_in_json(tmp_path, monkeypatch, typed):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
     monkeypatch.setenv("NUMBA_CPU_NAME", "generic")
     Registry(tmp_path / "models").prepare()
     before = tree(tmp_path)
-    assert execute(["doctor", "--registry", str(tmp_path / "models")]) == 0
-    text = " ".join(capsys.readouterr().out.split())
-    assert execute(["doctor", "--registry", str(tmp_path / "models"), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    text = " ".join(typed.out(f"doctor --registry {tmp_path}/models").split())
+    found = typed.json(f"doctor --registry {tmp_path}/models")
     assert tree(tmp_path) == before
     assert found["rankmill"].startswith(f"{__version__}, in ")
     assert f"numpy {np.__version__}" in found["libraries"]
@@ -41,16 +39,14 @@ def test_a_registry_that_is_not_made_yet_is_not_made(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_disk_that_cannot_keep_a_registry_is_an_error_after_the_report(tmp_path, monkeypatch, capsys):
+def test_a_disk_that_cannot_keep_a_registry_is_an_error_after_the_report(tmp_path, monkeypatch, typed):
     def refuse(*_):
         raise OSError(errno.EPERM, "Operation not permitted")
 
     monkeypatch.setattr(Disk, "link", refuse)
-    assert execute(["doctor", "--registry", str(tmp_path), "--json"]) == 74
-    out, err = capsys.readouterr()
+    out, err = typed(f"doctor --registry {tmp_path} --json", code=74)
     assert "cannot hold a registry: " in json.loads(out)["registry"]
-    assert "cannot hold a registry: " in err
-    assert err.count("\n") == 1
+    assert "cannot hold a registry: " in only_line(err)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -11,7 +11,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from rankmill.cli import execute
 from rankmill.foundation.errors import UnusableColumns
 from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.options import ReadOptions
@@ -49,11 +48,10 @@ def write(path, rows):
 
 
 @pytest.mark.parametrize("suffix", FORMATS)
-def test_one_message_names_all_and_the_suggested_command_works(tmp_path, monkeypatch, capfd, suffix):
+def test_one_message_names_all_and_the_suggested_command_works(tmp_path, monkeypatch, typed, suffix):
     monkeypatch.chdir(tmp_path)
     write(Path(f"messy.{suffix}"), messy_rows())
-    assert execute(["data", "ingest", f"messy.{suffix}", "-o", "d"]) == 10
-    said = capfd.readouterr().err
+    said = typed.err(f"data ingest messy.{suffix} -o d", code=10)
     first, *each = said.splitlines()
     assert first.endswith("columns cannot be used as they are:")
     assert all(line.startswith(f"  ({number}) ") for number, line in enumerate(each[:-2], start=1))
@@ -61,20 +59,18 @@ def test_one_message_names_all_and_the_suggested_command_works(tmp_path, monkeyp
         assert f"--ignore {name}" in said
     assert "to keep a column of categories: --categorical NAME" in said
     assert "--columns qid=query_id" in said
-    suggested = said.partition("all at once: rankmill ")[2]
-    assert execute(shlex.split(suggested)) == 0, capfd.readouterr().err
+    typed(said.partition("all at once: rankmill ")[2])
     features = Dataset.open(Path("d")).manifest.features
     assert sorted(features) == ["bm25", "in_stock", "rating"]
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
-def test_columns_that_may_be_the_query_are_not_ignored_by_the_suggested_command(tmp_path, monkeypatch, capfd, suffix):
+def test_columns_that_may_be_the_query_are_not_ignored_by_the_suggested_command(tmp_path, monkeypatch, typed, suffix):
     monkeypatch.chdir(tmp_path)
     keys = ("term", "sku", "name", "stars", "bm25", "split")
     rows = [dict(zip(keys, (f"t{row}", f"s{row}", "n", row % 3, row / 2, "a"), strict=True)) for row in range(8)]
     write(Path(f"shop.{suffix}"), rows)
-    assert execute(["data", "ingest", f"shop.{suffix}", "-o", "d", "--columns", "grade=stars"]) == 10
-    said = capfd.readouterr().err
+    said = typed.err(f"data ingest shop.{suffix} -o d --columns grade=stars", code=10)
     assert not unnamed(said, "--columns qid=NAME", "do not hold numbers")
     named = said.partition("do not hold numbers: ")[2].partition(";")[0]
     assert sorted(named.split(", ")) == ["name", "sku", "term"]
@@ -86,34 +82,26 @@ def test_columns_that_may_be_the_query_are_not_ignored_by_the_suggested_command(
 
 @pytest.mark.parametrize("suffix", FORMATS)
 def test_the_same_table_is_re_ranked_and_evaluated_without_options_for_columns_that_no_model_knows(
-    tmp_path, monkeypatch, capfd, suffix
+    tmp_path, monkeypatch, typed, suffix
 ):
     monkeypatch.chdir(tmp_path)
     write(Path("messy.csv"), messy_rows())
     options = "--ignore column_1,query,title,price,added,rating,split --columns qid=query_id --columns grade=relevance"
     for line in (f"data ingest messy.csv -o d {options}", "data bin d", "train d --name m --n-rounds 2 --max-leaves 4"):
-        assert execute(line.split()) == 0, capfd.readouterr().err
+        typed(line)
     path = write(Path(f"candidates.{suffix}"), messy_rows())
-    said = {}
-    for line in (
-        f"rerank {path} --model m@1 -o ranked --columns qid=query_id,grade=relevance",
-        f"evaluate {path} --model m@1 --columns qid=query_id --columns grade=relevance",
-    ):
-        assert execute(line.split()) == 0, capfd.readouterr().err
-        said[line.split()[0]] = capfd.readouterr().out
-    assert "160 candidates of 20 queries" in said["rerank"]
+    ranked = typed.out(f"rerank {path} --model m@1 -o ranked --columns qid=query_id,grade=relevance")
+    assert "160 candidates of 20 queries" in ranked
+    typed(f"evaluate {path} --model m@1 --columns qid=query_id --columns grade=relevance")
     # what is ambiguous is reported at once here, too, with a command line that works
-    assert execute(["rerank", str(path), "--model", "m@1", "-o", "again"]) == 10
-    suggested = capfd.readouterr().err.partition("all at once: rankmill ")[2]
-    assert execute(shlex.split(suggested)) == 0, capfd.readouterr().err
+    said = typed.err(f"rerank {path} --model m@1 -o again", code=10)
+    typed(said.partition("all at once: rankmill ")[2])
     # a feature of the model that holds words: there is nothing to ignore, but it is said at once
     broken = write(Path(f"broken.{suffix}"), [row | {"bm25": "high", "in_stock": "perhaps"} for row in messy_rows()])
-    words = ["rerank", str(broken), "--model", "m@1", "-o", "b", "--columns", "qid=query_id,grade=relevance"]
-    assert execute(words) == 10
-    said["broken"] = capfd.readouterr().err
-    assert "'bm25'" in said["broken"]
-    assert "'in_stock'" in said["broken"]
-    assert "--ignore" not in said["broken"]
+    said = typed.err(f"rerank {broken} --model m@1 -o b --columns qid=query_id,grade=relevance", code=10)
+    assert "'bm25'" in said
+    assert "'in_stock'" in said
+    assert "--ignore" not in said
 
 
 def test_the_line_of_the_first_bad_cell_is_right_after_blank_and_ragged_lines(tmp_path):

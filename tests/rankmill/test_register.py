@@ -5,7 +5,6 @@ import json
 import numpy as np
 import pytest
 
-from rankmill import cli
 from rankmill.foundation.errors import InputError, ModelFormatError
 from rankmill.foundation.records import as_json
 from rankmill.pipeline.group.sketch import TRAIN_QUERIES
@@ -16,7 +15,7 @@ from rankmill.trainer.candidates.version_facts import attachments_of, dataset_fa
 from tests import ROOT
 from tests.rankmill.gate.gate_case import dataset_of, rows_of, trained
 from tests.rankmill.python.small_ranker import planted_arrays, small
-from tests.refusals import refused
+from tests.refusals import only_line, refused
 
 GOLDEN = sorted((ROOT / "tests" / "scorer" / "golden").glob("*.rankmill"))
 
@@ -41,13 +40,8 @@ def registry(tmp_path):
 
 
 @pytest.fixture
-def run(registry, capsys):
-    def call(*words):
-        code = cli.execute(["models", *map(str, words), "--registry", str(registry.root)])
-        said = capsys.readouterr()
-        return code, said.out, said.err
-
-    return call
+def run(registry, typed):
+    return lambda words, code=0: typed(f"models {words} --registry {registry.root}", code=code)
 
 
 def test_the_manifest_says_what_the_file_says(registry, file, model):
@@ -120,25 +114,23 @@ def test_damage_leaves_with_13_and_no_trace(run, registry, file):
     data[len(data) // 2] ^= 1
     for flaw in (bytes(data), data[:-1], b"", b"RANKMILL"):
         file.write_bytes(flaw)
-        code, out, err = run("register", file, "--name", "web")
-        assert (code, out) == (13, "")
-        assert err.startswith(f"rankmill: {file}: ")
-        assert err.count("\n") == 1
+        out, err = run(f"register {file} --name web", 13)
+        assert out == ""
+        assert only_line(err).startswith(f"{file}: ")
     assert not registry.root.exists()
     with pytest.raises(ModelFormatError):
         register_file(registry, file, "web")
 
 
 def test_as_typed(run, registry, file, tmp_path):
-    code, out, err = run("register", file, "--name", "web", "--reason", "of May")
-    assert (code, err) == (0, "")
+    out, err = run(f"register {file} --name web --reason 'of May'")
+    assert err == ""
     assert out.startswith(f"registered web@1 in {registry.root}: 2 trees of 4 features\nsha256 ")
-    assert run("register", file, "--name", "web")[1].startswith("the same as web@1 in ")
-    reported = json.loads(run("register", file, "--name", "web", "--json")[1])
+    assert run(f"register {file} --name web")[0].startswith("the same as web@1 in ")
+    reported = json.loads(run(f"register {file} --name web --json")[0])
     assert (reported["model"], reported["new"], reported["trees"], reported["features"]) == ("web@1", False, 2, 4)
-    assert run("register", tmp_path / "none.rankmill", "--name", "web")[0] == 2
-    assert run("register", tmp_path, "--name", "web")[0] == 2
-    assert run("register", file, "--name", "../web")[0] == 2
+    for wrong in (f"{tmp_path}/none.rankmill --name web", f"{tmp_path} --name web", f"{file} --name ../web"):
+        run(f"register {wrong}", 2)
     assert np.isfinite(Forest.from_bytes(registry.resolve("web", bare="latest").read()).base_score)
 
 

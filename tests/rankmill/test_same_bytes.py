@@ -10,15 +10,9 @@ import textwrap
 
 import pytest
 
-from rankmill.cli import execute
 from rankmill.foundation.storage.publish import file_digest
 from rankmill.pipeline.options import SynthParameters
 from rankmill.pipeline.synth import write_synthetic
-
-
-def facts(capsys, *command):
-    assert execute([*map(str, command), "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
 
 
 @pytest.fixture(scope="module")
@@ -32,24 +26,21 @@ def parts(tmp_path_factory):
     return sorted(folder.glob("part*.txt"))
 
 
-def test_the_model_depends_on_the_data_alone(parts, tmp_path, capsys, monkeypatch):
+def test_the_model_depends_on_the_data_alone(parts, tmp_path, typed, monkeypatch):
     for name in ("growing.grower._LEAST_ROWS", "growing.grower._LEAST_VISITS", "growing.grower._SHARED_ROWS",
                  "objectives.pairwise.pair_loss._LEAST_WORK", "rounds.round_metrics._LEAST_WALKED"):  # fmt: skip
         monkeypatch.setattr(f"rankmill.trainer.{name}", 1)  # let small work be shared out as well
+    monkeypatch.chdir(tmp_path)
     digests = set()
     orders = list(itertools.permutations(parts))
     cases = zip((1, 3, 2), (orders[0], orders[5], orders[2]), ("16MiB", "2KiB", "64KiB"), strict=True)
     for number, (threads, order, block) in enumerate(cases):
-        dataset, registry = tmp_path / f"dataset{number}", tmp_path / f"registry{number}"
-        facts(capsys, "data", "ingest", *order, "-o", dataset, "--split", "train=0.8,valid=0.2", "--block-size", block)
-        facts(capsys, "data", "bin", dataset)
-        training = ("--n-rounds", 6, "--max-leaves", 8, "--n-threads", threads)
-        model = facts(capsys, "train", dataset, "--name", "web", "--registry", registry, *training)
-        ranked = tmp_path / f"ranked{number}.parquet"
-        facts(
-            capsys, "rerank", parts[0], "--model", "web@1", "--registry", registry, "-o", ranked, "--n-threads", threads
-        )
-        digests.add((model["sha256"], file_digest(ranked)))
+        files, at = " ".join(map(str, order)), f"--registry r{number} --n-threads {threads}"
+        typed(f"data ingest {files} -o d{number} --split train=0.8,valid=0.2 --block-size {block}")
+        typed(f"data bin d{number}")
+        model = typed.json(f"train d{number} --name web --n-rounds 6 --max-leaves 8 {at}")
+        typed(f"rerank {parts[0]} --model web@1 -o ranked{number}.parquet {at}")
+        digests.add((model["sha256"], file_digest(tmp_path / f"ranked{number}.parquet")))
     assert len(digests) == 1
 
 

@@ -24,7 +24,7 @@ from tests.trainer.small_dataset import SHARES, small_dataset
 
 SEEN = "web@1 was trained on train: SEEN IN TRAINING"
 FRESH = "not seen in training"
-SMALL = ["--preset", "defaults-1", "--n-rounds", "3", "--max-leaves", "4", "--min-rows-in-leaf", "5"]
+SMALL = "--preset defaults-1 --n-rounds 3 --max-leaves 4 --min-rows-in-leaf 5"
 
 
 @pytest.fixture(scope="module")
@@ -32,37 +32,31 @@ def work(tmp_path_factory):
     """A dataset, two versions that were trained on it, and one on another dataset with the same queries and more."""
     folder = tmp_path_factory.mktemp("seen")
     small_dataset(folder)
-    for seed in ("1", "2"):
-        train = ["train", str(folder / "d"), "--name", "web", "--registry", str(folder / "r"), "--seed", seed, *SMALL]
-        assert execute(train) == 0
+    for seed in (1, 2):
+        train = f"train {folder}/d --name web --registry {folder}/r --seed {seed} {SMALL}"
+        assert execute(train.split()) == 0
     return folder
 
 
 @pytest.fixture
-def call(work, monkeypatch, capsys):
+def call(work, monkeypatch, typed):
     monkeypatch.chdir(work)
     monkeypatch.setenv("RANKMILL_REGISTRY", "r")
-
-    def run(*arguments, status=0):
-        assert execute([str(argument) for argument in arguments]) == status
-        captured = capsys.readouterr()
-        return " ".join((captured.out if status == 0 else captured.err).split())
-
-    return run
+    return lambda words, code=0: " ".join(typed(words, code=code)[bool(code)].split())
 
 
 COMMANDS = {
-    "evaluate": ["d", "--model", "web@1"],
-    "compare": ["web@1", "web@2", "--on", "d"],
-    "inspect influence": ["web@1", "--on", "d", "--permutations", "1"],
-    "inspect dependence": ["web@1", "f1", "--on", "d"],
-    "inspect interaction": ["web@1", "--on", "d", "--queries", "5"],
-    "inspect shap": ["web@1", "--on", "d"],
-    "inspect leaves": ["web@1", "--on", "d", "-o", "leaves.parquet", "--overwrite"],
-    "inspect combine": ["web@1", "web@2", "--on", "d"],
-    "inspect optimality": ["web@1", "--on", "d", "--queries", "5", "--p0", "0.2"],
-    "inspect why": ["web@1", "--on", "d"],
-    "models gate": ["web@1", "--on", "d"],
+    "evaluate": "d --model web@1",
+    "compare": "web@1 web@2 --on d",
+    "inspect influence": "web@1 --on d --permutations 1",
+    "inspect dependence": "web@1 f1 --on d",
+    "inspect interaction": "web@1 --on d --queries 5",
+    "inspect shap": "web@1 --on d",
+    "inspect leaves": "web@1 --on d -o leaves.parquet --overwrite",
+    "inspect combine": "web@1 web@2 --on d",
+    "inspect optimality": "web@1 --on d --queries 5 --p0 0.2",
+    "inspect why": "web@1 --on d",
+    "models gate": "web@1 --on d",
 }
 NOT_SCORED = {
     "data ingest",  # whose --split draws the splits
@@ -80,57 +74,52 @@ def test_every_command_that_takes_a_dataset_and_a_split_is_looked_at():
 
 @pytest.mark.parametrize("name", [name for name in COMMANDS if name not in {"inspect why", "models gate"}])
 def test_only_queries_that_were_not_seen_are_scored_unless_asked(call, name):
-    command = [*name.split(), *COMMANDS[name]]
-    text = call(*command)
+    command = f"{name} {COMMANDS[name]}"
+    text = call(command)
     assert "test; not seen in training" in text
     assert "SEEN IN" not in text
-    facts = json.loads(call(*command, "--split", "all", "--json"))
+    facts = json.loads(call(f"{command} --split all --json"))
     assert facts["scope"]["seen_in_training"]["web@1"] == ["train"]
     if name in {"evaluate", "compare"}:
-        facts = json.loads(call(*command, "--json"))
+        facts = json.loads(call(f"{command} --json"))
         assert (facts["scope"]["splits"], facts["scope"]["seen_in_training"]) == (["test"], {})
-        assert text == call(*command, "--split", "test")
-        assert SEEN in call(*command, "--split", "train")
-        assert f"{FRESH}; valid decided how many trees web@1 has" in call(*command, "--split", "valid")
-        assert "unknown split 'tets'; did you mean 'test'?" in call(*command, "--split", "tets", status=2)
+        assert text == call(f"{command} --split test")
+        assert SEEN in call(f"{command} --split train")
+        assert f"{FRESH}; valid decided how many trees web@1 has" in call(f"{command} --split valid")
+        assert "unknown split 'tets'; did you mean 'test'?" in call(f"{command} --split tets", 2)
 
 
 def test_a_query_that_is_named_is_asked_for(call, work):
     data = Dataset.open(work / "d")
     fresh, seen = (data.queries(split).qid[0].as_py() for split in ("test", "train"))
-    assert f"test; {FRESH}" in call("inspect", "why", "web@1", "--on", "d", "--qid", fresh)
-    assert SEEN in call("inspect", "why", "web@1", "--on", "d", "--qid", seen)
-    assert SEEN in call("inspect", "shap", "web@1", "--on", "d", "--qid", seen, "--qid", fresh)
+    assert f"test; {FRESH}" in call(f"inspect why web@1 --on d --qid {fresh}")
+    assert SEEN in call(f"inspect why web@1 --on d --qid {seen}")
+    assert SEEN in call(f"inspect shap web@1 --on d --qid {seen} --qid {fresh}")
 
 
 def test_the_gate_takes_the_test_split_and_refuses_what_was_trained_on(call):
-    assert "on the split test of dataset" in call("models", "gate", "web@1", "--on", "d", status=0)
-    assert "web@1 was trained on these queries" in call(
-        "models", "gate", "web@1", "--on", "d", "--split", "train", status=2
-    )
+    assert "on the split test of dataset" in call("models gate web@1 --on d")
+    assert "web@1 was trained on these queries" in call("models gate web@1 --on d --split train", 2)
 
 
 def test_a_model_file_knows_its_dataset_as_well(call, work):
     version = Registry(work / "r").resolve("web@1", bare="latest")
     (work / "m.rankmill").write_bytes(version.read())
-    assert f"test; {FRESH}" in call("evaluate", "d", "--model", "m.rankmill")
-    assert "m.rankmill was trained on train: SEEN IN TRAINING" in call(
-        "evaluate", "d", "--model", "m.rankmill", "--split", "all"
-    )
+    assert f"test; {FRESH}" in call("evaluate d --model m.rankmill")
+    assert "m.rankmill was trained on train: SEEN IN TRAINING" in call("evaluate d --model m.rankmill --split all")
     found = evaluate(work / "d", model=work / "m.rankmill", metrics=["ndcg@10"], split="all")
     assert found.scope.seen_in_training == {"the model": ("train",)}
     assert evaluate(work / "d", model=work / "m.rankmill", metrics=["ndcg@10"]).scope.splits == ("test",)
 
 
-def test_where_all_was_seen_it_has_to_be_asked_for(tmp_path, call, work):
+def test_where_all_was_seen_it_has_to_be_asked_for(tmp_path, call):
     small_dataset(tmp_path, {"train": 1.0})
-    call("train", tmp_path / "d", "--name", "whole", *SMALL)
-    line = call("evaluate", tmp_path / "d", "--model", "whole@1", status=2)
+    call(f"train {tmp_path}/d --name whole {SMALL}")
+    line = call(f"evaluate {tmp_path}/d --model whole@1", 2)
     assert "no split has queries that whole@1 has not seen in training" in line
     assert "use these queries anyway with --split all" in line
-    assert "whole@1 was trained on train: SEEN IN TRAINING" in call(
-        "evaluate", tmp_path / "d", "--model", "whole@1", "--split", "all"
-    )
+    text = call(f"evaluate {tmp_path}/d --model whole@1 --split all")
+    assert "whole@1 was trained on train: SEEN IN TRAINING" in text
 
 
 def test_a_dataset_that_no_model_was_trained_on_is_scored_whole(call, tmp_path):
@@ -139,8 +128,8 @@ def test_a_dataset_that_no_model_was_trained_on_is_scored_whole(call, tmp_path):
     text.write_text(text.read_text().replace("qid:", "qid:other-"))
     ingest([text], tmp_path / "other", options=IngestOptions(buckets=3, split=SHARES))
     for name in ("evaluate", "compare"):
-        arguments = [tmp_path / "other" if each == "d" else each for each in COMMANDS[name]]
-        assert f"train, valid, test; {FRESH}" in call(name, *arguments)
+        words = [f"{tmp_path}/other" if each == "d" else each for each in COMMANDS[name].split()]
+        assert f"train, valid, test; {FRESH}" in call(f"{name} {' '.join(words)}")
 
 
 def test_a_dataset_that_got_pairs_is_known_again(call, work, tmp_path):
@@ -149,12 +138,12 @@ def test_a_dataset_that_got_pairs_is_known_again(call, work, tmp_path):
     (tmp_path / "p.csv").write_text(f"qid,better,worse\n{rows[0]['qid']},{rows[0]['doc_id']},{rows[1]['doc_id']}\n")
     options = IngestOptions(buckets=3, split=SHARES, overwrite=True)
     ingest([work / "judgments.txt"], tmp_path / "with-pairs", pairs=[tmp_path / "p.csv"], options=options)
-    assert SEEN in call("evaluate", tmp_path / "with-pairs", "--model", "web@1", "--split", "train")
+    assert SEEN in call(f"evaluate {tmp_path}/with-pairs --model web@1 --split train")
 
 
 def test_the_data_of_a_base_model_were_seen_too(call, work, tmp_path):
     other = small_dataset(tmp_path, queries=60)
-    call("train", tmp_path / "d", "--name", "joined", "--base-model", "web@1", *SMALL)
+    call(f"train {tmp_path}/d --name joined --base-model web@1 {SMALL}")
     forest = Forest.from_bytes(Registry(work / "r").resolve("joined@1", bare="latest").read(), "joined@1")
     model = TrainedModel.of(forest, "joined")
     for data in (Dataset.open(work / "d"), other):

@@ -7,10 +7,8 @@ import warnings
 import numpy as np
 import polars as pl
 import pytest
-from typer.testing import CliRunner
 
 from rankmill import Ranker
-from rankmill.cli import app
 from rankmill.pipeline.read.grades import note_on_gains
 from rankmill.python.validating import cross_validate, select_features
 from tests.rankmill.python.small_ranker import planted_arrays, small
@@ -29,37 +27,30 @@ def table(tmp_path, monkeypatch):
     return frame
 
 
-def said(*arguments):
-    reported = CliRunner().invoke(app, [*map(str, arguments)])
-    assert reported.exit_code == 0, reported.output
-    return " ".join(reported.output.split())
-
-
 @pytest.mark.slow
 @pytest.mark.usefixtures("table")
-def test_every_command_that_gains_says_it_and_the_cure_works():
-    ingest = ["data", "ingest", "rows.csv", "--ignore", "score", "-o"]
-    reported = said(*ingest, "steep.dataset")
+def test_every_command_that_gains_says_it_and_the_cure_works(typed):
+    def said(words):
+        return " ".join("".join(typed(words)).split())
+
+    ingest = "data ingest rows.csv --ignore score -o"
+    reported = said(f"{ingest} steep.dataset")
     assert re.search(REMARK, reported)
-    said("data", "bin", "steep.dataset")
-    train = ["train", "steep.dataset", "--name", "web", "--n-rounds", 3]
-    assert re.search(REMARK, said(*train))
-    assert "times as much" not in said(*train, "--gain", "linear")
-    for command in (
-        ["cv", "steep.dataset", "--n-rounds", 2, "--folds", 2],
-        ["cv", "steep.dataset", "--model", "net", "--epochs", 1, "--folds", 2],
-        ["tune", "steep.dataset", "-o", "t", "--trials", 1, "--n-rounds", 2, "--folds", 2],
-        ["compare", "rows.csv", "rows.csv"],
-    ):
-        assert re.search(REMARK, said(*command)), command
-        other = [*command[:3], "t2", *command[4:]] if command[0] == "tune" else command
-        assert "times as much" not in said(*other, "--gain", "linear"), command
-    evaluate = ["evaluate", "rows.csv", "--metric", "ndcg@10"]
-    assert re.search(REMARK, said(*evaluate))
-    for other in (["--gain", "linear"], ["--metric", "map"]):
-        assert "times as much" not in said(*evaluate[: 4 if other[0] == "--gain" else 2], *other)
+    said("data bin steep.dataset")
+    for number, command in enumerate((
+        "train steep.dataset --name web --n-rounds 3",
+        "cv steep.dataset --n-rounds 2 --folds 2",
+        "cv steep.dataset --model net --epochs 1 --folds 2",
+        "tune steep.dataset --trials 1 --n-rounds 2 --folds 2 -o t",
+        "compare rows.csv rows.csv",
+        "evaluate rows.csv --metric ndcg@10",
+    )):  # fmt: skip
+        assert re.search(REMARK, said(command)), command
+        other = f"{command}{number}" if command.startswith("tune") else command
+        assert "times as much" not in said(f"{other} --gain linear"), command
+    assert "times as much" not in said("evaluate rows.csv --metric map")
     cure = re.search(CURE, reported)[1]
-    assert "times as much" not in said(*ingest, "mapped.dataset", "--grades", cure)
+    assert "times as much" not in said(f"{ingest} mapped.dataset --grades {cure}")
 
 
 def test_the_ranker_warns_and_takes_linear_gain_without_a_word(table):

@@ -96,7 +96,8 @@ def test_where_trees_are_alone_a_line_says_why(dataset, tmp_path, typed, more):
 )
 def test_what_needs_trees_refuses_the_blend_and_names_the_budget_fast(registered, dataset, tmp_path, typed, command):
     words = command.replace(" D", f" {dataset.path}").replace("OUT", f"{tmp_path}/x.txt")
-    error = typed.err(f"{words} --registry {registered.root}", code=2).splitlines()[-1]
+    code = 10 if "convert" in command else 2
+    error = typed.err(f"{words} --registry {registered.root}", code=code).splitlines()[-1]
     assert "a blend of" in error
     assert "--budget fast" in error
 
