@@ -7,7 +7,7 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 
-from rankmill.foundation.errors import InputError, InvalidParameter, TrainingDataRejected
+from rankmill.foundation.errors import InputError
 from rankmill.foundation.kernels import elementary
 from rankmill.foundation.kernels.randoms import random_bits, uniform
 from rankmill.trainer.objectives.listwise.list_loss import DRAWS, key_of
@@ -191,13 +191,3 @@ def test_row_order_does_not_matter_on_average_where_orders_are_drawn(objective, 
     mean, error = mean_and_error(objective_for(objective, grades, metric=metric), scores, 800)
     other, other_error = mean_and_error(objective_for(objective, grades[shuffle], metric=metric), scores[shuffle], 800)
     assert (np.abs(other - mean[:, shuffle]) <= 4.5 * np.hypot(other_error, error[:, shuffle])).all()
-
-
-@pytest.mark.parametrize("name", ["apxdcg", "stochasticrank"])
-def test_what_cannot_be_learnt_from_is_refused(name):
-    with refused(TrainingDataRejected, "different grades"):
-        objective_for(name, [1, 1, 0], [2, 1])
-    with refused(InvalidParameter, "metric 'map'", name):
-        objective_for(name, [1, 0], metric="map")
-    with refused(InvalidParameter, "metric 'err'", "apxdcg"):
-        objective_for("apxdcg", [1, 0], metric="err")

@@ -7,7 +7,7 @@ import lightgbm
 import numpy as np
 import pytest
 
-from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
+from rankmill.foundation.errors import TrainingDataRejected
 from rankmill.trainer.objectives.listwise import _kernels as _list_kernels
 from rankmill.trainer.objectives.listwise import list_loss
 from rankmill.trainer.objectives.pairwise import _kernels
@@ -244,29 +244,3 @@ def test_lists_that_say_nothing_do_not_count():
     assert loss.weights.tolist() == [0.0, 1.0]
     with refused(TrainingDataRejected, "nothing to learn"):
         objective_for("stochasticrank", [1, 2, 3], metric="mrr")
-
-
-@pytest.mark.parametrize("objective", ["listnet", "listmle", "rank_xendcg"])
-def test_what_cannot_be_learnt_from_is_refused(objective):
-    with refused(TrainingDataRejected, "different grades"):
-        objective_for(objective, [1, 1, 0], [2, 1])
-    with refused(TrainingDataRejected, "query weights", "shape"):
-        objective_for(objective, [1, 0], query_weights=np.ones(2))
-    with refused(TrainingDataRejected, "weights", "0"):
-        objective_for(objective, [1, 0], weights=np.zeros(2))
-
-
-def test_options_out_of_bounds_are_refused():
-    with refused(InvalidParameter, "listnet(target)", "'grade'", "'exp_grade'"):
-        objective_for("listnet(target=grade)", [0, 1])
-    with refused(InvalidParameter, "query_cross_entropy(alpha)", "[0, 1]", "2.0"):
-        objective_for("query_cross_entropy(alpha=2)", [0, 1])
-    for written, *facts in (
-        ("rank_xendcg(terms=0)", "rank_xendcg(terms)", "1 .. 10", "0"),
-        ("apxdcg(exact=13)", "apxdcg(exact)", "0 .. 12", "13"),
-        ("stochasticrank(noise=0)", "stochasticrank(noise)", "0"),
-        ("stochasticrank(samples=0)", "stochasticrank(samples)", "1 .. 100000"),
-        ("stochasticrank(max_grade=53)", "stochasticrank(max_grade)", "0 .. 52"),
-    ):
-        with refused(InvalidParameter, *facts):
-            objective_for(written, [0, 1])

@@ -156,5 +156,3 @@ def test_lists_without_a_direction_are_harmless():
     assert h.tolist() == [1, 1, 0, 0]
     assert objective.losses(np.zeros(4)).tolist() == [1, 0]
     assert objective.start() == 1.0
-    with refused(TrainingDataRejected, "query", "relevant"):
-        objective_on("consistent_cosine", rows_with(grades=[0, 0])).start()

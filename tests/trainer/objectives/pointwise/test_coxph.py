@@ -3,9 +3,7 @@
 import numpy as np
 import pytest
 
-from rankmill.foundation.errors import TrainingDataRejected
 from tests.naive_points import cox_loss
-from tests.refusals import refused
 from tests.trainer.objectives.loss_cases import (
     derivatives,
     gradient_error,
@@ -87,13 +85,6 @@ def test_a_leaf_that_no_event_knows_of_stays_and_one_leaf_alone_too():
     assert steps[0] == 0.0
     assert steps[1] > 0 > steps[2]
     assert steps_of(objective_on("coxph", rows), scores, [np.arange(5)])[0] == pytest.approx(0.0, abs=1e-6)
-
-
-def test_nothing_can_be_learnt_without_events():
-    with refused(TrainingDataRejected, "event"):
-        objective_on("coxph", rows_with(labels=[1.0, 2.0], events=[0, 0])).start()
-    with refused(TrainingDataRejected, "event"):
-        objective_on("coxph", rows_with(labels=[1.0, 2.0], events=[0, 1], weights=[1, 0])).start()
 
 
 # ---- XGBoost -----------------------------------------------------------------------------------------------------
