@@ -55,7 +55,7 @@ ALONE = [
     ({"grow": "oblivious", "feature_fraction_by_node": 0.5}, "feature_fraction_by_node", "oblivious", "feature_fraction_by_level"),
 ]  # fmt: skip
 TRAINED = [
-    ({"bootstrap": "mvs", "row_fraction": 0.5}, "mvs", "query", "row_fraction"),
+    ({"bootstrap": "mvs", "row_fraction": 0.5}, "mvs", "queries", "row_fraction"),
     ({"bootstrap": "mvs", "bootstrap_by": "document", "query_fraction": 0.5}, "mvs", "document", "query_fraction"),
     ({"bootstrap": "mvs", "query_fraction": 0.5, "rounds_by": "oob"}, "mvs", "rounds_by", "oob"),
     ({"bootstrap": "bayesian", **OLE}, "bootstrap", "ole"),
