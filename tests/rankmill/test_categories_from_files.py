@@ -11,7 +11,7 @@ import pytest
 
 from rankmill.cli import execute
 from rankmill.foundation.errors import CandidatesRejected
-from rankmill.gate.graded_queries import scores_of
+from rankmill.gate.rankings import scores_of
 from rankmill.pipeline.bins.binning import bin_dataset
 from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
