@@ -32,7 +32,7 @@ from rankmill.foundation.storage.publish import digest_of
 from rankmill.registry.names import PRODUCTION, check_alias
 from rankmill.registry.storage import FORMAT_NAME, Kind, Storage
 
-FORMAT = 4
+FORMAT = 5
 LARGEST_ENTRY = 1 << 26  # bytes
 LARGEST_BLOB = 1 << 30  # bytes; for blobs of unknown size, such as manifests and reports
 _BLOB = re.compile(r"([0-9a-f]{64})(\.[0-9a-f]{16})?")
@@ -40,7 +40,7 @@ _BLOB = re.compile(r"([0-9a-f]{64})(\.[0-9a-f]{16})?")
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """``FORMAT.json``: ``{"format":4,"kind":"disk","protected":["production"]}``, with the protected aliases.
+    """``FORMAT.json``: ``{"format":5,"kind":"disk","protected":["production"]}``, with the protected aliases.
 
     ``kind`` is ``bucket`` in a bucket, whose blobs have other names, so that a raw copy to a disk, or from one, is not
     mistaken.
@@ -216,7 +216,12 @@ class Blobs:
 
     def read_json(self, sha256: str) -> dict[str, Any]:
         """Return the JSON object in the blob with this digest; errors as in `read`."""
-        found: dict[str, Any] = json.loads(self.read(sha256))
+        try:
+            found = json.loads(self.read(sha256))
+        except (ValueError, RecursionError) as error:
+            raise IntegrityError(f"{self.path(sha256)}: expected a JSON object: {error}") from None
+        if not isinstance(found, dict):
+            raise IntegrityError(f"{self.path(sha256)}: expected a JSON object, found {type(found).__name__}")
         return found
 
     def all(self) -> list[Blob]:

@@ -24,9 +24,10 @@ from rankmill.registry.cli_options import (
     bare_name,
     existing_registry,
 )
-from rankmill.registry.names import PRODUCTION, check_tag
+from rankmill.registry.names import PRODUCTION
 from rankmill.registry.rendering import (
     aliases_text,
+    counted,
     entry_json,
     entry_line,
     print_json,
@@ -40,11 +41,10 @@ from rankmill.registry.rendering import (
 
 if TYPE_CHECKING:
     from rankmill.registry.archive import BundleImport
-    from rankmill.registry.model_state import State
     from rankmill.registry.promotion import Expected
-    from rankmill.registry.retention import Collected
     from rankmill.registry.stored_records import Entry
 
+LATEST_VERSIONS = 20
 app = typer.Typer(no_args_is_help=True, help="Manage model versions: list, diff, promote, roll back and verify them.")
 
 
@@ -54,10 +54,6 @@ def list_models(
     every: Annotated[
         bool, typer.Option("--all", help="List all versions.  Default: the last 20 and those with an alias.")
     ] = False,
-    tag: Annotated[
-        list[str] | None,
-        typer.Option(metavar="KEY=VALUE", help="List only versions with this tag; repeat for several."),
-    ] = None,
     registry: RegistryFolder = DEFAULT_FOLDER,
     as_json: AsJson = False,
 ) -> None:
@@ -67,10 +63,10 @@ def list_models(
     """
     store = existing_registry(registry)
     if name is not None:
-        _list_versions(store, bare_name(name), tag or [], every=every, as_json=as_json)
+        _list_versions(store, bare_name(name), every=every, as_json=as_json)
         return
-    if tag or every:
-        raise InputError("--tag and --all choose versions: name the model, such as rankmill models list NAME --all")
+    if every:
+        raise InputError("--all chooses versions: name the model, such as rankmill models list NAME --all")
     models = [_summary(store, model) for model in store.names()]
     damaged = [model["fault"] for model in models if "fault" in model]
     if as_json:
@@ -93,32 +89,28 @@ def _summary(store: registries.Registry, model: str) -> dict[str, Any]:
     """Summarise one model.  A damaged log becomes a fault, so that the other models are still listed."""
     try:
         state = store.state(model)
-        last = store.entry(model, state.head)
     except RankmillError as error:
         return {"name": model, "fault": str(error)}
-    return {"name": model, "versions": len(state.versions), "aliases": state.set_aliases(), "changed": last.time}
+    return {
+        "name": model,
+        "versions": len(state.versions),
+        "aliases": state.set_aliases(),
+        "changed": state.entries[-1].time,
+    }
 
 
-def _list_versions(store: registries.Registry, name: str, tags: list[str], *, every: bool, as_json: bool) -> None:
+def _list_versions(store: registries.Registry, name: str, *, every: bool, as_json: bool) -> None:
     from rankmill.registry import descriptions
 
-    wanted, total = descriptions.parse_tags(tags), 0
-
-    def choose(state: State) -> list[int]:
-        nonlocal total
-        total = len(state.versions)
-        return descriptions.chosen(state, wanted, every=every)
-
-    shown = store.versions(name, choose)
+    versions = store.versions(name)
+    first = 0 if every else len(versions) - LATEST_VERSIONS
+    shown = [version for version in versions if version.number > first or version.aliases]
     if as_json:
-        print_json({"name": name, "of": total, "versions": [descriptions.version_json(version) for version in shown]})
-        return
-    if wanted and not shown:
-        typer.echo(f"no version of {name} has {' and '.join(f'the tag {key}={text}' for key, text in wanted.items())}")
+        rows = [descriptions.version_json(version) for version in shown]
+        print_json({"name": name, "of": len(versions), "versions": rows})
         return
     print_table(descriptions.VERSIONS_HEADER, [descriptions.version_row(version) for version in shown])
-    rest = total - len(shown)
-    if rest and not wanted:
+    if rest := len(versions) - len(shown):
         typer.echo(f"and {rest:,} older versions without an alias: rankmill models list {name} --all")
 
 
@@ -132,15 +124,15 @@ def show(
 
     Example: rankmill models show web@production
     """
-    from rankmill.registry.descriptions import VersionDetails
+    from rankmill.registry.descriptions import detail_rows, version_details
 
     store = registries.Registry(registry)
     version = store.resolve(model, bare="latest")
-    details = VersionDetails(store, version)
+    details = version_details(store, version)
     if as_json:
-        print_json(details.to_json())
+        print_json(details)
     else:
-        print_table(["", str(version)], details.rows())
+        print_table(["", str(version)], detail_rows(version, details))
 
 
 @app.command()
@@ -150,15 +142,11 @@ def log(
     registry: RegistryFolder = DEFAULT_FOLDER,
     as_json: AsJson = False,
 ) -> None:
-    """Show the log of a model, newest last.
-
-    It has who registered, promoted, rolled back, gated, tagged or swept what, and why.
+    """Show the log of a model, newest last: who registered, promoted, rolled back, gated or swept what, and why.
 
     Example: rankmill models log web --last 20
     """
-    store = registries.Registry(registry)
-    after = 0 if last is None else max(0, store.state(bare_name(name)).head - last)
-    entries = store.log(bare_name(name), after=after)
+    entries = registries.Registry(registry).log(bare_name(name))[-(last or 0) :]
     if as_json:
         print_json({"name": name, "entries": [entry_json(entry) for entry in entries]})
         return
@@ -237,7 +225,7 @@ def promote(
     entry = store.promote(name, version.number, alias=alias, expect=_expected(expect), reason=reason, force=force)
     _report_move(name, alias, entry, changed=entry.number > before, as_json=as_json)
     gate = getattr(entry.change, "gate", None)
-    if gate is not None and getattr(store.entry(name, gate).change, "worse", False):
+    if gate is not None and getattr(store.log(name)[gate - 1].change, "worse", False):
         typer.echo(
             f"note: {version} is SIGNIFICANTLY WORSE, which an option of the gate allowed (entry {gate})", err=True
         )
@@ -263,8 +251,8 @@ def rollback(
 ) -> None:
     """Point an alias at the version before again. The log keeps both moves.
 
-    Versions that were rolled back from are passed over. A second rollback in a row needs --to (rankmill models alias
-    NAME lists the versions).
+    Versions that were rolled back from are passed over. A second rollback in a row needs --to (rankmill models log NAME
+    lists the versions).
 
     Example: rankmill models rollback web --reason "slow on phones"
     """
@@ -295,7 +283,7 @@ def alias(
     registry: RegistryFolder = DEFAULT_FOLDER,
     as_json: AsJson = False,
 ) -> None:
-    """Show the aliases of a model, their history and protection; or remove, protect or open one alias.
+    """Show the aliases of a model and their protection; or remove, protect or open one alias.
 
     The first promotion creates an alias (rankmill models promote).
 
@@ -324,13 +312,13 @@ def alias(
         raise InputError("--expect can only be used with --unset here")
     store = registries.Registry(registry)
     if chosen is None or not changes:
-        histories = descriptions.alias_histories(store, name, chosen)
+        found = descriptions.aliases_json(store, name, chosen)
         if as_json:
-            print_json({"name": name, "aliases": histories})
-        elif not histories:
+            print_json({"name": name, "aliases": found})
+        elif not found:
             typer.echo(f"no alias of {name} was ever set: rankmill models promote {name}@latest")
         else:
-            print_table(descriptions.ALIASES_HEADER, [descriptions.alias_row(history) for history in histories])
+            print_table(descriptions.ALIASES_HEADER, [descriptions.alias_row(each) for each in found])
         return
     before = store.state(name).head
     entry: Entry | None
@@ -339,46 +327,6 @@ def alias(
     else:
         entry = store.protect(name, chosen, descriptions.policy_of(terms) if protect else None, reason=reason)
     _report_move(name, chosen, entry, changed=entry is not None and entry.number > before, as_json=as_json)
-
-
-@app.command()
-def tag(
-    model: Annotated[str, typer.Argument(help="Version: NAME@7, NAME@latest or NAME@production.")],
-    tags: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Tags to set.")] = None,
-    remove: Annotated[list[str] | None, typer.Option(metavar="KEY", help="Tag to remove; repeat for several.")] = None,
-    reason: Reason = "",
-    registry: RegistryFolder = DEFAULT_FOLDER,
-    as_json: AsJson = False,
-) -> None:
-    """Set or remove tags of a version; without tags, show them.  Each change is an entry of the log.
-
-    Example: rankmill models tag web@7 owner=search-team season=autumn
-    """
-    from rankmill.registry import descriptions
-
-    if "@" not in model:
-        raise InvalidName(f"{model!r}: say which version to tag, such as {model}@7 or {model}@latest")
-    store = registries.Registry(registry)
-    version = store.resolve(model, bare="latest")
-    wanted: dict[str, str | None] = dict(descriptions.parse_tags(tags or []))
-    for key in remove or []:
-        if key in wanted:
-            raise InputError(f"tag {key!r} is both given and removed")
-        wanted[key] = None
-    for key, value in wanted.items():  # check all before writing the first
-        check_tag(key, value)
-    found = [store.tag(version.name, version.number, key, value, reason=reason) for key, value in wanted.items()]
-    written = [entry for entry in found if entry is not None]
-    now = store.resolve(str(version), bare="latest").tags
-    if as_json:
-        entries = [entry_json(entry) for entry in written]
-        print_json({"name": version.name, "version": version.number, "tags": now, "entries": entries})
-        return
-    for entry in written:
-        typer.echo(shown_in_line(f"{version.name}: {what_of(entry)} (entry {entry.number} of the log)"))
-    if not written:
-        shown = ", ".join(f"{key}={value}" for key, value in sorted(now.items()))
-        typer.echo(shown_in_line(f"{version}: {shown or 'no tags'}"))
 
 
 def _expected(text: str | None) -> Expected:
@@ -422,20 +370,14 @@ def init(
 
     Example: rankmill models init --registry /srv/models --protect staging
     """
-    done = registries.Registry(registry).initialise(leave_open=leave_open, protect=protect or [])
+    store = registries.Registry(registry)
+    made, protected = store.initialise(leave_open=leave_open, protect=protect or []), store.protected
     if as_json:
-        print_json(done)
+        print_json({"registry": str(store.root), "made": made, "protected": protected})
     else:
-        typer.echo(
-            f"{'Created a registry in' if done.made else 'A registry exists already:'} {done.registry} (format "
-            f"{done.format})"
-        )
-        protected = ", ".join(done.protected)
-        typer.echo(
-            f"Protected: {protected} (moves only to versions that passed the gate)"
-            if protected
-            else "Protected: nothing"
-        )
+        typer.echo(f"{'Created a registry in' if made else 'A registry exists already:'} {store.root}")
+        only = " (moves only to versions that passed the gate)" if protected else ""
+        typer.echo(f"Protected: {', '.join(protected) or 'nothing'}{only}")
 
 
 @app.command()
@@ -448,7 +390,7 @@ def gc(
         str,
         typer.Option(
             metavar="7d|36h|..",
-            help="Waiting time before a version is marked, and again before it is swept and its bytes are deleted."
+            help="Time for which nothing must have kept a version before its bytes are deleted."
             " Shorten it only if nobody else uses the registry.",
         ),
     ] = "7d",
@@ -458,10 +400,9 @@ def gc(
 ) -> None:
     """Delete old versions that nothing needs.
 
-    Kept are the last three versions that each alias pointed to, versions with a tag keep=.., younger than --grace, or
-    among the --keep newest. Any other version is marked first. It is swept --grace later, if nothing needs it by then:
-    its bytes are deleted, while its manifest and history are kept. Run this command on a schedule, for example once a
-    day.
+    Kept are the last three versions that each alias pointed to, and the --keep newest. Any other version is swept once
+    nothing has kept it for --grace: its bytes are deleted, while its manifest and history stay. An alias of its own
+    keeps a version for ever. Run this command on a schedule, for example once a day.
 
     Example: rankmill models gc --dry-run
     """
@@ -474,25 +415,13 @@ def gc(
         print_json(report.to_json())
         return
     for model, found in report.models.items():
-        rows = [[str(v), "swept", size_text(size), "marked long enough"] for v, size in found.swept.items()]
-        rows += [[str(v), "marked", size_text(size), "nothing keeps it"] for v, size in found.marked.items()]
+        rows = [[str(v), "swept", size_text(size), "nothing keeps it"] for v, size in found.swept.items()]
         rows += [[str(v), "stays", "", why] for v, why in found.kept.items()]
         if rows:
             print_table([f"version of {model}", "", "size", "why"], sorted(rows, key=lambda row: int(row[0])))
-    typer.echo(_collected_text(report))
-
-
-def _collected_text(report: Collected) -> str:
-    models = report.models.values()
-    unmarked, files = sum(len(m.unmarked) for m in models), sum(len(m.deleted) for m in models)
-    exactly = f", {report.freed:,} bytes" if report.freed >= 1000 else ""
-    sentences = [
-        f"Versions swept: {sum(len(m.swept) for m in models)}, marked: {sum(len(m.marked) for m in models)}.",
-        f"No longer marked: {unmarked}." if unmarked else "",
-        f"Files deleted: {files} ({size_text(report.freed)}{exactly}).",
-        "This was a dry run: nothing was changed." if report.dry_run else "",
-    ]
-    return " ".join(filter(None, sentences))
+    swept, deleted = (sum(len(getattr(m, what)) for m in report.models.values()) for what in ("swept", "deleted"))
+    dry = " This was a dry run: nothing was changed." if dry_run else ""
+    typer.echo(f"Versions swept: {swept}. Files deleted: {deleted} ({size_text(report.freed)}).{dry}")
 
 
 @app.command("export")
@@ -517,8 +446,9 @@ def export_bundle(
     if as_json:
         print_json(exported)
     else:
-        versions, entries = len(exported.versions), exported.entries
-        holds = f"{_counted(versions, 'version')}, {_counted(entries, 'entry', 'entries')} of the log"
+        holds = (
+            f"{counted(len(exported.versions), 'version')}, {counted(exported.entries, 'entry', 'entries')} of the log"
+        )
         typer.echo(f"wrote {out}: {holds}, {size_text(exported.bytes)}")
 
 
@@ -555,14 +485,7 @@ def import_bundle(
     if as_json:
         print_json(done)
         return
-    here = done.name if done.version is None else f"{done.name}@{done.version}"
-    if done.added:
-        new = "" if done.version is not None else f": {_counted(done.added, 'new entry', 'new entries')} of {done.head}"
-        typer.echo(f"imported {done.origin} as {here}{new}")
-    else:
-        did = f"restored {_counted(done.mended, 'lost blob')}" if done.mended else "nothing to do"
-        typer.echo(f"{did}: {done.origin} exists here as {here}")
-    _print_moves(done)
+    _print_import(done)
 
 
 @app.command("copy")
@@ -588,16 +511,13 @@ def copy(
         print_json({"registry": str(registry), "to": str(to), "models": done})
         return
     for model in done:
-        typer.echo(f"{model.name}: {_counted(model.added, 'new entry', 'new entries')} of {model.head}")
-        _print_moves(model)
+        _print_import(model)
     if not done:
         typer.echo(f"No model is registered in {registry} yet")
 
 
-def _print_moves(done: BundleImport) -> None:
+def _print_import(done: BundleImport) -> None:
+    what = done.name if done.version is None else f"{done.name}@{done.version}"
+    typer.echo(f"{what}: {counted(done.added, 'new entry', 'new entries')} of {done.head}")
     for move in done.moves:
         typer.echo(shown_in_line(f"{done.name}: {move}"))
-
-
-def _counted(n: int, one: str, more: str = "") -> str:
-    return f"{n} {one if n == 1 else more or one + 's'}"

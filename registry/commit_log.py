@@ -25,10 +25,11 @@ import secrets
 import socket
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 
 from rankmill.foundation.errors import ConflictError, InputError, IntegrityError
+from rankmill.foundation.shown import shown_in_line
 from rankmill.foundation.storage.location import Location
 from rankmill.registry.blob_store import LARGEST_ENTRY, Blobs, Store
 from rankmill.registry.model_state import State
@@ -107,13 +108,11 @@ class CommitLog:
                     raise IntegrityError(f"{self.path(number)} is missing; restore it from a backup") from None
                 return
 
-    def advance(self, state: State) -> list[Entry]:
-        """Apply all newer entries to ``state`` and return them."""
-        taken = []
+    def advance(self, state: State) -> State:
+        """Apply all newer entries to ``state`` and return it."""
         for entry in self.entries(after=state.head):
             self.apply(state, entry)
-            taken.append(entry)
-        return taken
+        return state
 
     def apply(self, state: State, entry: Entry) -> None:
         """Apply one entry of this log; IntegrityError that names its file if it cannot follow."""
@@ -129,21 +128,16 @@ class CommitLog:
 
     def state(self) -> State:
         """Return the current state: what is packed, if it matches the log, plus all newer entries."""
-        state, _ = self._replay()
-        return state
-
-    def _replay(self) -> tuple[State, list[Entry]]:
-        state, entries = State(), self.packed()
+        state = State()
         try:
-            for entry in entries:
+            for entry in self.packed():
                 state.apply(entry)
-            if entries and self.read(state.head).digest != state.digest:
-                state, entries = State(), []
-        except (FileNotFoundError, IntegrityError):  # replaying the log will report what is wrong there
-            state, entries = State(), []
+            if state.head and self.read(state.head).digest != state.digest:
+                state = State()
+        except (FileNotFoundError, IntegrityError):  # reading the log will report what is wrong there
+            state = State()
         self._packed = state.head
-        entries += self.advance(state)
-        return state, entries
+        return self.advance(state)
 
     def packed(self) -> list[Entry]:
         """Return the entries in the pack; none if it is missing or damaged.
@@ -151,19 +145,15 @@ class CommitLog:
         Whether they are the log's own is for the caller to check.
         """
         with contextlib.suppress(OSError, IntegrityError):
-            return [
-                Entry.from_bytes(line)
-                for line in self.store.read(self.pack_path, LARGEST_PACK).splitlines(keepends=True)
-            ]
+            lines = self.store.read(self.pack_path, LARGEST_PACK).splitlines(keepends=True)
+            return [Entry.from_bytes(line) for line in lines]
         return []
 
-    def pack(self, entries: Iterable[Entry]) -> None:
-        """Write all ``entries`` of the log as its pack.
-
-        A failure is ignored and the file is not flushed, as readers ignore a damaged pack.
-        """
-        with contextlib.suppress(OSError):
-            self.store.storage.put(self.pack_path, b"".join(entry.to_bytes() for entry in entries))
+    def pack(self, state: State) -> None:
+        """Write the log as its pack if it is due; best effort and not flushed, as readers ignore a damaged one."""
+        if is_due(state.head, self._packed):
+            with contextlib.suppress(OSError):
+                self.store.storage.put(self.pack_path, b"".join(entry.to_bytes() for entry in state.entries))
 
     def commit(self, decide: Callable[[State], Change | int], reason: str = "") -> Entry:
         """Append the change that ``decide`` returns for the current state; return the durable entry.
@@ -181,11 +171,11 @@ class CommitLog:
             raise InputError(f"reason {reason!r}: expected one line of printable text")
         txid = uuid.uuid4().hex
         for attempt in range(ATTEMPTS):
-            state, entries = self._replay()
+            state = self.state()
             decision = decide(state)
             if isinstance(decision, int):
                 if self.flush(state):
-                    return self.read(decision)
+                    return state.entries[decision - 1]
                 continue
             entry = Entry(
                 number=state.head + 1,
@@ -193,14 +183,13 @@ class CommitLog:
                 txid=txid,
                 change=decision,
                 time=_now(),
-                actor=_actor(),
-                host=socket.gethostname(),
+                actor=shown_in_line(_actor()),
+                host=shown_in_line(socket.gethostname()),
                 reason=reason,
             )
             state.apply(entry)  # raises before an invalid entry is written
             if self.append(entry):
-                if is_due(entry.number, self._packed):
-                    self.pack([*entries, entry])
+                self.pack(state)
                 return entry
             time.sleep(min(LONGEST_PAUSE, 0.001 * 2.0**attempt) * secrets.randbelow(1000) / 1000)
         raise ConflictError(f"{self.name}: concurrent writers got in first {ATTEMPTS} times; try again")

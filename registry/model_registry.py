@@ -3,44 +3,32 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from pydantic import ValidationError
 
-from rankmill.foundation.errors import InputError, IntegrityError, UnknownModel
-from rankmill.foundation.notebook_html import HtmlTable, card
+from rankmill.foundation.errors import ConflictError, InputError, IntegrityError, PromotionRefused, UnknownModel
 from rankmill.foundation.records import canonical_json
 from rankmill.foundation.storage.bucket import BucketClient
 from rankmill.foundation.storage.disk import Disk
-from rankmill.foundation.storage.location import Location, ObjectUrl, location
+from rankmill.foundation.storage.location import ObjectUrl, location
 from rankmill.foundation.storage.publish import digest_of
-from rankmill.foundation.storage.staging import scratch_folder
-from rankmill.registry.archive import (
-    BundleImport,
-    Exported,
-    OpenedBundle,
-    export_bundle,
-    import_bundle,
-    refuse_moves,
-)
-from rankmill.registry.blob_store import FORMAT, LARGEST_BLOB, Format, Store
+from rankmill.registry.archive import BundleImport, Exported, copy_history, export_bundle, opened_bundle, refuse_moves
+from rankmill.registry.blob_store import LARGEST_BLOB, Format, Store
 from rankmill.registry.commit_log import CommitLog, every_log
 from rankmill.registry.model_state import State
 from rankmill.registry.names import (
     LATEST,
     PRODUCTION,
-    ModelReference,
     check_alias,
     check_name,
-    check_tag,
     default_folder,
+    parse_reference,
 )
-from rankmill.registry.promotion import Expected, check_bytes, check_version, lapsed, promote, rollback, unset
+from rankmill.registry.promotion import Expected, check_version, gate_in, lapsed, promote, rollback, unset
 from rankmill.registry.retention import Collected, RetentionRules, collect
-from rankmill.registry.storage import FORMAT_NAME
 from rankmill.registry.stored_records import (
     AliasPolicy,
     Entry,
@@ -48,7 +36,6 @@ from rankmill.registry.stored_records import (
     Move,
     Protect,
     Register,
-    Tag,
     Unset,
     first_fault,
     manifest_bytes,
@@ -57,18 +44,6 @@ from rankmill.registry.verification import VerifyReport, verify
 from rankmill.registry.version import Version
 
 __all__ = ["Registry", "Version"]
-
-
-@dataclass(frozen=True, slots=True)
-class Initialised:
-    """A registry that was created, or there already."""
-
-    registry: Location
-    made: bool
-    """Whether it is new."""
-    format: int
-    protected: tuple[str, ...]
-    """Aliases that move only to versions that have passed the gate."""
 
 
 class Registry:
@@ -94,19 +69,6 @@ class Registry:
     def __repr__(self) -> str:
         return f"<Registry {self.root}>"
 
-    def _repr_html_(self) -> str:
-        """Return an HTML table of the models for notebooks: versions, aliases and last change."""
-        from rankmill.registry.rendering import aliases_text, time_text
-
-        rows = []
-        for name in self.names():
-            state = self.state(name)
-            newest = state.versions[len(state.versions)].time if state.versions else ""
-            rows.append([name, f"{len(state.versions):,}", aliases_text(state.set_aliases()), time_text(newest)])
-        facts = {"models": f"{len(rows):,}"} if self.exists() else {"models": "none: not created yet"}
-        table = [HtmlTable(["model", "versions", "aliases", "newest version (UTC)"], rows)] if rows else []
-        return card(f"Registry {self.root}", facts, table)
-
     def exists(self) -> bool:
         """Return whether the folder has a registry."""
         return self._store.exists()
@@ -120,12 +82,10 @@ class Registry:
         """
         self._store.prepare(self.protects_at_first if protected is None else protected)
 
-    def initialise(self, *, leave_open: bool = False, protect: Sequence[str] = ()) -> Initialised:
-        """Create the registry.
+    def initialise(self, *, leave_open: bool = False, protect: Sequence[str] = ()) -> bool:
+        """Create the registry and return whether it is new; test whether the place can keep one, also if it is there.
 
-        ``protect`` names protected aliases besides production; ``leave_open`` leaves production open.
-
-        An existing registry is not changed; it must have the same protected aliases.
+        ``protect`` names protected aliases besides production, ``leave_open`` leaves production open.
 
         Raises
         ------
@@ -136,21 +96,17 @@ class Registry:
         OSError
             The place is not writable, or cannot hold a registry.
         """
-        storage = self._store.storage
-        wanted = Format.new(storage.kind, [*(() if leave_open else (PRODUCTION,)), *protect])
-        made = not self.exists()
-        self.prepare(wanted.protected)
-        if (leave_open or protect) and self.protected != wanted.protected:
-            names = [", ".join(protected) or "nothing" for protected in (self.protected, wanted.protected)]
+        storage, new = self._store.storage, not self.exists()
+        wanted = Format.new(storage.kind, [*(() if leave_open else (PRODUCTION,)), *protect]).protected
+        self.prepare(wanted)
+        if (leave_open or protect) and self.protected != wanted:
+            names = [", ".join(protected) or "nothing" for protected in (self.protected, wanted)]
             raise InputError(
                 f"{self.root} is a registry already, created with protection of {names[0]}, not {names[1]}; "
                 "to change it for one model use rankmill models alias NAME ALIAS --protect or --open"
             )
         storage.probe()
-        storage.put_new(
-            self.root / FORMAT_NAME, Format(storage.kind, self.protected).to_bytes()
-        )  # there: flushes the folder
-        return Initialised(self.root, made, FORMAT, self.protected)
+        return new
 
     def names(self) -> list[str]:
         """All models with at least one entry in their log, by name."""
@@ -218,38 +174,22 @@ class Registry:
 
             entry = log.commit(decide, reason)
         assert isinstance(entry.change, Register)  # noqa: S101 (for the type checker)
-        return self._version(name, log.state(), entry.change.version)
+        state, number = log.state(), entry.change.version
+        return Version(name, number, state.versions[number], state, log)
 
-    def versions(self, name: str, choose: Callable[[State], Iterable[int]] | None = None) -> list[Version]:
-        """All versions of ``name``, oldest first, or those that ``choose`` names.
-
-        UnknownModel if there is no such model.
-        """
+    def versions(self, name: str) -> list[Version]:
+        """All versions of ``name``, oldest first; UnknownModel if there is no such model."""
         log = self._known(name)
         state = log.state()
-        if choose is not None:
-            return [Version(name, number, state.versions[number], state, log) for number in choose(state)]
         return [Version(name, number, row, state, log) for number, row in state.versions.items()]
 
     def state(self, name: str) -> State:
         """Return the current state of ``name``, computed from its log; UnknownModel if the model does not exist."""
         return self._known(name).state()
 
-    def log(self, name: str, after: int = 0) -> list[Entry]:
-        """Return the log entries of ``name`` after entry ``after``, oldest first.
-
-        With ``after=0`` the chain is checked.
-        """
-        log = self._known(name)
-        return list(log.entries(after)) if after else log.advance(State())
-
-    def entry(self, name: str, number: int) -> Entry:
-        """Return one entry of the log of ``name``; IntegrityError if it is damaged or missing."""
-        log = self._known(name)
-        try:
-            return log.read(number)
-        except FileNotFoundError:
-            raise IntegrityError(f"{log.path(number)} is missing; restore it from a backup") from None
+    def log(self, name: str) -> list[Entry]:
+        """Return the log entries of ``name``, oldest first, whose chain was checked; UnknownModel if there is none."""
+        return self.state(name).entries
 
     def resolve(self, reference: str, *, bare: Literal["production", "latest"] = PRODUCTION) -> Version:
         """Return the version that ``NAME``, ``NAME@7``, ``NAME@production`` or ``NAME@latest`` refers to now.
@@ -263,9 +203,10 @@ class Registry:
         UnknownModel
             There is no such model, version or alias.
         """
-        asked = ModelReference.parse(reference)
-        name, selector = asked.name, bare if asked.selector is None else asked.selector
-        state = self._known(name).state()
+        name, selector = parse_reference(reference)
+        selector = bare if selector is None else selector
+        log = self._known(name)
+        state = log.state()
         if isinstance(selector, int):
             number = selector
         elif selector == LATEST:
@@ -278,7 +219,8 @@ class Registry:
             raise UnknownModel(f"{name} has no production version yet; {cure} then rankmill models promote {newest}")
         else:
             raise UnknownModel.unknown(f"alias of {name}", selector, [*state.set_aliases(), LATEST])
-        return self._version(name, state, number)
+        check_version(name, state, number)
+        return Version(name, number, state.versions[number], state, log)
 
     def promote(
         self,
@@ -319,19 +261,16 @@ class Registry:
         check_alias(alias)
         log = self._known(name)
 
-        def gate_at(number: int) -> GateRecord:
-            return gate_of(log, number)
-
         def report_of(gate: GateRecord) -> dict[str, Any]:
             return log.blobs.read_json(gate.report)
 
         def decide(state: State) -> Move | int:
             policy = self.policy(state, alias)
-            move = promote(
-                name, state, alias, version, expect, policy=policy, gate_at=gate_at, report_of=report_of, force=force
+            return _checked(
+                log,
+                state,
+                promote(name, state, alias, version, expect, policy=policy, report_of=report_of, force=force),
             )
-            self._check_target(name, state, log, move)
-            return move
 
         return log.commit(decide, reason)
 
@@ -356,9 +295,7 @@ class Registry:
         def decide(state: State) -> Move | int:
             nonlocal seen
             seen = state.target(alias) if seen is ... else seen
-            move = rollback(name, state, alias, to, seen)
-            self._check_target(name, state, log, move)
-            return move
+            return _checked(log, state, rollback(name, state, alias, to, seen))
 
         return log.commit(decide, reason)
 
@@ -370,24 +307,6 @@ class Registry:
             return unset(name, state, alias, expect)
 
         return self._known(name).commit(decide, reason)
-
-    def tag(self, name: str, version: int, key: str, value: str | None, *, reason: str = "") -> Entry | None:
-        """Set a tag of a version, or remove it (None).  Return the log entry, or None if nothing changed.
-
-        Raises
-        ------
-        InputError
-            The key is invalid, or the value is not one line of printable text.
-        UnknownModel
-            There is no such model or version.
-        """
-        check_tag(key, value)
-        log = self._known(name)
-        state = log.state()
-        check_version(name, state, version)
-        if state.tags.get(version, {}).get(key) == value and log.flush(state):
-            return None
-        return log.commit(lambda _: Tag(op="tag", version=version, key=key, value=value), reason)
 
     def protect(self, name: str, alias: str, policy: AliasPolicy | None, *, reason: str = "") -> Entry | None:
         """Protect ``alias`` with ``policy``, or open it (None).  Return the log entry, or None if nothing changed."""
@@ -440,8 +359,9 @@ class Registry:
 
         def decide(state: State) -> GateRecord | int:
             before = state.gates.get(version, {}).get(alias)
-            stands = before is not None and gate_of(log, before) == gate and not lapsed(state, alias, before, gate)
-            return before if before is not None and stands else gate
+            if before is None or before.change != gate or lapsed(state, alias, before):
+                return gate
+            return before.number
 
         with log.blobs.keep([data]):
             return log.commit(decide, reason)
@@ -449,7 +369,7 @@ class Registry:
     def gate_report(self, name: str, entry: int) -> dict[str, Any]:
         """Return the report that entry ``entry`` of the log recorded, checked against its digest."""
         log = self._known(name)
-        return log.blobs.read_json(gate_of(log, entry).report)
+        return log.blobs.read_json(gate_in(log.state().entries[entry - 1]).report)
 
     def export(self, reference: str, path: Path | str, *, overwrite: bool = False) -> Exported:
         """Export a model (``NAME``, with its history) or one version (``NAME@7``) to the tar file ``path``.
@@ -467,21 +387,19 @@ class Registry:
         IntegrityError
             A file of it is damaged or missing.
         """
-        asked = ModelReference.parse(reference)
-        number = None if asked.selector is None else self.resolve(reference, bare="latest").number
-        return export_bundle(self._known(asked.name), number, Path(path), overwrite=overwrite)
+        name, selector = parse_reference(reference)
+        number = None if selector is None else self.resolve(reference, bare="latest").number
+        return export_bundle(self._known(name), number, Path(path), overwrite=overwrite)
 
     def import_(
         self, path: Path | str, *, name: str | None = None, reason: str = "", move_aliases: bool = False
     ) -> BundleImport:
         """Import the bundle at ``path`` as the model ``name`` (None: its original name).
 
-        A second import changes nothing.
-
         A whole history keeps every entry; if the model exists, only new entries are added.  With ``move_aliases`` these
-        may move aliases that are protected here.  A single version becomes the next version of the model, ``reason``
-        goes to the log, and the attachment ``origin`` records its source; no alias moves.  The whole bundle is checked
-        before anything is written, and what is refused creates no registry.
+        may move aliases that are protected here.  A single version becomes the next version of the model, and no alias
+        moves; ``reason`` goes to the log, by default where it comes from.  The whole bundle is checked before anything
+        is written, and what is refused creates no registry.
 
         Raises
         ------
@@ -494,13 +412,30 @@ class Registry:
         PromotionRefused
             Its new entries move or open an alias that is protected here, without ``move_aliases``.
         """
-        opened = OpenedBundle(Path(path))
-        wanted = check_name(opened.contents.name if name is None else name)
-        if not (move_aliases or opened.contents.kind == "version" or self.exists()):  # refuse before one is created
-            refuse_moves(opened, wanted, State(), self.protects_at_first)
-        self.prepare()
-        self._store.storage.sweep()
-        return import_bundle(self._store, opened, wanted, reason, move_aliases=move_aliases)
+        if name is not None:
+            check_name(name)
+        with opened_bundle(Path(path)) as source:
+            state, target = source.state(), CommitLog(self._store, name or source.name)
+            here = target.state() if self.exists() else State()
+            if here.head and state.head == len(state.versions) == 1 and here.entries[0] != state.entries[0]:
+                row, origin = state.versions[1], state.entries[0].reason
+                version = self.register(
+                    target.name,
+                    source.blobs.read(row.model, row.size),
+                    manifest=source.blobs.read_json(row.manifest),
+                    attachments={key: source.blobs.read(sha256) for key, sha256 in row.attachments.items()},
+                    reason=reason or f"imported: {origin}",
+                )
+                added = int(version.row.entry > here.head)
+                return BundleImport(target.name, added, here.head + added, version.number)
+            try:
+                if not (move_aliases or self.exists()):  # refuse before one is created
+                    refuse_moves(source.name, target.name, state.entries, here, self.protects_at_first)
+                self.prepare()
+                self._store.storage.sweep()
+                return copy_history(source, target, move_aliases=move_aliases)
+            except (ConflictError, PromotionRefused) as error:
+                raise type(error)(f"{path}: {error}") from None
 
     def copy(self, to: Registry, names: Sequence[str] | None = None) -> list[BundleImport]:
         """Copy models (None: all) with their whole history to another registry.
@@ -519,16 +454,12 @@ class Registry:
         ConflictError
             The other registry has a model of that name with another history.
         """
-        wanted = [self._known(name).name for name in (self.names() if names is None else names)]
-        done = []
-        with scratch_folder("bundles") as folder:
-            for name in wanted:
-                bundle = folder / f"{name}.tar"
-                self.export(name, bundle)
-                to.prepare(self.protected)  # not before: what is damaged here leaves no registry there
-                done.append(to.import_(bundle, move_aliases=True))
-                bundle.unlink()
-        return done
+        logs = [self._known(name) for name in (self.names() if names is None else names)]
+        if not (report := verify(self._store, [log.name for log in logs])).ok:
+            raise IntegrityError(report.findings[0])
+        if logs:
+            to.prepare(self.protected)
+        return [copy_history(log, CommitLog(to._store, log.name), move_aliases=True) for log in logs]
 
     def verify(self, name: str | None = None) -> VerifyReport:
         """Check all files of one model or of all, and report problems instead of raising."""
@@ -563,16 +494,14 @@ class Registry:
             raise UnknownModel.unknown("model", name, self.names(), cure)
         return log
 
-    def _version(self, name: str, state: State, number: int) -> Version:
-        check_version(name, state, number)
-        return Version(name, number, state.versions[number], state, CommitLog(self._store, name))
 
-    def _check_target(self, name: str, state: State, log: CommitLog, move: Move | int) -> None:
-        if isinstance(move, Move):
-            check_bytes(name, state, move.version)
-            target = Version(name, move.version, state.versions[move.version], state, log)
-            target.read()
-            target.manifest  # noqa: B018 (reading it checks it)
+def _checked(log: CommitLog, state: State, move: Move | int) -> Move | int:
+    """Return ``move`` after reading what the alias will point to; IntegrityError if it is damaged."""
+    if isinstance(move, Move):
+        target = Version(log.name, move.version, state.versions[move.version], state, log)
+        target.read()
+        target.manifest  # noqa: B018 (reading it checks it)
+    return move
 
 
 def _check_blobs(manifest: bytes, attachments: Mapping[str, bytes]) -> None:
@@ -582,11 +511,3 @@ def _check_blobs(manifest: bytes, attachments: Mapping[str, bytes]) -> None:
     for what, data in {"manifest": manifest, **attachments}.items():
         if len(data) > LARGEST_BLOB:
             raise InputError(f"{what}: expected at most {LARGEST_BLOB} bytes, found {len(data)}")
-
-
-def gate_of(log: CommitLog, number: int) -> GateRecord:
-    """Return the gate result in entry ``number``; IntegrityError if it is another kind of entry."""
-    change = log.read(number).change
-    if not isinstance(change, GateRecord):
-        raise IntegrityError(f"{log.path(number)}: expected a result of the gate, found {change.op!r}")
-    return change

@@ -6,18 +6,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from rankmill.foundation.errors import IntegrityError
-from rankmill.registry.stored_records import (
-    AliasPolicy,
-    Entry,
-    GateRecord,
-    Mark,
-    Move,
-    Protect,
-    Register,
-    Sweep,
-    Tag,
-    Unset,
-)
+from rankmill.registry.stored_records import AliasPolicy, Entry, GateRecord, Move, Protect, Register, Sweep, Unset
 
 GENESIS = "0" * 64  # the previous digest in the first entry
 
@@ -47,25 +36,27 @@ class Target(NamedTuple):
 
 @dataclass(slots=True)
 class State:
-    """The state of a model after entry ``head``, whose digest is ``digest``."""
+    """The state of a model after ``entries``, of which the last has the digest ``digest``."""
 
-    head: int = 0
+    entries: list[Entry] = field(default_factory=list)
     digest: str = GENESIS
     versions: dict[int, Registered] = field(default_factory=dict)
     """By number, from 1 without gaps."""
     moves: dict[str, list[Target]] = field(default_factory=dict)
     """All targets of each alias, oldest first; the last one is current."""
-    tags: dict[int, dict[str, str]] = field(default_factory=dict)
     policies: dict[str, AliasPolicy | None] = field(default_factory=dict)
     """For each alias that was protected or opened explicitly, its policy; None: open."""
-    gates: dict[int, dict[str, int]] = field(default_factory=dict)
+    gates: dict[int, dict[str, Entry]] = field(default_factory=dict)
     """For each version and alias, the entry of the newest gate result."""
     reports: set[str] = field(default_factory=set)
     """Digests of all gate reports."""
-    marked: dict[int, int] = field(default_factory=dict)
-    """Versions marked for sweeping, and the entry that marked them."""
     swept: dict[int, int] = field(default_factory=dict)
     """Versions without model bytes, and the entry that swept them."""
+
+    @property
+    def head(self) -> int:
+        """Number of the last entry; 0 if there is none."""
+        return len(self.entries)
 
     def target(self, alias: str) -> int | None:
         """Return the version that ``alias`` points to; None if it is not set."""
@@ -136,17 +127,14 @@ class State:
                 self._set(change.alias, change.version, change.previous, entry.number, back=change.op == "rollback")
             case Unset():
                 self._set(change.alias, None, change.previous, entry.number)
-            case Tag():
-                self._tag(change)
             case Protect():
                 self.policies[change.alias] = change.policy
             case GateRecord():
-                self._gate(change, entry.number)
-            case Mark():
-                self._mark(change, entry.number)
+                self._gate(change, entry)
             case Sweep():
                 self._sweep(change, entry.number)
-        self.head, self.digest = entry.number, entry.digest
+        self.entries.append(entry)
+        self.digest = entry.digest
 
     def _register(self, change: Register, entry: Entry) -> None:
         last = len(self.versions)
@@ -161,15 +149,7 @@ class State:
         self._expect(fits, f"alias {alias!r} cannot go from {previous} to {version}")
         self.moves.setdefault(alias, []).append(Target(version, entry, back))
 
-    def _tag(self, change: Tag) -> None:
-        self._expect(change.version in self.versions, f"there is no version {change.version} to tag")
-        tags = self.tags.setdefault(change.version, {})
-        if change.value is None:
-            tags.pop(change.key, None)
-        else:
-            tags[change.key] = change.value
-
-    def _gate(self, change: GateRecord, entry: int) -> None:
+    def _gate(self, change: GateRecord, entry: Entry) -> None:
         row = self.versions.get(change.version)
         fits = row is not None and row.model == change.model
         fits = fits and (change.baseline is None or change.baseline in self.versions)
@@ -177,18 +157,12 @@ class State:
         self.gates.setdefault(change.version, {})[change.alias] = entry
         self.reports.add(change.report)
 
-    def _mark(self, change: Mark, entry: int) -> None:
-        there = all(version in self.versions and version not in self.swept for version in change.versions)
-        self._expect(there, "a marked version does not exist")
-        self.marked = {version: self.marked.get(version, entry) for version in change.versions}
-
     def _sweep(self, change: Sweep, entry: int) -> None:
-        meant = set(self.set_aliases().values())
-        fits = all(version in self.marked and version not in meant for version in change.versions)
-        self._expect(fits, "a swept version was not marked, or has an alias")
-        for version in change.versions:
-            del self.marked[version]
-            self.swept[version] = entry
+        swept, meant = set(change.versions), {*self.set_aliases().values()}
+        self._expect(
+            swept <= self.versions.keys() - meant - self.swept.keys(), "a swept version does not exist, or has an alias"
+        )
+        self.swept |= dict.fromkeys(change.versions, entry)
 
     @staticmethod
     def _expect(fits: bool, otherwise: str) -> None:  # noqa: FBT001

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -43,49 +42,26 @@ def check_alias(alias: str) -> str:
     return alias
 
 
-def check_tag(key: str, value: str | None) -> None:
-    """Raise InvalidName if the key or value of a tag is invalid; None removes a tag."""
-    if not NAME.fullmatch(key):
-        raise InvalidName(f"tag {key!r}: expected a key of {NAME_RULE}")
-    if value is not None and not (value and value.isprintable()):
-        raise InvalidName(f"tag {key}: expected one line of printable text, found {value!r}")
+def parse_reference(text: str) -> tuple[str, int | str | None]:
+    """Read ``NAME``, ``NAME@7``, ``NAME@production`` or ``NAME@latest`` as the name and what follows, or None.
 
+    Raises
+    ------
+    InvalidName
+        The text is not a valid reference.
 
-@dataclass(frozen=True, slots=True)
-class ModelReference:
-    """The name of a model and a version number, an alias or ``latest``; None for a bare name."""
-
-    name: str
-    selector: int | str | None = None
-
-    @classmethod
-    def parse(cls, text: str) -> ModelReference:
-        """Read ``NAME``, ``NAME@7``, ``NAME@production`` or ``NAME@latest``.
-
-        Raises
-        ------
-        InvalidName
-            The text is not a valid reference.
-
-        >>> ModelReference.parse("web@7")
-        ModelReference(name='web', selector=7)
-        >>> ModelReference.parse("web@production").selector, ModelReference.parse("web").selector
-        ('production', None)
-        """
-        name, at, selector = text.partition("@")
-        check_name(name)
-        if not at:
-            return cls(name)
-        if re.fullmatch(r"[1-9][0-9]{0,17}", selector):
-            return cls(name, int(selector))
-        if selector == LATEST:
-            return cls(name, LATEST)
-        try:
-            return cls(name, check_alias(selector))
-        except InvalidName:
-            raise InvalidName(
-                f"{text!r}: expected a version number from 1, an alias or {LATEST!r} after '@', found {selector!r}"
-            ) from None
-
-    def __str__(self) -> str:
-        return self.name if self.selector is None else f"{self.name}@{self.selector}"
+    >>> parse_reference("web@7"), parse_reference("web@production"), parse_reference("web")
+    (('web', 7), ('web', 'production'), ('web', None))
+    """
+    name, at, selector = text.partition("@")
+    check_name(name)
+    if not at:
+        return name, None
+    if re.fullmatch(r"[1-9][0-9]{0,17}", selector):
+        return name, int(selector)
+    try:
+        return name, selector if selector == LATEST else check_alias(selector)
+    except InvalidName:
+        raise InvalidName(
+            f"{text!r}: expected a version number from 1, an alias or {LATEST!r} after '@', found {selector!r}"
+        ) from None

@@ -9,9 +9,10 @@ from collections.abc import Callable, Mapping
 from types import EllipsisType
 
 from rankmill.foundation.errors import ConflictError, InputError, IntegrityError, PromotionRefused, UnknownModel
+from rankmill.foundation.shown import shown_in_line
 from rankmill.registry.model_state import State
 from rankmill.registry.names import PRODUCTION
-from rankmill.registry.stored_records import AliasPolicy, GateRecord, Move, Unset
+from rankmill.registry.stored_records import AliasPolicy, Entry, GateRecord, Move, Unset
 
 Expected = int | None | EllipsisType
 """The version that an alias must point to before it moves; None: not set; ``...``: any."""
@@ -40,18 +41,17 @@ def promote(
     state: State,
     alias: str,
     version: int,
-    expect: Expected = ...,
+    expect: Expected,
     *,
-    policy: AliasPolicy | None = None,
-    gate_at: Callable[[int], GateRecord] | None = None,
-    report_of: Callable[[GateRecord], Mapping[str, object]] | None = None,
-    force: bool = False,
+    policy: AliasPolicy | None,
+    report_of: Callable[[GateRecord], Mapping[str, object]],
+    force: bool,
 ) -> Move | int:
     """Return the change that points ``alias`` at ``version``, or the number of the current entry if it does already.
 
-    ``policy`` is the policy of a protected alias (None: open). ``gate_at`` reads the gate result of an entry,
-    ``report_of`` its report, which must agree with it, as logs may be imported.  ``force`` promotes without a passed
-    gate.  Errors are those of `rankmill.registry.model_registry.Registry.promote`.
+    ``policy`` is the policy of a protected alias (None: open), ``report_of`` reads the report of a gate result, which
+    must agree with it: logs may come from elsewhere.  ``force`` promotes without a passed gate.  Errors are those of
+    `rankmill.registry.model_registry.Registry.promote`.
     """
     check_bytes(name, state, version)
     current = state.target(alias)
@@ -60,21 +60,27 @@ def promote(
         return state.moves[alias][-1].entry
     if policy is None:
         return Move(op="promote", alias=alias, version=version, previous=current)
-    at = state.gates.get(version, {}).get(alias)
-    gate = None if at is None or gate_at is None else gate_at(at)
-    fault = _fault(state, alias, version, policy, gate) or lapsed(state, alias, at, gate)
-    if fault is None and gate is not None and report_of is not None:
-        fault = report_fault(state, gate, report_of)
-    if fault is None:
-        return Move(op="promote", alias=alias, version=version, previous=current, gate=at)
+    entry = state.gates.get(version, {}).get(alias)
+    gate = None if entry is None else gate_in(entry)
+    fault = _fault(state, alias, version, policy, gate)
+    if fault is None and entry is not None and gate is not None:
+        fault = lapsed(state, alias, entry) or report_fault(state, gate, report_of)
+    if fault is None and entry is not None:
+        return Move(op="promote", alias=alias, version=version, previous=current, gate=entry.number)
     if force:
-        return Move(op="force", alias=alias, version=version, previous=current, waived=fault)
+        return Move(op="force", alias=alias, version=version, previous=current, waived=shown_in_line(fault or ""))
     failed = gate is not None and not gate.passed  # repeating the gate would not help
     how = f"{'--show' if failed else '--on DATASET'} --alias {alias}{' says why' if failed else ''}"
     raise PromotionRefused(
         f"{name}@{version} is not promoted: {alias} is protected, and {fault};{'' if failed else ' run'}"
         f" rankmill models gate {name}@{version} {how}; or promote with --force, which the log records"
     )
+
+
+def gate_in(entry: Entry) -> GateRecord:
+    """Return the gate result in ``entry``, which has one."""
+    assert isinstance(entry.change, GateRecord)  # noqa: S101 (for the type checker)
+    return entry.change
 
 
 def _fault(state: State, alias: str, version: int, policy: AliasPolicy, gate: GateRecord | None) -> str | None:
@@ -127,13 +133,13 @@ def report_fault(state: State, gate: GateRecord, report_of: Callable[[GateRecord
     return None
 
 
-def lapsed(state: State, alias: str, at: int | None, gate: GateRecord | None) -> str | None:
-    """Return why the gate result of entry ``at`` is outdated; None if it is not.
+def lapsed(state: State, alias: str, entry: Entry) -> str | None:
+    """Return why the gate result in ``entry`` is outdated; None if it is not.
 
     A first version passes the gate easily.  So removing a protected alias must not make such an old result valid again.
     """
     moves = state.moves.get(alias)
-    if at is None or gate is None or gate.baseline is not None or not moves or moves[-1].entry < at:
+    if gate_in(entry).baseline is not None or not moves or moves[-1].entry < entry.number:
         return None
     return "the gate compared with nothing, while the alias has meant a version since"
 
@@ -165,7 +171,7 @@ def _before(name: str, state: State, alias: str) -> int:
     """Return the version that a rollback without a target means."""
     moves, current = state.moves[alias], state.target(alias)
     before = state.before(alias)
-    cure = f"--to VERSION (rankmill models alias {name} {alias} lists them)"
+    cure = f"--to VERSION (rankmill models log {name} lists them)"
     if moves[-1].back:
         older = f"before that it was version {before}" if before else "no earlier version is left"
         raise InputError(

@@ -87,7 +87,9 @@ def print_table(header: list[str], rows: list[list[str]]) -> None:
 
 def entry_json(entry: Entry) -> Mapping[str, object]:
     """Return a log entry with its digest as JSON values."""
-    return entry.to_json() | {"sha256": entry.digest}
+    from rankmill.registry.stored_records import record_json
+
+    return record_json(entry) | {"sha256": entry.digest}
 
 
 def what_of(entry: Entry) -> str:
@@ -108,22 +110,16 @@ def what_of(entry: Entry) -> str:
             return f"FORCED version {change.version} to {change.alias} ({before}){waived}"
         case records.Unset() as change:
             return f"removed {change.alias} (before: {change.previous})"
-        case records.Tag() as change:
-            if change.value is None:
-                return f"removed the tag {change.key} from version {change.version}"
-            return f"tagged version {change.version}: {change.key}={change.value}"
         case records.Protect() as change:
             if change.policy is None:
                 return f"opened {change.alias}: it moves without a gate"
             return f"protected {change.alias}: {policy_text(change.policy)}"
         case records.GateRecord() as change:
             return f"put version {change.version} to the gate for {change.alias}: {verdict_of(change)}"
-        case records.Mark() as change:
-            if not change.versions:
-                return "removed every mark for sweeping"
-            return f"marked to be swept, replacing all earlier marks: {_versions(change.versions)}"
         case records.Sweep() as change:
-            return f"swept the bytes of {_versions(change.versions)}"
+            return (
+                f"swept the bytes of {counted(len(change.versions), 'version')}: {', '.join(map(str, change.versions))}"
+            )
 
 
 def stands_out(entry: Entry) -> bool:
@@ -184,23 +180,6 @@ def _reason(entry: Entry) -> str:
     return f": {entry.reason}" if entry.reason else ""
 
 
-def ranges(numbers: Iterable[int]) -> str:
-    """Format whole numbers, with consecutive ones as ranges.
-
-    >>> ranges([1, 2, 3, 7, 9, 10])
-    '1 to 3, 7, 9, 10'
-    """
-    runs: list[list[int]] = []
-    for number in sorted(numbers):
-        if runs and runs[-1][1] == number - 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    return ", ".join(
-        f"{first} to {last}" if last > first + 1 else ", ".join(map(str, range(first, last + 1)))
-        for first, last in runs
-    )
-
-
-def _versions(numbers: tuple[int, ...]) -> str:
-    return f"version {numbers[0]}" if len(numbers) == 1 else f"versions {ranges(numbers)}"
+def counted(n: int, one: str, more: str = "") -> str:
+    """Format a number of things."""
+    return f"{n} {one if n == 1 else more or one + 's'}"

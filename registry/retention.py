@@ -1,15 +1,15 @@
-"""Delete what nothing needs: the model bytes of swept versions, and blobs that no entry refers to.
+"""Delete what nothing needs: the model bytes of versions that no rule keeps, and blobs that no entry refers to.
 
-*Which versions go* is decided by log entries, by a pure function of the state before them (`plan`).  A version that no
-rule keeps is marked; if no rule keeps it a grace period later, it is swept: it has no model bytes any more.
-Promotions, rollbacks and tags are entries of the same log: of two writers of the same number, one decides again on the
-state that the other made.  So no alias ever points to a swept version, and no version is swept that an alias points to
-or that a rollback would return to.
+*Which versions go* is decided by a log entry, by a pure function of the state before it (`plan`): those that no rule
+keeps now, nor kept at any moment of the grace period.  They have no model bytes any more: they are swept.  Promotions
+and rollbacks are entries of the same log: of two writers of the same number, one decides again on the state that the
+other made.  So no alias ever points to a swept version, and no version is swept that an alias points to or that a
+rollback would return to.
 
-*Which files are deleted* is decided under the model's lock. Every writer of blobs holds it until the entry that refers
-to them is committed. Deleted are blobs that are older than the grace period and that no entry refers to, except as the
-model of a swept version.  In a bucket, which has no locks, a writer relies on the objects alone that it has written
-itself, within the grace period.  Readers that looked a version up before it was swept have the grace period to read it.
+*Which files go* is decided under the model's lock, which everybody holds who stores blobs, until the entry that refers
+to them is committed: blobs that are older than the grace period and that no entry refers to, except as the model of a
+swept version.  In a bucket, which has no locks, a writer relies on the objects alone that it has written itself, within
+the grace period.
 
 *Clocks.*  The time of an entry is the later of its own timestamp and its file's; the current time is the earlier of our
 clock and the storage's.  So a clock that jumps only delays deletion.
@@ -22,22 +22,23 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
-from functools import cache
+from math import inf
+from typing import NamedTuple
 
 from rankmill.foundation.errors import IntegrityError
 from rankmill.registry.blob_store import Store
 from rankmill.registry.commit_log import CommitLog, every_log
 from rankmill.registry.model_state import State
-from rankmill.registry.stored_records import Mark, Sweep
+from rankmill.registry.stored_records import Entry, Sweep
 
 DAY = 24 * 3600.0  # seconds
 REACH = 3  # last distinct targets of an alias to keep: the current one, that of a rollback, and one in reserve
-KEEP_TAG = "keep"
+WHY = "nothing has kept it for the grace period"
 
 
 @dataclass(frozen=True, slots=True)
 class RetentionRules:
-    """Which unused versions are kept: the latest ones, and those younger than the grace period."""
+    """Which unused versions are kept: the latest ones, and those that were needed within the grace period."""
 
     keep: int = 10
     """Number of versions."""
@@ -45,19 +46,14 @@ class RetentionRules:
     """Seconds."""
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """The versions to keep, sweep and mark."""
+class Plan(NamedTuple):
+    """The versions that are kept, with the reason, and those to sweep now."""
 
     kept: dict[int, str]
-    """Versions that are kept, with the reason."""
     sweep: tuple[int, ...]
-    """Versions to sweep now."""
-    mark: tuple[int, ...]
-    """All versions to be marked after that, including those marked already."""
 
 
-def plan(state: State, rules: RetentionRules, written: Callable[[int], float], now: float) -> Plan:
+def plan(state: State, rules: RetentionRules, written: Callable[[Entry], float], now: float) -> Plan:
     """Decide on every version that is not swept.
 
     Parameters
@@ -67,52 +63,36 @@ def plan(state: State, rules: RetentionRules, written: Callable[[int], float], n
     rules
         How many versions to keep, and for how long.
     written
-        Returns the time of an entry by its number, in seconds since the epoch.
+        Returns the time of an entry, in seconds since the epoch.
     now
         The current time by the same clock.
     """
-
-    def is_young(entry: int) -> bool:
-        return rules.grace > 0 and now - written(entry) < rules.grace
-
-    kept, sweep, mark = reasons(state, rules.keep), [], []
-    for version, row in state.versions.items():
-        if version in kept or version in state.swept:
-            continue
-        if is_young(row.entry):
-            kept[version] = "registered recently"
-        elif version in state.marked and not is_young(state.marked[version]):
-            sweep.append(version)
-        else:
-            mark.append(version)
-    return Plan(dict(sorted(kept.items())), tuple(sweep), tuple(mark))
+    past, kept, lately = State(), reasons(state, rules.keep), set[int]()
+    young = False
+    for entry in state.entries:
+        young = young or now - written(entry) < rules.grace
+        if young:  # what was kept before it was kept within the grace period
+            lately.update(reasons(past, rules.keep))
+        past.apply(entry)
+    for version in lately - state.swept.keys():
+        kept.setdefault(version, "needed within the grace period")
+    gone = state.versions.keys() - kept.keys() - state.swept.keys()
+    return Plan(dict(sorted(kept.items())), tuple(sorted(gone)))
 
 
 def reasons(state: State, keep: int) -> dict[int, str]:
     """Return the strongest reason for each version that is kept at any age."""
     kept: dict[int, str] = {}
-    for alias in sorted(state.moves):
-        if (target := state.target(alias)) is not None:
-            kept.setdefault(target, f"{alias} points to it")
-    for alias in sorted(state.moves):
-        for version in [*targets(state, alias)[:REACH], *state.holders(alias)[:2]]:
+    for alias, target in state.set_aliases().items():
+        kept.setdefault(target, f"{alias} points to it")
+    for alias, moves in sorted(state.moves.items()):
+        targets = dict.fromkeys(move.version for move in reversed(moves) if move.version is not None)
+        for version in [*targets][:REACH] + state.holders(alias)[:2]:
             kept.setdefault(version, f"{alias} pointed to it lately")
-    for version, tags in state.tags.items():
-        if KEEP_TAG in tags:
-            kept.setdefault(version, f"tag {KEEP_TAG}={tags[KEEP_TAG]}")
     last = len(state.versions)
     for version in range(max(1, last - keep + 1), last + 1):
         kept.setdefault(version, "the last version" if keep == 1 else f"one of the last {keep}")
     return {version: why for version, why in kept.items() if version not in state.swept}
-
-
-def targets(state: State, alias: str) -> list[int]:
-    """Return the distinct versions that ``alias`` has pointed to, the latest first."""
-    return list(dict.fromkeys(move.version for move in reversed(state.moves[alias]) if move.version is not None))
-
-
-WHY_MARK = "no alias or tag keeps it, and it is not among the last versions"
-WHY_SWEEP = "marked for longer than the waiting time"
 
 
 @dataclass(slots=True)
@@ -121,11 +101,7 @@ class ModelGarbage:
 
     kept: dict[int, str]
     """Versions that are kept, with the reason."""
-    swept: dict[int, int] = field(default_factory=dict)
-    marked: dict[int, int] = field(default_factory=dict)
-    """All versions that are marked now."""
-    unmarked: list[int] = field(default_factory=list)
-    """Versions that were marked and are kept now."""
+    swept: dict[int, int]
     deleted: dict[str, int] = field(default_factory=dict)
     """Files of blobs, by name."""
 
@@ -171,23 +147,33 @@ def clock(store: Store, *, look_only: bool = False) -> float:
     return time.time() if look_only else store.storage.now()  # reading the storage's clock requires writing a file
 
 
-def written(log: CommitLog, number: int) -> float:
-    """Return the later of the timestamps of an entry and of its file."""
-    return max(datetime.fromisoformat(log.read(number).time).timestamp(), log.store.storage.modified(log.path(number)))
+def dates(log: CommitLog) -> Callable[[Entry], float]:
+    """Return a function that gives the later of the timestamps of an entry and its file; infinity for later entries."""
+    modified = {stored.path: stored.modified for stored in log.store.storage.files(log.folder)}
+    return lambda entry: max(datetime.fromisoformat(entry.time).timestamp(), modified.get(log.path(entry.number), inf))
 
 
 def _collect(log: CommitLog, rules: RetentionRules, now: float, *, dry_run: bool) -> ModelGarbage:
-    state = State()  # replayed: decisions about deletion do not trust checkpoints
+    decided, written = Plan({}, ()), dates(log)
+
+    def sweep(state: State) -> Sweep | int:
+        nonlocal decided
+        decided = plan(state, rules, written, now)
+        return Sweep(op="sweep", versions=decided.sweep) if decided.sweep else state.head
+
     try:
-        log.advance(state)
-        found = _decide(log, rules, now, state, dry_run=dry_run)
-        log.advance(state)
+        state = log.state()
+        sweep(state)
+        if (
+            state.head and not dry_run
+        ):  # makes the log durable: a power failure must not lose a sweep but keep our deletion
+            log.commit(sweep, WHY)
+            log.advance(state)
     except IntegrityError as error:
         raise IntegrityError(f"{error}; nothing of {log.name} is deleted until this is repaired") from None
-    if not dry_run and state.head:
-        log.flush(state)  # a power failure must not lose another collector's sweep but keep our deletion
     if dry_run:
-        state.swept |= dict.fromkeys(found.swept, state.head)
+        state.swept |= dict.fromkeys(decided.sweep, state.head)
+    found = ModelGarbage(decided.kept, {version: state.versions[version].size for version in decided.sweep})
     needed = state.blobs()
     for blob in log.blobs.all():
         if blob.sha256 in needed:
@@ -197,47 +183,3 @@ def _collect(log: CommitLog, rules: RetentionRules, now: float, *, dry_run: bool
             if not dry_run:
                 log.blobs.delete(blob)
     return found
-
-
-def _decide(log: CommitLog, rules: RetentionRules, now: float, state: State, *, dry_run: bool) -> ModelGarbage:
-    """Commit a sweep, then the marks, each decided on the state before it."""
-
-    @cache  # entries never change, and one may mark thousands of versions
-    def when(number: int) -> float:
-        return written(log, number)
-
-    latest = state
-
-    def planned(state: State) -> Plan:
-        nonlocal latest
-        latest = state
-        return plan(state, rules, when, now)
-
-    last = first = planned(state)
-    swept: tuple[int, ...] = first.sweep
-
-    def sweep(state: State) -> Sweep | int:
-        nonlocal last, swept
-        last = planned(state)
-        swept = last.sweep
-        return Sweep(op="sweep", versions=swept) if swept else state.head
-
-    def mark(state: State) -> Mark | int:
-        nonlocal last
-        last = planned(state)
-        wanted = last.sweep + last.mark  # versions that became due meanwhile are left to the next run
-        return Mark(op="mark", versions=tuple(sorted(wanted))) if set(wanted) != set(state.marked) else state.head
-
-    if not dry_run:
-        if swept:
-            log.commit(sweep, WHY_SWEEP)
-        if set(first.mark) | set(first.sweep) - set(swept) != set(state.marked) - set(swept):
-            log.commit(mark, WHY_MARK)
-    sizes = {version: row.size for version, row in latest.versions.items()}
-    marked = sorted({*last.mark, *last.sweep} - {*swept})
-    return ModelGarbage(
-        kept=last.kept,
-        swept={version: sizes[version] for version in swept},
-        marked={version: sizes[version] for version in marked},
-        unmarked=[version for version in state.marked if version in last.kept],
-    )

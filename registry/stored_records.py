@@ -3,14 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, StringConstraints, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, StringConstraints, ValidationError
 
-from rankmill.foundation.errors import InputError, IntegrityError
+from rankmill.foundation.errors import InputError, IntegrityError, InvalidName
 from rankmill.foundation.records import canonical_json
 from rankmill.foundation.storage.publish import digest_of
+from rankmill.registry.names import check_alias
 
+
+def _line(text: str) -> str:
+    if not text.isprintable():
+        raise ValueError(f"expected one line of printable text, found {text!r}")
+    return text
+
+
+def _alias(text: str) -> str:
+    try:
+        return check_alias(text)
+    except InvalidName as error:
+        raise ValueError(str(error)) from None
+
+
+def _time(text: str) -> str:
+    if datetime.fromisoformat(text).tzinfo is None:
+        raise ValueError(f"expected a time such as 2026-05-09T07:35:25.000Z, found {text!r}")
+    return text
+
+
+Line = Annotated[str, AfterValidator(_line)]
+"""Text that is shown later."""
+Alias = Annotated[str, AfterValidator(_alias)]
+Time = Annotated[str, AfterValidator(_time)]
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 
 
@@ -107,12 +133,12 @@ class Move(StoredRecord):
     """An alias now points to ``version``; before, it pointed to ``previous`` (None: not set)."""
 
     op: Literal["promote", "rollback", "force"]
-    alias: str
+    alias: Alias
     version: Number
     previous: Number | None
     gate: Number | None = None
     """The entry of the gate result that permitted the promotion to a protected alias."""
-    waived: str | None = None
+    waived: Line | None = None
     """The failed condition of a forced promotion."""
 
 
@@ -120,23 +146,14 @@ class Unset(StoredRecord):
     """An alias is removed; before, it pointed to ``previous``."""
 
     op: Literal["unset"]
-    alias: str
+    alias: Alias
     previous: Number
-
-
-class Tag(StoredRecord):
-    """A version is tagged with ``key`` = ``value``; None removes the tag."""
-
-    op: Literal["tag"]
-    version: Number
-    key: Key
-    value: str | None
 
 
 class AliasPolicy(StoredRecord):
     """What the gate must have measured before a protected alias moves; None: anything."""
 
-    metric: str | None = None
+    metric: Line | None = None
     convention: Sha256 | None = None
     """sha256 of the canonical JSON of the metric's convention."""
     margin: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
@@ -167,7 +184,7 @@ class Protect(StoredRecord):
     """An alias is protected by ``policy`` from now on; None: it is open."""
 
     op: Literal["protect"]
-    alias: str
+    alias: Alias
     policy: AliasPolicy | None
 
 
@@ -176,25 +193,18 @@ class GateRecord(StoredRecord):
 
     op: Literal["gate"]
     version: Number
-    alias: str
+    alias: Alias
     passed: bool
     baseline: Number | None
     report: Sha256
     model: Sha256
     dataset: Sha256
-    split: str
-    metric: str
+    split: Line
+    metric: Line
     convention: Sha256
     margin: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     worse: bool = False
     """Whether the version passed although it is significantly worse, which an option of the gate allowed."""
-
-
-class Mark(StoredRecord):
-    """Exactly these versions are marked: their model bytes may be swept after the grace period."""
-
-    op: Literal["mark"]
-    versions: tuple[Number, ...]
 
 
 class Sweep(StoredRecord):
@@ -204,10 +214,7 @@ class Sweep(StoredRecord):
     versions: Annotated[tuple[Number, ...], Field(min_length=1)]
 
 
-Change = Annotated[
-    Register | Move | Unset | Tag | Protect | GateRecord | Mark | Sweep,
-    Field(discriminator="op"),
-]
+Change = Annotated[Register | Move | Unset | Protect | GateRecord | Sweep, Field(discriminator="op")]
 
 
 def record_json(record: StoredRecord) -> dict[str, JsonValue]:
@@ -220,21 +227,17 @@ class Entry(StoredRecord):
 
     number: Number
     prev: Sha256
-    txid: str
+    txid: Line
     change: Change
-    time: str
-    actor: str
-    host: str
-    reason: str
+    time: Time
+    actor: Line
+    host: Line
+    reason: Line
 
     @property
     def digest(self) -> str:
         """Digest of this entry and, through ``prev``, of all entries before it."""
         return digest_of(canonical_json(record_json(self)))
-
-    def to_json(self) -> dict[str, JsonValue]:
-        """Return the JSON in the file, without the digest."""
-        return record_json(self)
 
     def to_bytes(self) -> bytes:
         """Return the file."""

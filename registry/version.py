@@ -44,40 +44,24 @@ class Version:
         return self.state.aliases(self.number)
 
     @property
-    def tags(self) -> dict[str, str]:
-        """The tags of this version."""
-        return dict(self.state.tags.get(self.number, {}))
-
-    @property
     def swept_in(self) -> int | None:
         """The log entry that swept the model file; None if it exists."""
         return self.state.swept.get(self.number)
-
-    @property
-    def marked_in(self) -> int | None:
-        """The log entry that marked the model file for sweeping; None if it is not marked."""
-        return self.state.marked.get(self.number)
 
     @property
     def model_path(self) -> Location:
         """Path of the model file, read-only; `read` also checks its content."""
         return self.log.blobs.path(self.sha256)
 
-    @cached_property
+    @property
     def registered(self) -> Entry:
         """The entry that registered this version."""
-        return self.log.read(self.row.entry)
+        return self.state.entries[self.row.entry - 1]
 
-    @cached_property
-    def moves(self) -> dict[str, Entry]:
-        """For each alias that points to this version, the log entry that set it."""
-        return {alias: self.log.read(self.state.moves[alias][-1].entry) for alias in self.aliases}
-
-    @cached_property
+    @property
     def gates(self) -> dict[str, Entry]:
-        """For each alias with a gate result, the log entry of the newest one."""
-        found = self.state.gates.get(self.number, {})
-        return {alias: self.log.read(found[alias]) for alias in sorted(found)}
+        """For each alias with a gate result, by name, the log entry of the newest one."""
+        return dict(sorted(self.state.gates.get(self.number, {}).items()))
 
     @cached_property
     def manifest(self) -> dict[str, Any]:
@@ -121,7 +105,6 @@ class Version:
             "size": self.size,
             "model_path": str(self.model_path),
             "aliases": list(self.aliases),
-            "tags": self.tags,
             "registered": {"time": self.registered.time, "actor": self.registered.actor, "host": self.registered.host},
             "reason": self.registered.reason,
             "manifest": self.manifest,

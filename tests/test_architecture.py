@@ -344,7 +344,7 @@ demo run schedule health doctor warm report train cv tune select-features rerank
 inspect: influence dependence interaction shap leaves why combine optimality
 data: ingest bin describe query synth
 clicks: describe fit judge evaluate interleave interleaving-outcome
-models: list show log promote rollback verify init alias tag diff gate gc export import copy register merge blend
+models: list show log promote rollback verify init alias diff gate gc export import copy register merge blend
 """
 
 

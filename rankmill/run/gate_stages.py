@@ -154,7 +154,7 @@ def taken_back(work: Work, alias: str) -> str | None:
     had = max((at for at, move in enumerate(moves) if move.version == candidate.number), default=None)
     if had is None or had == len(moves) - 1:
         return None
-    entry = work.registry.entry(candidate.name, moves[had + 1].entry)
+    entry = candidate.state.entries[moves[had + 1].entry - 1]
     if entry.change.op not in {"rollback", "unset", "force"}:  # these are never done by a run
         return None
     cure = f"rankmill models promote {candidate} --alias {alias} promotes it again"

@@ -43,8 +43,7 @@ def url_of(text):
 
 def test_the_story_of_a_model(server, tmp_path):
     registry = Registry(place(server))
-    done = registry.initialise()
-    assert (done.made, done.format) == (True, 4)
+    assert registry.initialise()
     for number in (1, 2, 3):
         registry.register("web", b"model %d" % number, manifest=FACTS | {"best_round": number}, reason="nightly")
         registry.promote("web", number, force=True)
@@ -53,7 +52,7 @@ def test_the_story_of_a_model(server, tmp_path):
     assert again.names() == ["web"]
     assert again.resolve("web").read() == b"model 2"
     assert again.register("web", b"model 1", manifest=FACTS | {"best_round": 1}).number == 1
-    assert [entry.number for entry in again.log("web", after=5)] == [6, 7]
+    assert [entry.number for entry in again.log("web")[5:]] == [6, 7]
     assert again.verify().ok
     again.gc()
     local = Registry(tmp_path / "local")
@@ -131,7 +130,6 @@ def test_the_commands_take_a_url(s3, tmp_path):
     assert "production = 1" in call("models", "list")
     assert "model" in call("models", "show", "web")
     assert json.loads(call("models", "verify", "--json"))["ok"]
-    call("models", "tag", "web@1", "keep=yes")
     call("models", "gc")
     call("models", "export", "web", "-o", str(tmp_path / "web.tar"))
     call("models", "import", str(tmp_path / "web.tar"), "--as", "other", "--move-aliases")

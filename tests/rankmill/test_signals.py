@@ -51,7 +51,6 @@ COMMANDS = {
     "models promote": "web@1 --reason why",
     "models rollback": "web --to 1 --reason why",
     "models alias": "web",
-    "models tag": "web@1 key=value",
     "models init": "--registry {out}/registry",
     "models gc": "",
     "models export": "web -o {out}/web.tar",

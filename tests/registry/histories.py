@@ -41,7 +41,6 @@ STEPS = st.one_of(
     st.builds(lambda v, a, why: lambda r, n: r.promote(n, v, alias=a, reason=why), VERSIONS, ALIASES, REASONS),
     st.builds(lambda a: lambda r, n: r.rollback(n, alias=a), ALIASES),
     st.builds(lambda a: lambda r, n: r.unset(n, a), ALIASES),
-    st.builds(lambda v, x: lambda r, n: r.tag(n, v, "state", x), VERSIONS, st.sampled_from(["good", "bad", None])),
     st.builds(_gate, VERSIONS, ALIASES, st.booleans()),
 )
 HISTORIES = st.lists(STEPS, max_size=12).map(lambda steps: [_register(1, 1, False, "first"), *steps])
@@ -80,7 +79,6 @@ def seen(root: Location) -> dict[str, Any]:
     for name, model in reported.items():
         for version, row in zip(registry.versions(name), model["versions"], strict=True):
             further = {
-                "tags": version.tags,
                 "attachments": dict(version.row.attachments),
                 "gates": {alias: entry.number for alias, entry in version.gates.items()},
                 "swept": version.swept_in,

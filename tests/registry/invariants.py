@@ -106,9 +106,7 @@ class Witness:
             assert number <= len(log), f"entry {number} of {name} was acknowledged and is gone: {entry}"
             assert log[number - 1] == entry, f"entry {number} of {name} is {log[number - 1]}, acknowledged was {entry}"
         for log in found.logs.values():
-            reasons = Counter(
-                entry.reason for entry in log if entry.change.op not in {"mark", "sweep"} and entry.reason
-            )
+            reasons = Counter(entry.reason for entry in log if entry.change.op != "sweep" and entry.reason)
             assert not [reason for reason, n in reasons.items() if n > 1], f"committed twice: {reasons}"  # I3, I5
             assert not self.refused & set(reasons), f"refused, and there: {self.refused & set(reasons)}"
         assert self.aliases <= found.aliases, f"set, and is not: {self.aliases - found.aliases}"  # I6

@@ -58,15 +58,13 @@ def three_versions(registry: Registry) -> None:
     registry.promote("web", 1, alias="guarded")
     registry.protect("web", "guarded", AliasPolicy())
     gate(2, "guarded", baseline=1)(registry, "")
-    registry.tag("web", 1, "quality", "poor")
 
 
-def one_is_marked(registry: Registry) -> None:
+def one_is_to_go(registry: Registry) -> None:
     """Besides, two versions that no alias means; the first is to go at once."""
     three_versions(registry)
     for number in (4, 5):
         registry.register("web", b"model %d" % number, manifest=FACTS | {"best_round": number})
-    registry.gc(rules=AT_ONCE)
 
 
 def one_is_nobodys(registry: Registry) -> None:
@@ -124,7 +122,7 @@ def promote_what_is_there(registry: Registry, why: str) -> Entry | None:
 STARTS: dict[str, Callable[[Registry], object]] = {
     "nothing": lambda r: None,
     "three versions": three_versions,
-    "one is marked": one_is_marked,
+    "one is to go": one_is_to_go,
     "one is nobody's": one_is_nobodys,
     "an empty registry": lambda r: r.prepare(protected=()),
     "one behind": behind,
@@ -142,8 +140,6 @@ OPERATIONS: dict[str, Operation] = {
     "roll back": Operation(lambda r, why: r.rollback("web", expect=3, reason=why), repeats=False, thorough=True),
     "roll back to": Operation(lambda r, why: r.rollback("web", to=1, reason=why)),
     "unset": Operation(lambda r, why: r.unset("web", "shadow", reason=why)),
-    "tag": Operation(lambda r, why: r.tag("web", 2, "quality", "good", reason=why)),
-    "untag": Operation(lambda r, why: r.tag("web", 1, "quality", None, reason=why)),
     "protect": Operation(lambda r, why: r.protect("web", "shadow", AliasPolicy(metric="ndcg@10"), reason=why)),
     "open": Operation(lambda r, why: r.protect("web", "guarded", None, reason=why)),
     "record a gate": Operation(gate(2, "production", baseline=3)),
@@ -153,11 +149,12 @@ OPERATIONS: dict[str, Operation] = {
     "import what follows": Operation(import_("longer"), start="one behind"),
     "import what is there": Operation(import_("history"), start="one behind"),
     "import the first version": Operation(import_("version"), start="an empty registry"),
+    "import another version": Operation(import_("version")),
     "promote what was imported": Operation(promote_what_is_there, start="one behind"),
 }
 COLLECTIONS: dict[str, Operation] = {
-    "collect": Operation(collect(1), start="one is marked", steps=True),
-    "collect twice": Operation(collect(2), start="one is marked", steps=True),
+    "collect": Operation(collect(1), start="one is to go", steps=True),
+    "collect twice": Operation(collect(2), start="one is to go", steps=True),
     "collect what is nobody's": Operation(collect(1), start="one is nobody's", steps=True),
     "register what is nobody's": Operation(register("web", b"model 4"), start="one is nobody's"),
 }

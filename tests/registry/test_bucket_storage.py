@@ -34,7 +34,7 @@ def world() -> World:
 
 def test_everything_is_below_its_prefix_and_the_format_is_its_own(world: World) -> None:
     assert all(url.key.startswith(f"{URL.key}/") for url in world.objects)
-    assert json.loads(world.objects[URL / "FORMAT.json"][0]) == {"format": 4, "kind": "bucket", "protected": []}
+    assert json.loads(world.objects[URL / "FORMAT.json"][0]) == {"format": 5, "kind": "bucket", "protected": []}
 
 
 def test_an_existing_registry_is_probed_too(world: World) -> None:
@@ -85,9 +85,10 @@ def test_a_commit_is_a_few_requests_however_long_the_log(monkeypatch: pytest.Mon
     world, counted = World(), Counter[str]()
     registry = on(world)
     registry.prepare(protected=())
-    registry.register("web", b"model", manifest=FACTS)
+    for model in (b"1", b"2"):
+        registry.register("web", model, manifest=FACTS)
     for number in range(205):
-        registry.tag("web", 1, "n", str(number))
+        registry.promote("web", 1 + number % 2, alias="blue")
 
     def around(name: str, call: Callable[..., object], *arguments: object, **named: object) -> object:
         counted[name] += 1

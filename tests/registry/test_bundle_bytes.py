@@ -5,9 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
-import json
 import os
-import struct
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -17,14 +15,15 @@ import pytest
 
 from rankmill.foundation.errors import InputError, IntegrityError
 from rankmill.foundation.records import canonical_json
-from rankmill.registry.archive import OpenedBundle, import_bundle
+from rankmill.registry.archive import opened_bundle
 from rankmill.registry.model_registry import Registry
 from rankmill.registry.model_state import GENESIS
-from rankmill.registry.stored_records import AliasPolicy, Entry, Move, Protect, Register, Tag
+from rankmill.registry.stored_records import AliasPolicy, Entry, Move, Protect, Register
 from tests.refusals import refused
 from tests.registry.conftest import FACTS, QuickDisk
 
 Parts = list[tuple[str, bytes]]
+FORMAT = ("FORMAT.json", b'{"format":5,"kind":"disk","protected":["production"]}\n')
 
 
 @pytest.fixture(autouse=True)
@@ -32,21 +31,17 @@ def in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def opened(data: bytes) -> OpenedBundle | None:
-    """The bundle of these bytes; None if they are refused, and that in one line that names the file."""
-    path = Path("some.tar")
-    path.write_bytes(data)
+def is_refused(data: bytes) -> bool:
+    """Whether a bundle of these bytes is refused, and that in one line that names the file."""
+    Path("some.tar").write_bytes(data)
     try:
-        return OpenedBundle(path)
+        with opened_bundle(Path("some.tar")):
+            return False
     except IntegrityError as error:
         line = str(error)
     assert line.isprintable()
     assert line.startswith("some.tar: ")
-    return None
-
-
-def is_refused(data: bytes) -> bool:
-    return opened(data) is None
+    return True
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +66,7 @@ def flip(whole: bytes, stride: int) -> None:
         data[i] ^= 1 << i % 8
 
 
-@pytest.mark.parametrize("stride", [37, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("stride", [197, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", ["history", "version"])
 def test_no_flipped_byte_is_taken_in(small: dict[str, bytes], kind: str, stride: int) -> None:
     flip(small[kind], stride)
@@ -81,7 +76,7 @@ def test_no_flipped_byte_is_taken_in(small: dict[str, bytes], kind: str, stride:
 def test_every_truncation_and_every_extension_is_refused(small: dict[str, bytes], kind: str) -> None:
     data = small[kind]
     end = len(data.rstrip(b"\0")) // 512 * 512 + 512 + 1024  # the last block of a file and two of zeros
-    for i in range(0, end, 171):
+    for i in range(0, end, 271):
         assert is_refused(data[:i])
     for more in (b"\n", bytes(10240) + b"x", bytes(1 << 20), data):
         assert is_refused(data + more)
@@ -106,48 +101,30 @@ def packed(parts: Parts) -> bytes:
     return out.getvalue()
 
 
-def sealed(contents: dict[str, Any]) -> bytes:
-    body = canonical_json(contents)
-    return b'{"contents":%b,"sha256":"%b"}\n' % (body, hashlib.sha256(body).hexdigest().encode())
-
-
-def taken_apart(data: bytes) -> tuple[dict[str, Any], Parts]:
+def taken_apart(data: bytes) -> Parts:
     with tarfile.open(fileobj=io.BytesIO(data)) as tar:
-        parts = [(member.name, tar.extractfile(member).read()) for member in tar]  # type: ignore[union-attr]
-    return json.loads(parts[0][1])["contents"], parts[1:]
+        return [(member.name, tar.extractfile(member).read()) for member in tar]  # type: ignore[union-attr]
 
 
-LIES: list[dict[str, Any]] = [
-    *({"format": number} for number in (1, 4, True, 3.0)),
-    *({"kind": kind} for kind in ("other", "version")),
-    *({"name": name} for name in ("../web", "Web", "web\n", "", "a" * 65, "web.rankmill", None)),
-    *({"head": head} for head in ("0" * 64, "x", None)),
-    {"extra": 1},
-]
+def test_another_format_is_refused_with_what_reads_it(small: dict[str, bytes]) -> None:
+    parts = taken_apart(small["history"])
+    assert parts[0] == FORMAT
+    assert packed(parts) == small["history"]
+    for data in (b'{"format":4,"kind":"disk","protected":["production"]}\n', FORMAT[1].replace(b"5", b"6")):
+        Path("old.tar").write_bytes(packed([("FORMAT.json", data), *parts[1:]]))
+        with refused(IntegrityError, "old.tar", "FORMAT.json", "reads format 5"), opened_bundle(Path("old.tar")):
+            pass
+    for data in (b"", FORMAT[1].replace(b"disk", b"bucket"), FORMAT[1].replace(b"production", b"shadow")):
+        assert is_refused(packed([("FORMAT.json", data), *parts[1:]]))
+    Path("old.tar").write_bytes(packed([("contents.json", b"{}"), *parts[1:]]))
+    with refused(IntegrityError, "old.tar", "contents.json", "export the model again"), opened_bundle(Path("old.tar")):
+        pass
 
 
-def test_contents_that_lie_are_refused(small: dict[str, bytes]) -> None:
-    contents, parts = taken_apart(small["history"])
-    assert packed([("contents.json", sealed(contents)), *parts]) == small["history"]
-    for change in LIES:
-        changed = {key: value for key, value in (contents | change).items() if value is not None}
-        assert is_refused(packed([("contents.json", sealed(changed)), *parts])), change
-    more = hashlib.sha256(b"x").hexdigest()  # a blob that nothing refers to
-    parts.append((f"blobs/{more}", b"x"))
-    assert is_refused(packed([("contents.json", sealed(contents)), *parts]))
-
-
-def test_an_older_bundle_is_refused_with_what_reads_it(small: dict[str, bytes]) -> None:
-    contents, parts = taken_apart(small["history"])
-    Path("old.tar").write_bytes(packed([("contents.json", sealed(contents | {"format": 1})), *parts]))
-    with refused(IntegrityError, "old.tar", "format 1", "reads format 3", "rankmill 0.1.0", "export"):
-        OpenedBundle(Path("old.tar"))
-
-
-def as_tar(contents: bytes, members: list[tuple[tarfile.TarInfo, bytes]], form: int = tarfile.USTAR_FORMAT) -> bytes:
+def as_tar(members: list[tuple[tarfile.TarInfo, bytes]], form: int) -> bytes:
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w", format=form) as tar:
-        for member, data in [(tarfile.TarInfo("contents.json"), contents), *members]:
+        for member, data in members:
             member.size = len(data) if member.isreg() else 0
             tar.addfile(member, io.BytesIO(data))
     return out.getvalue()
@@ -160,31 +137,33 @@ def member_changes() -> dict[str, Callable[[tarfile.TarInfo], object]]:
     return {
         "climbs": set_to(name="../../etc/passwd"),
         "absolute": set_to(name="/etc/passwd"),
-        "dot": set_to(name="./log/00000000000000000001.json"),
+        "dot": set_to(name="./models/web/log/00000000000000000001.json"),
         "a link": set_to(type=tarfile.SYMTYPE, linkname="/etc/passwd"),
-        "a hard link": set_to(type=tarfile.LNKTYPE, linkname="contents.json"),
+        "a hard link": set_to(type=tarfile.LNKTYPE, linkname="FORMAT.json"),
         "a device": set_to(type=tarfile.CHRTYPE, devmajor=1, devminor=3),
         "a pipe": set_to(type=tarfile.FIFOTYPE),
         "a folder": set_to(type=tarfile.DIRTYPE),
+        "a name above": set_to(name="models/../log/00000000000000000001.json"),
+        "owned": set_to(uname="root"),
+        "dated": set_to(mtime=1),
         "sparse": set_to(type=tarfile.GNUTYPE_SPARSE),
-        "nothing": set_to(name="log/00000000000000000002.json"),
+        "nothing": set_to(name="models/web/log/00000000000000000002.json"),
     }
 
 
 @pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
 def test_members_that_no_bundle_has_are_refused(small: dict[str, bytes], form: int) -> None:
-    contents, parts = taken_apart(small["history"])
     for name, change in member_changes().items():
-        members = [(tarfile.TarInfo(part), data) for part, data in parts]
+        members = [(tarfile.TarInfo(part), data) for part, data in taken_apart(small["history"])]
         for member, _ in members:
             member.mode = 0o444
-        change(members[0][0])
-        assert is_refused(as_tar(sealed(contents), members, form)), name
+        change(members[1][0])
+        assert is_refused(as_tar(members, form)), name
 
 
 def test_members_in_another_order_or_twice_or_more_are_refused(small: dict[str, bytes]) -> None:
-    contents, parts = taken_apart(small["history"])
-    first = ("contents.json", sealed(contents))
+    first, *parts = taken_apart(small["history"])
+    more = hashlib.sha256(b"x").hexdigest()
     for wrong in (
         [first, *parts[::-1]],
         [*parts, first],
@@ -192,26 +171,23 @@ def test_members_in_another_order_or_twice_or_more_are_refused(small: dict[str, 
         [first, parts[0], *parts],
         [first, *parts, parts[-1]],
         [first, *parts, ("other.json", b"{}")],
+        [first, *parts, (f"blobs/web/{more}", b"x")],
+        [first, *parts, (f"blobs/shop/{more}", b"x")],
+        [first, *parts, ("models/shop/log/00000000000000000001.json", parts[0][1])],
         [first, *parts[:-1]],
+        [first],
         parts,
         [],
     ):
         assert is_refused(packed(wrong))
 
 
-def test_a_size_that_memory_could_not_hold_is_refused_before_anything_is_read(small: dict[str, bytes]) -> None:
-    contents, _ = taken_apart(small["history"])
-    member = tarfile.TarInfo("log/00000000000000000001.json")
+def test_a_size_beyond_the_end_is_refused(small: dict[str, bytes]) -> None:
+    member = tarfile.TarInfo("models/web/log/00000000000000000001.json")
     member.size = 8**11 - 1
-    first = packed([("contents.json", sealed(contents))])
+    first = packed([FORMAT])
     first = first[: len(first.rstrip(b"\0")) // 512 * 512 + 512]
     assert is_refused(first + member.tobuf(tarfile.USTAR_FORMAT) + bytes(10240))
-    member.name = "contents.json"
-    assert is_refused(member.tobuf(tarfile.USTAR_FORMAT) + bytes(10240))
-    base256 = bytearray(member.tobuf(tarfile.USTAR_FORMAT))
-    base256[124:136] = struct.pack(">IQ", 0x80000000, 2**40)
-    base256[148:156] = b"%06o\0 " % tarfile.calc_chksums(bytes(base256))[0]  # type: ignore[attr-defined]
-    assert is_refused(bytes(base256) + bytes(10240))
 
 
 def history(changes: list[Any], blobs: dict[str, bytes], **words: Any) -> bytes:
@@ -223,10 +199,9 @@ def history(changes: list[Any], blobs: dict[str, bytes], **words: Any) -> bytes:
         entry = Entry.model_construct(number=number, prev=before, change=change, **reported)
         entries.append(entry.to_bytes())
         before = entry.digest
-    parts = [(f"log/{number:020d}.json", entry) for number, entry in enumerate(entries, start=1)]
-    parts += [(f"blobs/{sha}", blobs[sha]) for sha in sorted(blobs)]
-    contents = {"format": 3, "kind": "history", "name": "web", "head": before}
-    return packed([("contents.json", sealed(contents)), *parts])
+    parts = [(f"models/web/log/{number:020d}.json", entry) for number, entry in enumerate(entries, start=1)]
+    parts += [(f"blobs/web/{sha}", blobs[sha]) for sha in sorted(blobs)]
+    return packed([FORMAT, *parts])
 
 
 def forged(
@@ -269,19 +244,14 @@ def test_a_history_that_could_not_have_happened_is_refused(registry: Registry) -
         {"changes": [move("blue", version=2)]},
         {"changes": [move("blue", previous=1)]},
         {"changes": [move("blue", op="force", waived="\x1b[2J")]},
-        {"changes": [Tag(op="tag", version=1, key="owner", value="a\nb")]},
-        {"changes": [Protect(op="protect", alias="blue", policy=AliasPolicy(metric="ndcg\n"))]},
+        {
+            "changes": [
+                Protect.model_construct(op="protect", alias="blue", policy=AliasPolicy.model_construct(metric="ndcg\n"))
+            ]
+        },
     ]
     for wrong in impossible:
         assert is_refused(forged(**wrong)), wrong
-
-
-def test_an_origin_that_is_no_json_to_write_again_is_refused(registry: Registry, tmp_path: Path) -> None:
-    for number, origin in enumerate((b'{"a":NaN}', b'{"a":-1e999}', b"[]", b"no JSON")):
-        registry.register(f"m{number}", b"model", manifest=FACTS, attachments={"origin": origin})
-        registry.export(f"m{number}@1", tmp_path / "m.tar", overwrite=True)
-        with refused(IntegrityError, "m.tar", "damaged", "blobs"):
-            Registry(tmp_path / "other", disk=QuickDisk()).import_(tmp_path / "m.tar", move_aliases=True)
 
 
 def test_a_pipe_is_no_bundle(registry: Registry, tmp_path: Path) -> None:
@@ -289,18 +259,3 @@ def test_a_pipe_is_no_bundle(registry: Registry, tmp_path: Path) -> None:
     with refused(InputError, "web.tar", "pipe"):
         registry.import_(tmp_path / "web.tar", move_aliases=True)
     assert not registry.root.exists()
-
-
-def test_a_file_that_changes_while_it_is_read_puts_nothing_wrong_into_the_registry(
-    small: dict[str, bytes], tmp_path: Path
-) -> None:
-    """Every blob is checked again when it is read for the second time."""
-    Path("web.tar").write_bytes(small["history"])
-    bundle = OpenedBundle(Path("web.tar"))
-    Path("web.tar").write_bytes(bytes(len(small["history"])))
-    registry = Registry(tmp_path / "r", disk=QuickDisk())
-    registry.prepare()
-    with refused(IntegrityError, "web.tar", "digest"):
-        import_bundle(registry._store, bundle, "web", "", move_aliases=True)
-    assert registry.names() == []
-    assert registry.verify().ok

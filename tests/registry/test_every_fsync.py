@@ -33,7 +33,6 @@ TWO = [  # the first is killed before each of its calls in turn, then the second
     ("register another", "register another"),
     ("register another", "promote"),
     ("promote", "promote"),
-    ("tag", "tag"),
     ("protect", "protect"),
     ("record a gate", "record a gate"),
     ("collect", "collect twice"),

@@ -10,30 +10,25 @@ from hypothesis import strategies as st
 from rankmill.foundation.errors import InputError, UnknownModel
 from rankmill.registry.model_state import State
 from rankmill.registry.promotion import rollback
-from rankmill.registry.retention import DAY, Plan, RetentionRules, plan
-from rankmill.registry.stored_records import Change, Entry, Mark, Move, Register, Sweep, Tag, Unset
+from rankmill.registry.retention import DAY, Plan, RetentionRules, plan, reasons
+from rankmill.registry.stored_records import Change, Entry, Move, Register, Sweep, Unset
 
 NOW = 1000 * DAY
 ALIASES = ["production", "shadow"]
 STEPS = st.lists(
-    st.sampled_from(["register", "register", "register", "promote", "rollback", "unset", "keep", "let go", "retain"]),
-    max_size=40,
+    st.sampled_from(["register", "register", "register", "promote", "rollback", "unset", "collect"]), max_size=40
 )
 
 
 class History:
-    """A log in memory whose entries are a tenth of a day apart; the last one is written ``NOW``."""
+    """A log in memory with the age of each entry; the last one is written ``NOW``."""
 
     def __init__(self) -> None:
         self.state, self.ages = State(), [0.0]
 
     def append(self, change: Change) -> None:
-        state = self.state
-        self.state.apply(
-            Entry(
-                number=state.head + 1, prev=state.digest, txid="t", change=change, time="", actor="", host="", reason=""
-            )
-        )
+        texts = {"txid": "t", "actor": "", "host": "", "reason": "", "time": "2026-01-02T03:04:05.678Z"}
+        self.state.apply(Entry(number=self.state.head + 1, prev=self.state.digest, change=change, **texts))
         self.ages.append(0.0)
 
     def register(self, n: int = 1) -> None:
@@ -49,13 +44,11 @@ class History:
         self.ages = [age + seconds for age in self.ages]
 
     def plan(self, rules: RetentionRules) -> Plan:
-        return plan(self.state, rules, lambda entry: NOW - self.ages[entry], NOW)
+        return plan(self.state, rules, lambda entry: NOW - self.ages[entry.number], NOW)
 
     def collect(self, rules: RetentionRules) -> None:
-        """What one run writes."""
         if sweep := self.plan(rules).sweep:
             self.append(Sweep(op="sweep", versions=sweep))
-        self.append(Mark(op="mark", versions=self.plan(rules).mark))
 
 
 def grown(steps: list[str], draw: Callable[[int], int], rules: RetentionRules) -> History:
@@ -80,11 +73,9 @@ def grown(steps: list[str], draw: Callable[[int], int], rules: RetentionRules) -
             history.append(change)
         elif step == "unset" and (target := state.target(alias)) is not None:
             history.append(Unset(op="unset", alias=alias, previous=target))
-        elif step in {"keep", "let go"}:
-            value = "for ever" if step == "keep" else None
-            history.append(Tag(op="tag", version=there[draw(len(there))], key="keep", value=value))
-        elif step == "retain":
+        elif step == "collect":
             history.collect(rules)
+    history.wait(draw(100) / 10 * DAY)
     return history
 
 
@@ -92,16 +83,15 @@ histories = st.builds(
     lambda steps, numbers, rules: (grown(steps, lambda n: next(iter(numbers), 0) % n if n else 0, rules), rules),
     STEPS,
     st.randoms(use_true_random=False).map(lambda random: iter(lambda: random.randrange(10**6), None)),
-    st.builds(RetentionRules, keep=st.integers(0, 4), grace=st.sampled_from([0.0, DAY, 7 * DAY])),
+    st.builds(RetentionRules, keep=st.integers(1, 4), grace=st.sampled_from([0.0, DAY, 7 * DAY])),
 )
 
 
 @given(histories)
 def test_what_an_alias_means_or_a_rollback_comes_back_to_stays(drawn: tuple[History, RetentionRules]) -> None:
     history, rules = drawn
-    going = {*history.plan(rules).sweep, *history.plan(rules).mark}
+    going, state = history.plan(rules).sweep, history.state
     for alias in ALIASES:
-        state = history.state
         assert state.target(alias) not in {*going, *state.swept}
         try:
             change = rollback("web", state, alias, None)
@@ -112,29 +102,22 @@ def test_what_an_alias_means_or_a_rollback_comes_back_to_stays(drawn: tuple[Hist
 
 
 @given(histories)
-def test_each_version_stays_goes_or_is_gone(drawn: tuple[History, RetentionRules]) -> None:
+def test_exactly_what_no_rule_kept_within_the_grace_goes_and_then_nothing_more(
+    drawn: tuple[History, RetentionRules],
+) -> None:
+    """Against the obvious twin: every state that was the current one at some moment of the grace period."""
     history, rules = drawn
+    entries, state, kept = history.state.entries, State(), set[int]()
+    for entry, age_of_next in zip(entries, [*history.ages[2:], 0.0], strict=False):
+        state.apply(entry)
+        if entry is entries[-1] or age_of_next < rules.grace:
+            kept |= reasons(state, rules.keep).keys()
     decided = history.plan(rules)
-    everything = [*decided.kept, *decided.sweep, *decided.mark, *history.state.swept]
+    assert set(decided.sweep) == history.state.versions.keys() - kept - history.state.swept.keys()
+    everything = [*decided.kept, *decided.sweep, *history.state.swept]
     assert sorted(everything) == sorted(history.state.versions)
-
-
-@given(histories)
-def test_nothing_goes_that_was_not_marked_a_time_of_grace_before(drawn: tuple[History, RetentionRules]) -> None:
-    history, rules = drawn
-    for version in history.plan(rules).sweep:
-        assert history.ages[history.state.marked[version]] >= rules.grace
-        assert history.ages[history.state.versions[version].entry] >= rules.grace
-
-
-@given(histories)
-def test_the_log_takes_what_was_decided_and_then_nothing_is_left_to_do(drawn: tuple[History, RetentionRules]) -> None:
-    history, rules = drawn
     history.collect(rules)
-    again = history.plan(rules)
-    assert set(again.mark) | set(again.sweep) == set(history.state.marked)
-    if rules.grace:
-        assert not again.sweep
+    assert history.plan(rules).sweep == ()
 
 
 @given(histories, st.integers(0, 5))
@@ -150,35 +133,29 @@ def test_the_reason_is_the_strongest() -> None:
     for version in (1, 2, 3, 4):
         history.promote(version)
     history.promote(2, "shadow")
-    history.append(Tag(op="tag", version=1, key="keep", value="paper"))
     history.wait(8 * DAY)
     history.register()
     decided = history.plan(RetentionRules(keep=2))
     assert decided.kept == {
-        1: "tag keep=paper",
         2: "shadow points to it",
         3: "production pointed to it lately",
         4: "production points to it",
+        6: "needed within the grace period",
         7: "one of the last 2",
         8: "one of the last 2",
     }
-    assert decided.mark == (5, 6)
-    assert history.plan(RetentionRules(keep=0)).kept[8] == "registered recently"
+    assert decided.sweep == (1, 5)
 
 
-def test_what_is_kept_again_is_taken_off_the_list_and_waits_anew() -> None:
-    history = History()
-    history.register(3)
-    history.wait(8 * DAY)
-    rules = RetentionRules(keep=1)
-    history.collect(rules)
-    assert set(history.state.marked) == {1, 2}
-    history.wait(6 * DAY)
-    history.append(Tag(op="tag", version=1, key="keep", value="yes"))
-    history.collect(rules)
-    history.append(Tag(op="tag", version=1, key="keep", value=None))
-    history.collect(rules)
-    history.wait(2 * DAY)
-    assert history.plan(rules).sweep == (2,)
-    history.wait(6 * DAY)
-    assert history.plan(rules).sweep == (1, 2)
+def test_what_is_let_go_waits_for_the_grace_period() -> None:
+    history, rules = History(), RetentionRules(keep=1)
+    history.register(5)
+    for version in (1, 2, 3):
+        history.promote(version)
+    history.wait(30 * DAY)
+    assert history.plan(rules).sweep == (4,)
+    history.promote(4)
+    history.wait(6.9 * DAY)
+    assert history.plan(rules).sweep == ()
+    history.wait(0.2 * DAY)
+    assert history.plan(rules).sweep == (1,)

@@ -178,7 +178,7 @@ def test_it_makes_a_registry_once(
     tmp_path: Path, words: list[str], protected: list[str], tree: Callable[[Path], object]
 ) -> None:
     root = tmp_path / "a" / "b"
-    expected = {"registry": str(root), "made": True, "format": 4, "protected": protected}
+    expected = {"registry": str(root), "made": True, "protected": protected}
     assert reported(root, *words) == expected
     before = (root / "FORMAT.json").stat()
     assert reported(root, *words) == reported(root) == reported(root, *words) | {"made": False}

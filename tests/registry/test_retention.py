@@ -19,7 +19,6 @@ from rankmill.registry import commit_log, retention
 from rankmill.registry.blob_store import Blobs, Store
 from rankmill.registry.model_registry import Registry
 from rankmill.registry.retention import DAY, RetentionRules
-from rankmill.registry.stored_records import Mark, Register
 from tests import ROOT
 from tests.refusals import refused
 from tests.registry.conftest import FACTS, OpenRegistry, QuickDisk, opened
@@ -79,14 +78,13 @@ def is_there(registry: Registry, sha256: str) -> bool:
     return sha256 in {blob.sha256 for blob in blobs_of(registry).all()}
 
 
-def test_a_version_is_marked_swept_and_deleted(shop: Registry, wait: Callable[[float], None]) -> None:
-    going = [digest(shop, "shop@1"), digest(shop, "shop@5")]
-    assert shop.gc(rules=RULES).models["shop"].marked == {}
-    wait(7.1)
-    report = shop.gc(rules=RULES)
-    assert (report.models["shop"].marked, report.freed) == ({1: 100, 5: 500}, 0)
+def test_a_version_is_swept_and_deleted_once_nothing_kept_it_for_the_grace_period(
+    shop: Registry, wait: Callable[[float], None]
+) -> None:
+    log, going = shop.log("shop"), [digest(shop, "shop@1"), digest(shop, "shop@5")]
     wait(6.9)
     assert shop.gc(rules=RULES).freed == 0
+    assert shop.log("shop") == log
     wait(0.2)
     before = size_of(shop.root)
     report = shop.gc(rules=RULES)
@@ -95,22 +93,10 @@ def test_a_version_is_marked_swept_and_deleted(shop: Registry, wait: Callable[[f
     assert report.freed == 600 == before - size_of(shop.root)
     assert not any(is_there(shop, sha256) for sha256 in going)
     assert shop.verify().ok
-
-
-def test_the_history_of_a_swept_version_stays(shop: Registry, wait: Callable[[float], None]) -> None:
-    before = shop.log("shop")
-    for _ in range(4):
-        wait(7.1)
-        shop.gc(rules=RULES)
-    assert shop.log("shop")[: len(before)] == before
-    assert [entry.change.op for entry in shop.log("shop")[len(before) :]] == ["mark", "sweep"]
+    assert shop.log("shop")[:-1] == log
     gone = shop.resolve("shop@5", bare="latest")
-    assert (gone.manifest["best_round"], gone.swept_in is not None) == (5, True)
-    for use in (
-        gone.read,
-        lambda: shop.promote("shop", 5),
-        lambda: shop.rollback("shop", to=1),
-    ):
+    assert (gone.manifest["best_round"], gone.swept_in) == (5, 11)
+    for use in (gone.read, lambda: shop.promote("shop", 5), lambda: shop.rollback("shop", to=1)):
         with refused(UnknownModel, "swept"):
             use()
     shop.rollback("shop")
@@ -168,21 +154,10 @@ def test_named_models_only(shop: Registry, wait: Callable[[float], None]) -> Non
         shop.register("other", b"%d" % number, manifest=FACTS)
     wait(7.1)
     assert list(shop.gc("other", rules=RULES).models) == ["other"]
-    assert [v.number for v in shop.versions("shop") if v.marked_in] == []
-    assert [v.number for v in shop.versions("other") if v.marked_in] == [1]
+    assert [v.number for v in shop.versions("shop") if v.swept_in] == []
+    assert [v.number for v in shop.versions("other") if v.swept_in] == [1]
     with refused(UnknownModel, "'shop'"):
         shop.gc("shopp")
-
-
-def test_what_comes_to_be_used_again_is_let_go(shop: Registry, wait: Callable[[float], None]) -> None:
-    wait(7.1)
-    shop.gc(rules=RULES)
-    shop.promote("shop", 5, alias="canary")
-    shop.tag("shop", 1, "keep", "for the audit")
-    wait(7.1)
-    report = shop.gc(rules=RULES)
-    assert (report.models["shop"].swept, report.models["shop"].unmarked) == ({}, [1, 5])
-    assert [v.number for v in shop.versions("shop") if v.marked_in] == []
 
 
 def test_a_blob_of_nobody_is_deleted_when_it_is_old(registry: Registry, wait: Callable[[float], None]) -> None:
@@ -210,7 +185,7 @@ def test_of_a_model_whose_log_cannot_be_read_nothing_is_deleted(
     with refused(IntegrityError, "web", "nothing", "deleted"):
         shop.gc(rules=RULES)
     assert [tree(shop.root / name) for name in ("models/web", "blobs/web")] == before
-    assert shop.state("shop").marked  # it came before
+    assert shop.state("shop").swept  # it came before
 
 
 class TestLock:
@@ -274,20 +249,12 @@ with Blobs(store.storage, store.root, "shop").locked():
 
 
 class TestClocks:
-    def test_now_is_the_earlier_of_two(self, web: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
-        now = time.time()
-        monkeypatch.setattr(time, "time", lambda: now + 30 * DAY)
-        assert retention.clock(web._store) < now + DAY
-        monkeypatch.setattr(time, "time", lambda: now - 30 * DAY)
-        assert retention.clock(web._store) == now - 30 * DAY
-        assert not list((web.root / "tmp").iterdir())
-
     def test_an_entry_was_written_at_the_later_of_two(self, web: Registry) -> None:
         entries = web.resolve("web@1", bare="latest").log
         now = time.time()
         for seconds, expected in ((-30 * DAY, now), (30 * DAY, now + 30 * DAY)):
             os.utime(entries.path(1), (now + seconds, now + seconds))
-            assert retention.written(entries, 1) == pytest.approx(expected, abs=DAY)
+            assert retention.dates(entries)(web.log("web")[0]) == pytest.approx(expected, abs=DAY)
 
 
 class TestCommand:
@@ -307,11 +274,8 @@ class TestCommand:
         assert "nothing was changed" in text
         assert tree(shop.root) == before
         reported = models.json("gc", "--keep", "1")
-        assert (reported["models"]["shop"]["marked"], reported["freed"], reported["dry_run"]) == (
-            {"1": 100, "5": 500},
-            0,
-            False,
-        )
+        assert reported["models"]["shop"]["swept"] == {"1": 100, "5": 500}
+        assert (reported["freed"], reported["dry_run"]) == (600, False)
 
     def test_grace_is_a_time(self, shop: Registry) -> None:
         models = Shell(shop.root)
@@ -329,32 +293,3 @@ def test_what_is_no_blob_is_left_alone_and_named(shop: Registry) -> None:
     assert shop.gc(rules=RetentionRules(grace=0.0)).freed == 0
     assert file.exists()
     assert [finding.partition(": ")[0] for finding in shop.verify().findings] == [str(file)]
-
-
-def test_what_came_and_was_marked_since_it_looked_is_swept_and_reported(
-    shop: Registry, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Between a look at the log and the sweep others register versions, and another collector (of a bucket) marks
-    them."""
-    rules, commit = RetentionRules(keep=1, grace=0.0), retention.CommitLog.commit
-
-    def late(self: commit_log.CommitLog, *arguments: object) -> object:
-        monkeypatch.setattr(retention.CommitLog, "commit", commit)
-        for number in (7, 8):
-            log = commit_log.CommitLog(shop._store, "shop")
-            model = log.blobs.put(bytes([number]) * 700)
-            row = log.state().versions[6]
-            log.commit(
-                lambda state, model=model, row=row: Register(
-                    op="register", version=len(state.versions) + 1, model=model, size=700, manifest=row.manifest
-                )
-            )
-        log.commit(lambda state: Mark(op="mark", versions=(*state.marked, 7)))
-        return commit(self, *arguments)
-
-    shop.gc(rules=rules)
-    monkeypatch.setattr(retention.CommitLog, "commit", late)
-    report = shop.gc(rules=rules).models["shop"]
-    assert report.swept[7] == 700
-    assert shop.state("shop").swept.keys() >= report.swept.keys()
-    assert shop.verify().ok

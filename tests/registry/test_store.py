@@ -73,31 +73,31 @@ def test_a_registry_says_once_what_it_protects(tmp_path: Path) -> None:
         assert Store(tmp_path / name).protected == protected
     assert (
         tmp_path / "default" / "FORMAT.json"
-    ).read_bytes() == b'{"format":4,"kind":"disk","protected":["production"]}\n'
+    ).read_bytes() == b'{"format":5,"kind":"disk","protected":["production"]}\n'
     with pytest.raises(InvalidName):
         Store(tmp_path / "none").prepare(["latest"])
     assert not (tmp_path / "none").exists()
 
 
 def test_another_format_is_refused_with_what_reads_it(store: Store) -> None:
-    for number in (0, 1, 3):
+    for number in (0, 1, 4):
         old = '{"format":1}\n' if number == 1 else f'{{"format":{number},"protected":["production"]}}\n'
         for use in (Store.exists, Store.prepare):
             with refused(
-                IntegrityError, "FORMAT.json", f"format {number}", "reads format 4", "rankmill 0.1.0", "new one"
+                IntegrityError, "FORMAT.json", f"format {number}", "reads format 5", "rankmill 0.1.0", "new one"
             ):
                 use(rewrite_format(store, old))
         assert (store.root / "FORMAT.json").read_text() == old
-    with refused(IntegrityError, "FORMAT.json", "format 99", "reads format 4", "after 0.1.0"):
+    with refused(IntegrityError, "FORMAT.json", "format 99", "reads format 5", "after 0.1.0"):
         rewrite_format(store, '{"format":99,"rules":[]}\n').exists()
 
 
 def test_a_damaged_format_file_is_reported(store: Store) -> None:
     for text in (
-        *("", "{}", "[1]", '{"format":true}', '{"format":1', "\x00", '{"format":4}', '{"format":4}\n'),
-        '{"format":4,"kind":"disk","protected":[],"sealed":true}\n',
-        '{"format":4,"kind":"tape","protected":[]}\n',
-        *(f'{{"format":4,"kind":"disk","protected":{x}}}\n' for x in ("null", "5", '"ab"', "[5]", '["latest"]')),
+        *("", "{}", "[1]", '{"format":true}', '{"format":1', "\x00", '{"format":5}', '{"format":5}\n'),
+        '{"format":5,"kind":"disk","protected":[],"sealed":true}\n',
+        '{"format":5,"kind":"tape","protected":[]}\n',
+        *(f'{{"format":5,"kind":"disk","protected":{x}}}\n' for x in ("null", "5", '"ab"', "[5]", '["latest"]')),
     ):
         with refused(IntegrityError, "FORMAT.json"):
             rewrite_format(store, text).prepare()

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from rankmill import Dataset, Ranker, Registry, evaluate, register_model
+from rankmill import Dataset, Ranker, evaluate
 from rankmill.cli import execute
 from rankmill.foundation.notebook_html import MOST_ROWS, HtmlTable, ShareCell, card
 from rankmill.scorer.evaluate.compare import Ranking, compare
@@ -134,18 +134,6 @@ def test_a_dataset_shows_its_splits_and_grades(place):
     for count in known.grades:
         assert f"{count.rows / known.rows:.1%}" in page.words
     assert "30 queries" in repr(dataset)
-
-
-def test_a_registry_shows_what_its_aliases_mean(ranker, tmp_path):
-    registry = Registry(tmp_path / "models")
-    assert "none: not created yet" in page_of(registry).words
-    for _ in range(2):
-        register_model(ranker, "web", registry=registry.root)
-    registry.promote("web", 1, force=True, reason="first")
-    page = page_of(registry)
-    assert "web" in page.words
-    assert "production = 1" in page.words
-    assert str(registry.root) in repr(registry)
 
 
 def test_long_tables_are_cut_and_shares_are_bars():
