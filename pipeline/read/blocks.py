@@ -130,7 +130,7 @@ class Block:
                 found = f"byte 0x{self.data[error.start]:02X}"
                 raise DataRejected(
                     f"{self.path}:{self.line_number(error.start)}: not a text file: {found} is not UTF-8;"
-                    " convert the file to UTF-8"
+                    " convert the file to UTF-8, for example with: iconv -f cp1252 -t utf-8"
                 ) from None
         if self.data.find(b"\r", self.start, self.stop) >= 0:
             lone = _LONE_CR.search(self.data, self.start, self.stop)

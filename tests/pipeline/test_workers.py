@@ -121,7 +121,9 @@ def test_bad_rows_and_errors_are_those_of_one_thread(tmp_path, limit):
     with paths[2].open("ab") as file:
         file.write(b"1 qid:1 1:\xff\n")
     torn = {rejects_and_error(paths, 100, threads, 200)[1] for threads in (1, 2, 4) for _ in range(3)}
-    assert torn == {f"{paths[2]}:101: not a text file: byte 0xFF is not UTF-8; convert the file to UTF-8"}
+    assert torn == {
+        f"{paths[2]}:101: not a text file: byte 0xFF is not UTF-8; convert the file to UTF-8, for example with: iconv -f cp1252 -t utf-8"
+    }
 
 
 @pytest.mark.parametrize("bad", ["x,q,1", "1,q"])
