@@ -52,12 +52,13 @@ class Drawing:
             )
         )
 
-    def axis(self, scale: Scale, about: int, y: float, *, signs: bool = False) -> list[float]:
-        """Write the numbers of a horizontal axis at the height ``y`` without overlaps.
+    def axis(self, scale: Scale, about: int, y: float, *, signs: bool = False, whole: bool = False) -> list[float]:
+        """Write the numbers of a horizontal axis at the height ``y`` without overlaps; return their positions.
 
-        Return the positions of the ticks.
+        ``signs`` puts a plus before numbers above 0; ``whole`` leaves fractions out.
         """
         values, free = ticks(scale.low, scale.high, about), -math.inf
+        values = [value for value in values if not whole or value == int(value)]
         for value, words in zip(values, tick_words(values), strict=True):
             text = f"+{words}" if signs and value > 0 else words
             half = widest([text]) / 2
@@ -228,7 +229,7 @@ def curves(learning: LearningFacts, width: float) -> Markup:
     for value, words in zip(marks, tick_words(marks), strict=True):
         art.line(left, y(value), width - right, y(value), "grid")
         art.text(left - 6, y(value) + 4, words, "tick", anchor="end")
-    art.axis(x, max(3, int(width / 140)), bottom + 16)
+    art.axis(x, max(3, int(width / 140)), bottom + 16, whole=True)
     art.text((left + width - right) / 2, bottom + 36, "rounds", "axis-word", anchor="middle")
     ends: list[tuple[float, str, str]] = []
     for run, name in sorted(lines, key=lambda each: (each[0] is chosen, each[1] == deciding)):
