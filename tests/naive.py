@@ -77,15 +77,6 @@ def orders_of(scores):
 # ---------------------------------------------------------------------------------------------------- trainer
 
 
-def histogram(bins, rows, packed):
-    """Sum ``packed[i]`` by the bin of ``rows[i]`` for every feature of ``bins`` (n, F); (F, 256) integers."""
-    out = [[0] * 256 for _ in range(bins.shape[1])]
-    for row, value in zip(rows, packed, strict=True):
-        for feature in range(bins.shape[1]):
-            out[feature][bins[row, feature]] += int(value)
-    return np.array(out, dtype=np.int64)
-
-
 def encoded_in_order(codes, targets, starts, order, smoothing):
     """Return what each row's category is worth by the rows of earlier queries, with ``smoothing`` rows of the mean."""
     mean, values = float(np.mean(targets)), np.full(len(codes), float(np.mean(targets)))
