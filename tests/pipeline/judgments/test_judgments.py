@@ -142,7 +142,7 @@ def test_neither_order_nor_files_nor_memory_show(tmp_path, how, by_qrels, monkey
                 file.write_text("qid,doc_id,grade,when,x,z\n" + "".join(lines))
         options = IngestOptions(
             buckets=3, aggregate=how, read=ReadOptions(time_column="when"), memory=memory, threads=threads,
-            block_size=rng.choice([1, 100]),
+            block_size=rng.choice([20, 100]),
         )  # fmt: skip
         of_rows = files
         if by_qrels:
