@@ -10,10 +10,9 @@ same trees learn from them; the test queries have true grades.  The limits of th
 
 The share that a correction closes is (correction - naive) / (labels - naive), of NDCG@10 averaged over seeds; ``-`` if
 that gap is below .01.  Corrections are the labels of ``clicks judge`` with the propensities of each click model (``pbm,
-ips``: the estimate ips, else pbm), ``pbm, pairs`` its pairs with ranknet, and ``coec``, for which no model is fitted.
-Intervals are 95 % bootstrap intervals of the paired difference from naive; queries and seeds are drawn anew.
-``recommended`` is what ``clicks describe`` recommends: naive labels if it recommends no correction, or its model's
-propensities.
+ips``: the estimate ips, else pbm), and ``pbm, pairs`` its pairs with ranknet.  Intervals are 95 % bootstrap intervals
+of the paired difference from naive; queries and seeds are drawn anew. ``recommended`` is what ``clicks describe``
+recommends: naive labels if it recommends no correction, or its model's propensities.
 
 Each log is a small file in the cache; ``--shard 1/2`` and ``2/2`` fill one cache in two processes.
 
@@ -38,7 +37,6 @@ from benchmarks.intervals import Differences, paired_interval
 from benchmarks.report import render, surroundings, table
 from rankmill import Ranker
 from rankmill.clicks.judge import judge_documents
-from rankmill.clicks.models.click_model import NotIdentified
 from rankmill.clicks.models.fit_log import ClickModelComparison, compare_click_models
 from rankmill.clicks.options import ClickFitOptions, ClickSimulation, JudgeOptions
 from rankmill.clicks.preferences import block_pairs
@@ -132,10 +130,7 @@ class Run:
     def results(self) -> dict[str, Any]:
         """Return NDCG@10 (queries,) by correction, and what describe would say."""
         started = time.process_time()
-        try:
-            compared = compare_click_models(self.log.log, ClickFitOptions(replicates=0))
-        except NotIdentified as error:
-            compared = ClickModelComparison({}, {"dctr": str(error)}, {})
+        compared = compare_click_models(self.log.log, ClickFitOptions(replicates=0))
         recommended = recommend(self.log.log, compared, int(self.block.lists.clicked.sum()) / int(self.shown.sum()))
         found: dict[str, list[float]] = {}
         for name, values in self._corrections(compared):
@@ -157,7 +152,6 @@ class Run:
     def _corrections(self, compared: ClickModelComparison) -> Iterator[tuple[str, Floats]]:
         yield NAIVE, self._learnt(None)
         yield LABELS, self._of_labels(self.log.relevance, None)
-        yield "coec", self._learnt(None, "coec")
         for model in ("pbm", "allpairs", "cascade", "dcm", "ubm", "trust"):
             if model in compared.fitted:
                 yield model, self._learnt(compared.fitted[model].propensities)

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
-from rankmill.clicks.options import WITHOUT_PROPENSITIES, ClickFitOptions, ClickLogOptions, ClickModelName, JudgeOptions
+from rankmill.clicks.options import ClickFitOptions, ClickLogOptions, ClickModelName, JudgeOptions
 from rankmill.foundation.cluster.options import ClusterOptions, local_workers
 from rankmill.foundation.errors import ConfigError, InvalidParameter
 from rankmill.foundation.options import ChangesOf, Without
@@ -72,10 +72,9 @@ class ClicksSection:
         """Raise ConfigError if judgments cannot be made in the same way with and without correction."""
         if self.judge.form == "pairs":
             raise ConfigError('form: a run makes "labels" or "grades" from clicks, found "pairs"')
-        if self.judge.estimate in WITHOUT_PROPENSITIES:
+        if self.judge.estimate == "dctr":
             raise ConfigError(
-                f"estimate: {self.judge.estimate} uses no click model, and the naive model learns from dctr anyway; "
-                "leave it out"
+                "estimate: dctr uses no click model, and the naive model learns from it anyway; leave it out"
             )
         if self.judge.thresholds:
             raise ConfigError(

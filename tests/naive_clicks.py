@@ -133,7 +133,7 @@ def result_lists(rows, alike):
     """The result lists of rows (dicts): {(values of the columns ``alike``): [(rank, document, clicked, ..), ..]}
     without contradictions.
 
-    Rows of one list, rank and document are one impression: clicked if one of them is, of other numbers the greatest.
+    Rows of one list, rank and document are one impression: clicked if one of them is.
     """
     lists = {}
     for row in rows:
@@ -150,8 +150,7 @@ def result_lists(rows, alike):
             continue
         shown = []
         for (rank, document), same in sorted(impressions.items()):
-            dwells = [row["dwell"] for row in same if row.get("dwell") is not None]
-            shown.append((rank, document, max(row["clicked"] for row in same), max(dwells, default=None)))
+            shown.append((rank, document, max(row["clicked"] for row in same)))
         found[key] = (policies.pop(), tuple(shown))
     return found, left_out
 
@@ -169,7 +168,6 @@ def judged(
     whole = sum(v for _, _, v, _ in rows)
     ratio = sum(v * v for _, _, v, _ in rows) / whole
     by_rank = {k: [v for _, rank, v, _ in rows if rank == k] for _, k, _, _ in rows}
-    rate = {k: sum(values) / len(values) for k, values in by_rank.items()}
     found = {}
     for document in sorted({d for d, *_ in rows}):
         mine = [(k, v, q) for d, k, v, q in rows if d == document]
@@ -178,13 +176,10 @@ def judged(
         def spread(mean):
             return max(mean * ratio - mean * mean, 0.01 * mean)
 
-        if estimate in {"dctr", "coec"}:
+        if estimate == "dctr":
             m = whole / len(rows)
             label = (value + a * m) / (n + a)
             variance = spread((value + max(a, 1) * m) / (n + max(a, 1))) / (n + a + 1)
-            if estimate == "coec":
-                expected = sum(rate[k] for k, _, _ in mine) + a * m
-                label, variance = (value + a * m) / expected, variance * ((n + a) / expected) ** 2
             found[document] = label, variance
             continue
         m = sum(v - beta(k) for _, k, v, _ in rows) / sum(alpha(k) for _, k, _, _ in rows)

@@ -37,8 +37,6 @@ class OptionalColumn:
         The allowed range.
     whole
         The stored type if numbers must be whole; None: float64.
-    may_be_empty
-        Whether an empty cell is a missing value, NaN, not a malformed one.
     words
         Whether ``true`` and ``false`` mean 1 and 0.
     """
@@ -48,7 +46,6 @@ class OptionalColumn:
     lowest: float = -LARGEST
     highest: float = LARGEST
     whole: pa.DataType | None = None
-    may_be_empty: bool = False
     words: bool = False
 
     @property
@@ -97,9 +94,6 @@ CLICK_NUMBERS = {
         pa.int32(),
     ),
     "clicked": OptionalColumn("1 (clicked) or 0", "write 0 if there was no click", 0.0, 1.0, pa.uint8(), words=True),
-    "propensity": OptionalColumn("a probability: over 0, up to 1", "", 5e-324, 1.0, may_be_empty=True),
-    "dwell": OptionalColumn("a dwell time: a number, 0 or more", "", 0.0, may_be_empty=True),
-    "converted": OptionalColumn("a conversion: a number, 0 or more", "", 0.0, may_be_empty=True, words=True),
 }
 """Columns of numbers of a click log."""
 TRUTHS = frozenset(name for name, column in CLICK_NUMBERS.items() if column.words)
@@ -132,7 +126,7 @@ PARTS = (*ID_COLUMNS, *OPTIONAL)
 OF_JUDGMENTS = ("label", "weight")
 """Optional columns of separate judgments."""
 PAIR_PARTS = ("qid", "better", "worse", "weight", "probability")
-CLICK_PARTS = ("qid", "doc_id", "session", "list", "time", "policy", *CLICK_NUMBERS)
+CLICK_PARTS = ("qid", "doc_id", "session", "list", "policy", *CLICK_NUMBERS)
 RESERVED = ("split",)  # used by the dataset itself
 HABITS = {
     "qid": ("qid", "queryid", "query", "groupid", "group", "topicid", "topic", "searchid"),

@@ -276,14 +276,11 @@ def _grades(
 
 def _numbers(column: pa.Array[Any], part: str, problems: Problems, rule: OptionalColumn) -> npt.NDArray[np.float64]:
     """Return a column (n,) of numbers."""
-    text = kinds.is_string(column.type)
-    if text:
-        numbers, bad = _with_words(column, TRUTH) if rule.words else read_floats(column)
+    if kinds.is_string(column.type):
+        numbers, _ = _with_words(column, TRUTH) if rule.words else read_floats(column)
     else:
-        numbers, bad = as_floats(column).astype(np.float64), np.zeros(len(column), dtype=np.bool_)
+        numbers = as_floats(column).astype(np.float64)
     good = rule.fits(numbers)
-    if rule.may_be_empty:
-        good |= np.isnan(numbers) & ~bad
     for row in problems.new(~good):
         cell = column[row].as_py()
         blank = _is_blank(cell) or (np.isnan(numbers[row]) and not isinstance(cell, str))

@@ -21,7 +21,7 @@ from rankmill.foundation.command_line import AsJson, Overwrite, takes_options
 from rankmill.foundation.errors import InputError
 from rankmill.foundation.options import Without
 from rankmill.foundation.records import as_json as record_as_json
-from rankmill.foundation.storage.publish import check_new_file, explain_errors, write_atomically
+from rankmill.foundation.storage.publish import check_new_file
 from rankmill.pipeline.options import SynthParameters
 from rankmill.registry.cli_options import DEFAULT_FOLDER, RegistryFolder
 
@@ -35,9 +35,8 @@ app = typer.Typer(no_args_is_help=True, help="Learn from clicks: judgments from 
 
 Log = Annotated[list[Path], typer.Argument(metavar="LOG...", help="Files of a click log, folders, or patterns.")]
 TableOut = Annotated[Path, typer.Option("--out", "-o", help="Parquet file to write.")]
-PropensityFile = Annotated[
-    Path | None, typer.Option("--propensities", help="Examination probabilities by rank, written by clicks fit.")
-]
+_FITTED = typer.Option("--propensities", help="Examination probabilities by rank, written by clicks fit.")
+PropensityFile = Annotated[Path | None, _FITTED]
 
 
 @app.command()
@@ -55,9 +54,8 @@ def judge(
     """Make judgments or preference pairs from clicks, for data ingest --qrels or --pairs.
 
     Each document of a query gets a label, its variance, and a weight: the share of the variance of labels that is not
-    noise. Estimates:
-    dctr, the click-through rate; coec, clicks over the clicks expected at the ranks where it was shown; pbm, ips, snips
-    and dr, relevance given the examination probabilities of ranks. Examples:
+    noise. Estimates: dctr, the click-through rate; pbm, ips and snips, relevance given the examination probabilities of
+    ranks. Examples:
 
     rankmill clicks judge log.parquet --propensities pbm.json -o judgments.parquet
 
@@ -78,36 +76,25 @@ def judge(
 def describe(
     *,
     log: Log,
-    html: Annotated[
-        Path | None, typer.Option("--html", help="Also write the description as a page to this file.")
-    ] = None,
     options: Annotated[ClickFitOptions, Without("replicates")],
     reading: ClickLogOptions,
-    overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
     """Describe a click log, say what can be estimated from it, and recommend a click model, or not to correct.
 
-    Prints sessions, clicks by position, the number of documents that were shown at several positions, and the ranking
-    policies. Also prints whether their order looks random, sessions with suspiciously many lists or clicks, and how
-    well each click model predicts held-out sessions.
+    Prints sessions, clicks by position, the number of documents that were shown at several positions, the ranking
+    policies, sessions with suspiciously many lists or clicks, and how well each click model predicts held-out sessions.
 
     Examples
     --------
     rankmill clicks describe log.parquet
 
-    rankmill clicks describe 'days/*.csv.gz' --columns session=visit,doc_id=url --html log.html
+    rankmill clicks describe 'days/*.csv.gz' --columns session=visit,doc_id=url
     """
     from rankmill.clicks.describe_log import describe_clicks
 
-    if html is not None:
-        check_new_file(html, overwrite=overwrite)
     with _opened(log, reading) as opened:
-        found = describe_clicks(opened, options, opened.totals)
-    if html is not None:
-        with explain_errors(html):
-            write_atomically(html, found.page().encode())
-    _print(found, as_json=as_json)
+        _print(describe_clicks(opened, options), as_json=as_json)
 
 
 @app.command()
@@ -163,11 +150,7 @@ def evaluate(
         list[Path] | None,
         typer.Option("--on", metavar="CANDIDATES|DATASET", help="What models rank; repeat for several files."),
     ] = None,
-    propensities: PropensityFile = None,
-    relevance: Annotated[
-        Path | None,
-        typer.Option(help="Labels written by clicks judge, or any Parquet file of them, as the regression of dr."),
-    ] = None,
+    propensities: Annotated[Path, _FITTED],
     options: OffPolicyOptions,
     reading: ClickLogOptions,
     registry: RegistryFolder = DEFAULT_FOLDER,
@@ -184,19 +167,19 @@ def evaluate(
     rankmill clicks evaluate log.parquet --propensities pbm.json --model web --model web@latest --on candidates.parquet
     """
     from rankmill.clicks.off_policy import BYTES_USED, evaluate_off_policy
-    from rankmill.clicks.rankings import read_relevance, scored_table
+    from rankmill.clicks.rankings import scored_table
+    from rankmill.pipeline.judgments.propensities import read_propensities
     from rankmill.scorer.models.model_service import find_models
 
     if not ranked and not model:
         raise InputError("no ranking given; name scored lists with --ranked, or models with --model")
-    given = _read(propensities)
-    known = None if relevance is None else read_relevance(relevance)
+    given = read_propensities(propensities)
     rankings = {str(path): scored_table(path) for path in ranked or ()}
     if model:
         found = find_models(model, registry)
         rankings |= {name: scored_table(opened, on or ()) for name, (opened, _) in found.items()}
     with _opened(log, reading, BYTES_USED) as opened_log:
-        _print(evaluate_off_policy(opened_log, rankings, given, options, relevance=known), as_json=as_json)
+        _print(evaluate_off_policy(opened_log, rankings, given, options), as_json=as_json)
 
 
 @app.command()

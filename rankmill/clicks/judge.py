@@ -1,14 +1,10 @@
 r"""Make judgments from clicks.
 
-They say how relevant each document of a log is, how sure that is, and which documents are preferred.
-
-A document d was shown n times, at ranks k_i, with the value c_i of its click (0: none).  Examination is alpha_k, the
-trust in a rank is beta_k, and a and m are the strength and the mean of a prior: a impressions of an average document.
-The estimates are
+A document d was shown n times, at ranks k_i, with the clicks c_i (0 or 1).  Examination is alpha_k, the trust in a rank
+is beta_k, and a and m are the strength and the mean of a prior: a impressions of an average document.  The estimates
+are
 
     dctr    (sum c_i + a m) / (n + a): the click-through rate of the document
-    coec    (sum c_i + a m) / (sum r_i + a m): clicks over expected clicks, r_k the click-through rate of all documents
-            at rank k
     pbm     (sum (c_i - beta_i) + a m_d) / (sum alpha_i + a): the mean of relevance given the clicks.  m_d is the mean
             relevance of documents at the ranks of d, so a document that was hardly examined is judged by where it was
             shown
@@ -24,8 +20,7 @@ The strength a of pbm follows from the log (empirical Bayes, by moments): releva
 clicks vary beyond their own variance, v = sum ((y_d - e_d m_d)^2 - noise_d) / w_d / sum e_d^2 / w_d with e_d = sum
 alpha_i, w_d = max(e_d, 1), and a impressions know as much as that: a = spread(m) / v - 1.
 
-Sources: Zhang and Jones 2007 (coec), Joachims et al. 2017 (ips), Swaminathan and Joachims 2015 (snips), Vardasbi et al.
-2020 (beta).
+Sources: Joachims et al. 2017 (ips), Swaminathan and Joachims 2015 (snips), Vardasbi et al. 2020 (beta).
 """
 
 from __future__ import annotations
@@ -35,12 +30,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rankmill.clicks.options import (
-    DEFAULT_SHRINKAGE,
-    WITHOUT_PROPENSITIES,
-    ClickEstimate,
-    JudgeOptions,
-)
+from rankmill.clicks.options import DEFAULT_SHRINKAGE, ClickEstimate, JudgeOptions
 from rankmill.clicks.result_lists import ClickLog, LogBlock
 from rankmill.clicks.weighted_clicks import (
     ClickTotals,
@@ -68,15 +58,20 @@ class JudgedDocuments(NamedTuple):
     impressions: Counts
     """(documents,)"""
     clicks: Counts
-    """(documents,) also those that count nothing."""
+    """(documents,)"""
 
 
 def estimate_of(options: JudgeOptions, propensities: Propensities | None) -> ClickEstimate:
     """Return the estimate that ``options`` choose; InputError if it does not go with the propensities."""
     estimate = options.estimate or ("dctr" if propensities is None else "pbm")
-    if estimate in WITHOUT_PROPENSITIES and propensities is not None:
+    if estimate == "dctr" and propensities is not None:
         raise InputError(
-            f"{spelled('estimate')} {estimate} does not use {spelled('propensities')}; leave it out, or estimate pbm"
+            f"{spelled('estimate')} dctr does not use {spelled('propensities')}; leave it out, or estimate pbm"
+        )
+    if estimate != "dctr" and propensities is None:
+        raise InputError(
+            f"{spelled('estimate')} {estimate} needs the file that `clicks fit` writes; give it with "
+            f"{spelled('propensities')}"
         )
     return estimate
 
@@ -95,8 +90,7 @@ def judge_documents(
     """
     options = options or JudgeOptions()
     estimate = estimate_of(options, propensities)
-    corrected = estimate not in WITHOUT_PROPENSITIES
-    totals = log_totals(log, options.weighting, propensities, corrected=corrected)
+    totals = log_totals(log, options.clip, propensities)
     strength = options.shrinkage
     if strength is None:
         strength = _strength(log, options, propensities, totals) if estimate == "pbm" else DEFAULT_SHRINKAGE
@@ -108,7 +102,7 @@ class _Examined(NamedTuple):
     """Sums over the impressions of each document of a block, all (documents,)."""
 
     relevant: Floats
-    """Of values without trust."""
+    """Of clicks without trust."""
     examined: Floats
     """Of alpha."""
     usual: Floats
@@ -116,7 +110,7 @@ class _Examined(NamedTuple):
 
 
 def _examined(block: LogBlock, weighted: WeightedClicks, totals: ClickTotals) -> _Examined:
-    columns = (weighted.value - weighted.beta, weighted.alpha, _usual(block, weighted, totals))
+    columns = (weighted.clicked - weighted.beta, weighted.alpha, _usual(block, weighted, totals))
     return _Examined(*(summed_by(block.lists.document, column, len(block.documents)) for column in columns))
 
 
@@ -128,7 +122,7 @@ def _strength(log: ClickLog, options: JudgeOptions, propensities: Propensities |
     """Return the impressions that know as much of a document as its ranks do, from 0.1 to 10,000."""
     found = np.zeros(2)
     for block in log.blocks():
-        weighted = weighted_clicks(block, options.weighting, propensities)
+        weighted = weighted_clicks(block, options.clip, propensities)
         relevant, examined, usual = _examined(block, weighted, totals)
         spread = totals.spreads(_usual(block, weighted, totals) + weighted.beta)
         noise = summed_by(block.lists.document, spread, len(block.documents))  # of a document like others at its ranks
@@ -136,7 +130,12 @@ def _strength(log: ClickLog, options: JudgeOptions, propensities: Propensities |
         for k, values in enumerate((((relevant - usual) ** 2 - noise) / size, examined**2 / size)):
             found[k] = np.cumsum(np.append(found[k], values))[-1]  # one after the other, so that blocks do not matter
     variance = max(found[0] / found[1], 1e-9)
-    return float(np.clip(totals.spread(totals.relevance) / variance - 1.0, 0.1, 1e4))
+    return float(np.clip(_spread(totals) / variance - 1.0, 0.1, 1e4))
+
+
+def _spread(totals: ClickTotals) -> float:
+    """Return the variance of a click on an examined average document."""
+    return float(totals.spreads(np.array(totals.relevance)))
 
 
 def _judged(
@@ -148,28 +147,21 @@ def _judged(
     a: float,
 ) -> JudgedDocuments:
     document, n = block.lists.document, len(block.documents)
-    weighted = weighted_clicks(block, options.weighting, propensities, corrected=estimate not in WITHOUT_PROPENSITIES)
+    weighted = weighted_clicks(block, options.clip, propensities)
     impressions = np.bincount(document, minlength=n)
     clicks = np.bincount(document[block.lists.clicked > 0], minlength=n)
     shown = impressions.astype(np.float64)
     noisy = max(a, 1.0)  # a document without clicks is not certainly irrelevant
     weight: Floats | None = None
     with np.errstate(divide="ignore", invalid="ignore"):
-        if estimate in WITHOUT_PROPENSITIES:
-            m, value = totals.mean, summed_by(document, weighted.value, n)
-            label = (value + a * m) / (shown + a)
-            variance = totals.spreads((value + noisy * m) / (shown + noisy)) / (shown + a + 1.0)
-            prior: Floats | float = totals.spread(m) / (a + 1.0)
-            if estimate == "coec":
-                rate = np.append(totals.rate, 0.0)[np.minimum(block.lists.rank, len(totals.rate)) - 1]
-                expected = summed_by(document, rate, n) + a * m
-                variance *= ((shown + a) / expected) ** 2
-                label = (value + a * m) / expected
-                prior /= m * m
+        prior: Floats | float = _spread(totals) / (a + 1.0)
+        if estimate == "dctr":
+            m, clicked = totals.relevance, clicks.astype(np.float64)
+            label = (clicked + a * m) / (shown + a)
+            variance = totals.spreads((clicked + noisy * m) / (shown + noisy)) / (shown + a + 1.0)
         else:
             relevant, examined, usual = _examined(block, weighted, totals)
             y = np.maximum((relevant + a * usual / examined) / (examined + a), 0.0)
-            prior = totals.spread(totals.relevance) / (a + 1.0)
             likely = np.maximum((relevant + noisy * usual / examined) / (examined + noisy), 0.0)
             chance = np.clip(weighted.alpha * likely[document] + weighted.beta, 0.0, 1.0)
             spread = totals.spreads(chance)
@@ -181,7 +173,7 @@ def _judged(
                 variance = summed_by(document, spread / weighted.divisor**2, n) / (shown * shown)
                 label = summed_by(document, weighted.corrected, n) / shown
                 if estimate == "snips":
-                    scale = _mean_weight(block, weighted.value - weighted.beta, weighted.corrected, totals)
+                    scale = _mean_weight(block, weighted.clicked - weighted.beta, weighted.corrected, totals)
                     label, variance, prior = label / scale, variance / scale**2, prior / scale**2
         weight = prior / (prior + variance) if weight is None else weight
     label = np.where(impressions > 0, label, np.nan)
@@ -194,6 +186,6 @@ def _mean_weight(block: LogBlock, value: Floats, corrected: Floats, totals: Clic
     query = np.repeat(np.arange(len(sizes)), sizes)
     sums = [summed_by(query[block.lists.document], column, len(sizes)) for column in (corrected, value)]
     usable = (sums[0] > 0.0) & (sums[1] > 0.0)
-    whole = max(totals.corrected, 1e-9) / max(totals.value - totals.trusted, 1e-9)
+    whole = max(totals.corrected, 1e-9) / max(totals.clicks - totals.trusted, 1e-9)
     scale: Floats = np.where(usable, sums[0] / np.where(usable, sums[1], 1.0), whole)
     return scale[query]

@@ -10,10 +10,10 @@ where g_d is an estimate of d's relevance (`rankmill.clicks.judge`):
 
     ips      (1 / n) sum (c_i - beta_i) / alpha_i: unbiased if examination is right and all documents were shown
     clipped  the same with max(alpha_i, tau)
-    snips    the sum of ips, divided by the sum of g_d over all documents shown for the query: the mean rank weight of
-             a relevant document, which does not depend on the scale of alpha
-    dr       y_d + (1 / n) sum (c_i - beta_i - alpha_i y_d) / max(alpha_i, tau), with the regression estimate y_d; for a
-             document that was never shown, y_d
+    snips    the sum of ips, divided by the sum of g_d over all documents shown for the query: the mean rank weight of a
+             relevant document, which does not depend on the scale of alpha
+    dr       y_d + (1 / n) sum (c_i - beta_i - alpha_i y_d) / max(alpha_i, tau), with the regression estimate y_d, the
+             clicks of d shrunken to the mean of the log; for a document that was never shown, that mean
 
 For ips, clipped and snips a document that was never shown counts 0.  Intervals come from the bootstrap over
 sessions or queries.  A list l counts
@@ -47,13 +47,12 @@ from rankmill.clicks.weighted_clicks import (
     ClickTotals,
     Counts,
     Floats,
-    WeightedClicks,
     in_steps,
     log_totals,
     summed_by,
     weighted_clicks,
 )
-from rankmill.foundation.errors import DataRejected, InputError
+from rankmill.foundation.errors import DataRejected
 from rankmill.foundation.options import spelled
 from rankmill.foundation.records import left_out
 from rankmill.pipeline.group.query_splits import hash_ids
@@ -65,9 +64,6 @@ Estimator = Literal["ips", "clipped", "snips", "dr"]
 ESTIMATORS: tuple[Estimator, ...] = ("ips", "clipped", "snips", "dr")
 GROUPS = 1 << 14  # of sessions or queries
 BYTES_USED = 160  # for an impression of a block: the log's arrays, three summands, and what one ranking needs at a time
-FEW_CLICKS = 100  # effective ones; below, intervals are rough
-
-_WELL_COVERED = 0.95
 
 
 class NotSupported(DataRejected):
@@ -99,8 +95,6 @@ class RankingValue:
         Share of the rank weights on these documents.
     clipped
         Share of the impressions of ranked documents with an examination probability below the clip.
-    notes
-        What to bear in mind.
     """
 
     values: dict[str, Estimated]
@@ -108,7 +102,6 @@ class RankingValue:
     shown: float
     overlap: float
     clipped: float
-    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +136,6 @@ class OffPolicyEvaluation:
                 f"{ranking.shown:.1%} of its"
                 f" documents, {ranking.overlap:.1%} by rank weight; {ranking.clipped:.1%} of impressions clipped"
             )
-            lines += [f"{'':<{width}}  {note}" for note in ranking.notes]
         first = next(iter(self.rankings))
         for name, difference in self.differences.items():
             shown = "  ".join(f"{which} {_shown(found, sign='+')}" for which, found in difference.items())
@@ -172,7 +164,7 @@ def off_policy_difference(
     log: ClickLog,
     candidate: pa.Table,
     production: pa.Table,
-    propensities: Propensities | None,
+    propensities: Propensities,
     options: OffPolicyOptions | None = None,
 ) -> OffPolicyDifference:
     """Compare two rankings on ``log``; parameters as :func:`evaluate_off_policy`.
@@ -190,10 +182,8 @@ def off_policy_difference(
 def evaluate_off_policy(
     log: ClickLog,
     rankings: Mapping[str, pa.Table],
-    propensities: Propensities | None,
+    propensities: Propensities,
     options: OffPolicyOptions | None = None,
-    *,
-    relevance: pa.Table | None = None,
 ) -> OffPolicyEvaluation:
     """Estimate the values of ``rankings`` on ``log``, and the differences of all others from the first.
 
@@ -205,41 +195,34 @@ def evaluate_off_policy(
         By name: columns qid, doc_id and score, as `rankmill.scorer.evaluate.scored_file.read_scored` returns them.
         Documents are ranked by descending score, ties by ascending doc_id.
     propensities
-        Examination by rank; None: those of the log's column ``propensity``.
+        Examination by rank.
     options
         See :class:`OffPolicyOptions`.
-    relevance
-        Columns qid, doc_id and label: regression estimates for ``dr``.  Left out: shrunken estimates from the log.
 
     Raises
     ------
     InputError
-        Something is missing that an option needs.
+        A ranking has a row without doc_id.
     NotSupported
         The log has no ranked query, or has shown too little of a ranking.
     DataRejected
-        No click of the log counts, or a ranking has a document twice.
+        The log has no click, or a ranking has a document twice.
     """
     options = options or OffPolicyOptions()
-    if propensities is None and options.rank_weight == "clicks":
-        raise InputError(
-            f"{spelled('rank_weight')} clicks needs the examination probabilities of ranks; give "
-            f"{spelled('propensities')}, or use dcg"
-        )
-    totals = log_totals(log, options.weighting, propensities)
-    frames = [_ranked(name, table, options, propensities, relevance) for name, table in rankings.items()]
+    totals = log_totals(log, options.clip, propensities)
+    frames = [_ranked(name, table, options, propensities) for name, table in rankings.items()]
     sums = [_Sums() for _ in frames]
     lists = clicks = queries = without = 0
     for block in log.blocks():
         sizes = np.diff(block.document_start)
         query = np.repeat(np.arange(len(sizes)), sizes)
-        found = [frame.of_block(block, query, totals) for frame in frames]
+        found = [_in_block(rows, block, query, totals) for rows in frames]
         known = np.logical_and.reduce([each.known for each in found])
         often = np.bincount(block.lists.query, minlength=len(sizes))
         asked = often > 0
         queries, without = queries + int((known & asked).sum()), without + int((~known & asked).sum())
         lists += int(often[known].sum())
-        facts = _BlockFacts(block, query, known, often, options, propensities, totals, frames[0].relevance)
+        facts = _BlockFacts(block, query, known, often, options, propensities, totals)
         clicks += int(block.lists.clicked[facts.counted].sum())
         for one, of_block in zip(sums, found, strict=True):
             one.add(facts, of_block)
@@ -248,7 +231,7 @@ def evaluate_off_policy(
     _draw_again(sums)
     values = {}
     for name, one in zip(rankings, sums, strict=True):
-        values[name] = one.value(options)
+        values[name] = one.value()
         if values[name].overlap < options.min_overlap:
             raise NotSupported(
                 f"{name}: the documents that the log has shown get {values[name].overlap:.1%} of its rank weights, so "
@@ -286,58 +269,35 @@ class _InBlock:
     """(queries,) sum of rank weight times regression estimate of its documents that are not in the block."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Ranked:
-    """A ranking down to the cut-off."""
-
-    rows: pl.DataFrame
-    """qid, doc_id, weight, regression (null: unknown)."""
-    relevance: pl.DataFrame | None
-
-    def of_block(self, block: LogBlock, query: Counts, totals: ClickTotals) -> _InBlock:
-        qids = pl.Series("qid", block.queries, dtype=pl.String)
-        shown = pl.DataFrame(
-            {"qid": qids.gather(query), "doc_id": pl.Series(block.documents, dtype=pl.String)}
-        ).with_row_index("document")
-        rows = self.rows.join(pl.DataFrame({"qid": qids}).with_row_index("query"), on="qid")
-        rows = rows.join(shown, on=["qid", "doc_id"], how="left", maintain_order="left")
-        document, of = rows["document"], rows["query"].to_numpy().astype(np.int64)
-        there = document.is_not_null().to_numpy()
-        weight = np.zeros(len(query))
-        of_row = rows["weight"].to_numpy()
-        weight[document.drop_nulls().to_numpy()] = of_row[there]
-        regression = rows["regression"].fill_null(totals.relevance).to_numpy()
-        n = len(qids)
-        top = np.bincount(of, minlength=n)
-        return _InBlock(
-            known=top > 0,
-            weight=weight,
-            top=top,
-            total=summed_by(of, of_row, n),
-            unseen=summed_by(of[~there], (of_row * regression)[~there], n),
-        )
+def _in_block(ranked: pl.DataFrame, block: LogBlock, query: Counts, totals: ClickTotals) -> _InBlock:
+    """Return what a ranking (:func:`_ranked`) has in ``block``; ``query`` (documents,) are those of its documents."""
+    qids = pl.Series("qid", block.queries, dtype=pl.String)
+    shown = pl.DataFrame(
+        {"qid": qids.gather(query), "doc_id": pl.Series(block.documents, dtype=pl.String)}
+    ).with_row_index("document")
+    rows = ranked.join(pl.DataFrame({"qid": qids}).with_row_index("query"), on="qid")
+    rows = rows.join(shown, on=["qid", "doc_id"], how="left", maintain_order="left")
+    document, of = rows["document"], rows["query"].to_numpy().astype(np.int64)
+    there, of_row = document.is_not_null().to_numpy(), rows["weight"].to_numpy()
+    weight = np.zeros(len(query))
+    weight[document.drop_nulls().to_numpy()] = of_row[there]
+    top = np.bincount(of, minlength=len(qids))
+    return _InBlock(
+        known=top > 0,
+        weight=weight,
+        top=top,
+        total=summed_by(of, of_row, len(qids)),
+        unseen=summed_by(of[~there], of_row[~there] * totals.relevance, len(qids)),
+    )
 
 
-def _ranked(
-    name: str,
-    table: pa.Table,
-    options: OffPolicyOptions,
-    propensities: Propensities | None,
-    relevance: pa.Table | None,
-) -> _Ranked:
+def _ranked(name: str, table: pa.Table, options: OffPolicyOptions, propensities: Propensities) -> pl.DataFrame:
+    """Return qid, doc_id and rank weight of a ranking down to the cut-off."""
     rows = ranked_rows(name, table)
     rows = rows.with_columns(rank=pl.int_range(1, pl.len() + 1).over("qid")).filter(pl.col("rank") <= options.cutoff)
     rank = rows["rank"].to_numpy().astype(np.int32)
-    if options.rank_weight == "clicks" and propensities is not None:
-        weight = propensities.at(rank)
-    else:
-        weight = discounts(options.cutoff)[rank - 1]
-    rows = rows.select("qid", "doc_id", weight=weight)
-    if relevance is None:
-        return _Ranked(rows.with_columns(regression=pl.lit(None, pl.Float64)), None)
-    known = pl.DataFrame(relevance.select(["qid", "doc_id", "label"])).rename({"label": "regression"})
-    known = known.unique(["qid", "doc_id"], keep="first", maintain_order=True)
-    return _Ranked(rows.join(known, on=["qid", "doc_id"], how="left", maintain_order="left"), known)
+    weight = propensities.at(rank) if options.rank_weight == "clicks" else discounts(options.cutoff)[rank - 1]
+    return rows.select("qid", "doc_id", weight=weight)
 
 
 class _BlockFacts:
@@ -350,9 +310,8 @@ class _BlockFacts:
         known: npt.NDArray[np.bool_],
         often: Counts,
         options: OffPolicyOptions,
-        propensities: Propensities | None,
+        propensities: Propensities,
         totals: ClickTotals,
-        relevance: pl.DataFrame | None,
     ) -> None:
         lists, n = block.lists, len(query)
         self.block, self.query, self.known, self.often = block, query, known, often
@@ -360,36 +319,19 @@ class _BlockFacts:
         self.of_list = np.repeat(np.arange(len(lists.query)), np.diff(lists.start))
         self.counted = known[lists.query][self.of_list]  # impressions
         self.shown = np.bincount(self.document, minlength=n)
-        weighted = weighted_clicks(block, options.weighting, propensities)
-        self.weighted, self.y = weighted, self._regression(weighted, options, totals, relevance)
-        residual = (weighted.value - weighted.beta - weighted.alpha * self.y[self.document]) / weighted.divisor
-        ips = (weighted.value - weighted.beta) / weighted.alpha
+        self.weighted = weighted = weighted_clicks(block, options.clip, propensities)
+        clicks = weighted.clicked - weighted.beta
+        a, examined = options.shrinkage, summed_by(self.document, weighted.alpha, n)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            y = np.maximum((summed_by(self.document, clicks, n) + a * totals.relevance) / (examined + a), 0.0)
+        self.y = np.where(examined + a > 0.0, y, totals.relevance)
+        residual = (clicks - weighted.alpha * self.y[self.document]) / weighted.divisor
+        ips = clicks / weighted.alpha
         self.summands = {"ips": ips, "clipped": weighted.corrected, "dr": residual}
         each = np.maximum(self.shown, 1)
         self.means = {name: summed_by(self.document, z, n) / each for name, z in self.summands.items()}
-        self.group = self._groups(options)
-
-    def _regression(
-        self, weighted: WeightedClicks, options: OffPolicyOptions, totals: ClickTotals, relevance: pl.DataFrame | None
-    ) -> Floats:
-        if relevance is not None:
-            qids = pl.Series(self.block.queries, dtype=pl.String).gather(self.query)
-            rows = pl.DataFrame({"qid": qids, "doc_id": pl.Series(self.block.documents, dtype=pl.String)})
-            rows = rows.join(relevance, on=["qid", "doc_id"], how="left", maintain_order="left")
-            return rows["regression"].fill_null(totals.relevance).to_numpy()
-        n, a = len(self.query), options.shrinkage
-        value = summed_by(self.document, weighted.value - weighted.beta, n)
-        examined = summed_by(self.document, weighted.alpha, n)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            found = np.maximum((value + a * totals.relevance) / (examined + a), 0.0)
-        return np.where(examined + a > 0.0, found, totals.relevance)
-
-    def _groups(self, options: OffPolicyOptions) -> Counts:
-        """Return the group of each list, (lists,)."""
-        if options.unit == "sessions":
-            return (self.block.lists.session % np.uint64(GROUPS)).astype(np.int64)
-        of_query = (hash_ids(self.block.queries) % np.uint64(GROUPS)).astype(np.int64)
-        return of_query[self.block.lists.query]
+        hashes = lists.session if options.unit == "sessions" else hash_ids(block.queries)[lists.query]
+        self.group = (hashes % np.uint64(GROUPS)).astype(np.int64)
 
     def by_list(self, name: str, weight: Floats, of_query: Floats) -> Floats:
         """Return v_l (lists,) of the estimate whose summands are ``name``.
@@ -473,31 +415,18 @@ class _Sums:
         used = self._groups["lists"] > 0
         return np.stack([column[used] for column in self._groups.values()], axis=1)
 
-    def value(self, options: OffPolicyOptions) -> RankingValue:
+    def value(self) -> RankingValue:
+        """Return what the ranking is worth; after :func:`_draw_again`."""
         shown, top, covered, total = self._shares.tolist()
         clipped, impressions = self._impressions.tolist()
         overlap = min(covered / total, 1.0) if total else 0.0
         weights, squares = (self._clicks / STEPS).tolist()
-        effective = weights**2 / squares if squares else 0.0
-        notes = []
-        if overlap < _WELL_COVERED:
-            notes.append(
-                f"{1 - overlap:.1%} of its rank weights are on documents that the log has never shown: ips, clipped "
-                "and snips take them for irrelevant, dr for as relevant as its regression says"
-            )
-        if effective < FEW_CLICKS:
-            notes.append(f"{effective:,.0f} effective clicks are few: intervals are rough")
-        if clipped > 0.5 * impressions:
-            notes.append(
-                f"more than half of the impressions are clipped at {options.weighting.clip:g}: clipped is biased"
-            )
         return RankingValue(
             values={which: self.estimated(which) for which in ESTIMATORS},
-            effective_clicks=effective,
+            effective_clicks=weights**2 / squares if squares else 0.0,
             shown=shown / top if top else 0.0,
             overlap=overlap,
             clipped=clipped / impressions if impressions else 0.0,
-            notes=tuple(notes),
         )
 
 

@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Literal, get_args
 
 from rankmill.foundation.errors import InputError
-from rankmill.foundation.options import group, option, option_like, options, spelled
+from rankmill.foundation.options import option, option_like, options, spelled
 from rankmill.pipeline.options import IngestOptions, QueryOptions, ReadOptions
 
 _LOG, _GRADES, _SIMULATED = "Click log", "Grades", "Simulated clicks"
@@ -98,10 +98,9 @@ class ClickModelChoice:
     )
 
 
-ClickEstimate = Literal["dctr", "coec", "pbm", "ips", "snips"]
+ClickEstimate = Literal["dctr", "pbm", "ips", "snips"]
 JudgmentForm = Literal["labels", "grades", "pairs"]
 
-WITHOUT_PROPENSITIES = ("dctr", "coec")  # estimates that do not need them
 DEFAULT_SHRINKAGE = 10.0  # of estimates for which it does not follow from the log
 
 
@@ -119,24 +118,6 @@ def _numbers(texts: Iterable[str]) -> tuple[float, ...]:
 
 
 @options
-class ClickWeighting:
-    """What a click counts, and how examination probabilities are used."""
-
-    clip: float = option(
-        default=0.1,
-        help="Examination probabilities below this are taken as this, so that no click counts more than 1 / clip.",
-        above=0,
-        most=1,
-    )
-    conversion_weight: float = option(
-        default=0.0, help="A click counts 1, and this much more if it converted.", least=0, most=1000
-    )
-    min_dwell: float = option(
-        default=0.0, help="Clicks with a dwell time below this many seconds do not count.", least=0, most=1e9
-    )
-
-
-@options
 class JudgeOptions:
     """How judgments are made from clicks."""
 
@@ -151,16 +132,18 @@ class JudgeOptions:
         help="How relevance is estimated. Default: pbm with --propensities, else dctr.",
         choices=get_args(ClickEstimate),
     )
-    weighting: ClickWeighting = group(default_factory=ClickWeighting)
+    clip: float = option(
+        default=0.1,
+        help="Examination probabilities below this are taken as this, so that no click counts more than 1 / clip.",
+        above=0,
+        most=1,
+    )
     shrinkage: float | None = option(
         default=None,
-        help="Number of impressions of an average document that are added to each one by dctr, coec and pbm."
+        help="Number of impressions of an average document that are added to each one by dctr and pbm."
         " Default: 10; for pbm estimated from the log.",
         least=0,
         most=1e9,
-    )
-    min_impressions: int = option(
-        default=1, help="Documents that were shown less often than this are left out.", least=1
     )
     thresholds: tuple[float, ...] = option(
         default=(),
@@ -178,14 +161,6 @@ class JudgeOptions:
         read=_numbers,
         repeat=True,
         convert=tuple,
-        panel=_GRADES,
-    )
-    certainty: float = option(
-        default=0.0,
-        help="Leave a document out if its grade differs by more than 1 within this many standard errors of its "
-        "estimate. 0: keep all.",
-        least=0,
-        most=100,
         panel=_GRADES,
     )
 
@@ -221,7 +196,7 @@ class OffPolicyOptions:
         choices=get_args(RankWeight),
     )
     cutoff: int = option(default=10, help="Deepest rank that counts.", least=1, most=1000)
-    weighting: ClickWeighting = group(default_factory=ClickWeighting)
+    clip: float = option_like(JudgeOptions, "clip", default=0.1)
     shrinkage: float = option_like(
         JudgeOptions,
         "shrinkage",

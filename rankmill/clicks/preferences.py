@@ -1,7 +1,7 @@
 """Preference pairs from clicks: a clicked document is better than the documents of the same list that were not clicked.
 
-A click at rank k weighs ``value / max(alpha_k, tau)``, so that clicks at ranks that are seldom examined count as often
-as they would happen if all ranks were examined (Joachims et al. 2017).  Weights are added over the sessions.  For two
+A click at rank k weighs ``1 / max(alpha_k, tau)``, so that clicks at ranks that are seldom examined count as often as
+they would happen if all ranks were examined (Joachims et al. 2017).  Weights are added over the sessions.  For two
 documents i and j of a query with the sums W_ij (i clicked, j not) and W_ji there is one pair: the better one has the
 larger sum, the weight is ``W_ij + W_ji``, and the probability that the better one is better is its share of it.  The
 cross-entropy of this pair is the sum of those of all single pairs.
@@ -37,12 +37,8 @@ def block_pairs(block: LogBlock, options: JudgeOptions, propensities: Propensiti
     Memory: its pairs, 24 bytes each, and a constant.
     """
     lists = block.lists
-    has_own = "propensity" in block.numbers
-    weighted = weighted_clicks(block, options.weighting, propensities, corrected=propensities is not None or has_own)
-    step = np.rint(weighted.value / weighted.divisor * _STEPS).astype(np.int64)
-    often = np.bincount(lists.document, minlength=len(block.documents)) >= options.min_impressions
-    used = often[lists.document]
-    clicked = np.flatnonzero((weighted.value > 0.0) & used)
+    step = np.rint(1.0 / weighted_clicks(block, options.clip, propensities).divisor * _STEPS).astype(np.int64)
+    clicked = np.flatnonzero(lists.clicked)
     of_list = np.searchsorted(lists.start, clicked, side="right") - 1
     sizes = np.diff(lists.start)[of_list]
     kept = np.empty(0, np.int64), np.empty(0, np.int64)  # key, weight in steps
@@ -55,7 +51,7 @@ def block_pairs(block: LogBlock, options: JudgeOptions, propensities: Propensiti
         better = np.repeat(clicked[here], n)
         place = np.arange(int(n.sum())) - np.repeat(np.cumsum(n) - n, n)
         worse = np.repeat(lists.start[of_list[here]], n) + place
-        good = used[worse] & (lists.clicked[worse] == 0)
+        good = lists.clicked[worse] == 0
         better, worse = better[good], worse[good]
         key = lists.document[better] * len(block.documents) + lists.document[worse]
         kept = _added(np.concatenate([kept[0], key]), np.concatenate([kept[1], step[better]]))

@@ -7,9 +7,7 @@ from pathlib import Path
 
 import polars as pl
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from rankmill.clicks.table_files import columns_of
 from rankmill.foundation.errors import DataRejected, InputError
 from rankmill.foundation.options import spelled
 from rankmill.pipeline.dataset.dataset import Dataset
@@ -21,8 +19,6 @@ from rankmill.scorer.models.model import Model
 from rankmill.scorer.options import JudgedOptions
 from rankmill.scorer.rerank.candidate_sources import DatasetSource, files_of, open_sources, read_options
 from rankmill.scorer.rerank.score import scored_rows
-
-RELEVANCE = columns_of(qid=pa.string(), doc_id=pa.string(), label=pa.float64())
 
 
 def scored_table(source: Model | Path, on: Sequence[Path] = ()) -> pa.Table:
@@ -71,24 +67,3 @@ def ranked_rows(name: str, table: pa.Table) -> pl.DataFrame:
         qid, doc_id = twice.select("qid", "doc_id").sort("qid", "doc_id").row(0)
         raise DataRejected(f"{name}: expected each document once per query, found {doc_id!r} of query {qid!r} again")
     return rows.sort("qid", "score", "doc_id", descending=[False, True, False])
-
-
-def read_relevance(path: Path) -> pa.Table:
-    """Return qid, doc_id and label (float64) of a Parquet file, such as `clicks judge` writes.
-
-    Raises
-    ------
-    InputError
-        There is no such file.
-    DataRejected
-        It is not Parquet, or has other columns.
-    """
-    try:
-        table = pq.read_table(path, columns=RELEVANCE.names)
-        table = table.select(RELEVANCE.names).cast(RELEVANCE)
-        table.validate(full=True)
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such file") from None
-    except (KeyError, ValueError):  # no such column; not Parquet, or a value is missing
-        raise DataRejected(f"{path}: expected a Parquet file with qid, doc_id and label in every row") from None
-    return table

@@ -56,8 +56,6 @@ class LogBlock:
     """(documents,) ids, ascending (byte by byte) within a query."""
     document_start: npt.NDArray[np.int64]
     """(queries + 1,) the first document of each query."""
-    numbers: dict[str, npt.NDArray[np.float64]]
-    """Further columns of the log (impressions,): ``propensity``, ``dwell``, ``converted``; NaN where empty."""
 
 
 class ClickLog(Protocol):
@@ -66,6 +64,16 @@ class ClickLog(Protocol):
     @property
     def policies(self) -> tuple[str, ...]:
         """Names of the ranking policies; one empty name if the log does not say."""
+        ...
+
+    @property
+    def merged(self) -> int:
+        """Rows that described an impression that another row described, too."""
+        ...
+
+    @property
+    def left_out(self) -> int:
+        """Contradictory result lists that are left out."""
         ...
 
     def blocks(self) -> Iterator[LogBlock]:
@@ -79,6 +87,8 @@ class LogInMemory:
 
     in_memory: tuple[LogBlock, ...]
     policies: tuple[str, ...] = ("",)
+    merged: int = 0
+    left_out: int = 0
 
     def blocks(self) -> Iterator[LogBlock]:
         """Yield all blocks."""

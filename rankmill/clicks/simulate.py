@@ -204,7 +204,6 @@ def simulate(
         queries=judged.query_ids,
         documents=judged.document_ids,
         document_start=judged.start,
-        numbers={},
     )
     return SimulatedLog(LogInMemory((block,), drawn.policies), drawn.relevance, drawn.users)
 

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rankmill.clicks.judge import JudgedDocuments, estimate_of, judge_documents
+from rankmill.clicks.judge import estimate_of, judge_documents
 from rankmill.clicks.options import ClickEstimate, JudgeOptions, JudgmentForm
 from rankmill.clicks.preferences import block_pairs
 from rankmill.clicks.result_lists import ClickLog, LogBlock
 from rankmill.clicks.table_files import ROW_GROUP_ROWS, TableWriter, columns_of
-from rankmill.clicks.weighted_clicks import Counts, log_totals
 from rankmill.foundation.errors import DataRejected
 from rankmill.foundation.options import spelled
-from rankmill.foundation.records import left_out, not_in_json
+from rankmill.foundation.records import left_out
 from rankmill.foundation.storage.publish import check_new_file, publish_file
 from rankmill.foundation.storage.staging import staging_folder
 from rankmill.pipeline.arrow import as_array
@@ -36,18 +35,6 @@ _PAIRS = columns_of(qid=_TEXT, better=_TEXT, worse=_TEXT, weight=_REAL, probabil
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LeftOut:
-    """Documents of a log that have no judgment."""
-
-    documents: int = 0
-    impressions: int = 0
-    clicks: int = 0
-
-    def __add__(self, other: LeftOut) -> LeftOut:
-        return LeftOut(**{name: getattr(self, name) + getattr(other, name) for name in self.__slots__})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class JudgeReport:
     """The result of :func:`write_judgments`.
 
@@ -61,10 +48,6 @@ class JudgeReport:
         Judgments or pairs.
     queries, lists, impressions, clicks
         Of the log.
-    too_few
-        Documents that were shown less often than required.
-    uncertain
-        Documents whose grade is not certain.
     thresholds
         Lowest labels of the grades from 1 on.
     per_grade
@@ -79,31 +62,21 @@ class JudgeReport:
     lists: int
     impressions: int
     clicks: int
-    too_few: LeftOut
-    uncertain: LeftOut | None = left_out()
     thresholds: tuple[float, ...] | None = left_out()
     per_grade: tuple[int, ...] | None = left_out()
-    options: JudgeOptions = not_in_json(default_factory=JudgeOptions)
 
     def render(self) -> str:
         """Return the report as text."""
         what = "pairs" if self.form == "pairs" else f"judgments ({self.estimate})"
-        lines = [
+        text = (
             f"{self.path}: {self.rows:,} {what} of {self.queries:,} queries, from {self.clicks:,} clicks on"
             f" {self.impressions:,} impressions in {self.lists:,} result lists"
-        ]
-        if self.too_few.documents:
-            lines.append(
-                f"left out: {self.too_few.documents:,} documents with fewer than {self.options.min_impressions:,} "
-                "impressions"
-            )
-        if self.thresholds is not None and self.per_grade is not None:
-            bounds = ", ".join(f"{bound:.4g}" for bound in self.thresholds)
-            counts = ", ".join(f"{grade}: {count:,}" for grade, count in enumerate(self.per_grade))
-            lines.append(f"grades begin at labels {bounds}; documents by grade: {counts}")
-        if self.uncertain is not None and self.uncertain.documents:
-            lines.append(f"left out: {self.uncertain.documents:,} documents whose grade is uncertain")
-        return "\n".join(lines)
+        )
+        if self.thresholds is None or self.per_grade is None:
+            return text
+        bounds = ", ".join(f"{bound:.4g}" for bound in self.thresholds)
+        counts = ", ".join(f"{grade}: {count:,}" for grade, count in enumerate(self.per_grade))
+        return f"{text}\ngrades begin at labels {bounds}; documents by grade: {counts}"
 
 
 def write_judgments(
@@ -123,40 +96,28 @@ def write_judgments(
     InputError
         As :func:`judge_documents`; or ``out`` does not end with .parquet, or exists and may not be replaced.
     DataRejected
-        No click of the log counts, or nothing is left to write.
+        The log has no click, or nothing to write.
     """
     options = options or JudgeOptions()
     check_new_file(out, overwrite=overwrite, suffixes=(".parquet",))
-    if options.form == "pairs":
-        return _write_pairs(log, out, options, propensities)
-    estimate = estimate_of(options, propensities)
-    queries = lists = rows = 0
-    too_few, impressions, clicks = LeftOut(), 0, 0
+    pairs = options.form == "pairs"
+    estimate = None if pairs else estimate_of(options, propensities)
+    tables = _pairs(log, options, propensities) if pairs else _labels(log, options, propensities)
+    queries = lists = impressions = clicks = rows = 0
+    grades: dict[str, Any] = {}
     with staging_folder(out) as staging:
         staged = staging / out.name
-        with TableWriter(staged, _LABELS) as writer:
-            for block, judged in judge_documents(log, options, propensities):
+        with TableWriter(staged, _PAIRS if pairs else _LABELS) as writer:
+            for block, table in tables:
+                writer.write(table)
+                rows += len(table)
                 queries, lists = queries + len(block.queries), lists + len(block.lists.query)
-                impressions, clicks = impressions + len(block.lists.rank), clicks + int(judged.clicks.sum())
-                seen = judged.impressions > 0
-                kept = judged.impressions >= options.min_impressions
-                too_few += _counted(judged.impressions, judged.clicks, seen & ~kept)
-                writer.write(_table(block, judged, np.flatnonzero(kept)))
-                rows += int(kept.sum())
+                impressions += len(block.lists.rank)
+                clicks += int(block.lists.clicked.sum())
         if rows == 0:
-            raise DataRejected(
-                f"no document was shown {options.min_impressions:,} times; lower {spelled('min_impressions')}"
-            )
-        facts: dict[str, Any] = {}
+            raise DataRejected("no list has a clicked document and one that was not clicked, so there are no pairs")
         if options.form == "grades":
-            graded = staging / f"graded {out.name}"
-            facts = _grade(staged, graded, options)
-            staged, rows = graded, sum(facts["per_grade"])
-            if rows == 0:
-                raise DataRejected(
-                    f"the grade of no document is certain; raise {spelled('shrinkage')}, lower "
-                    f"{spelled('certainty')}, or use fewer grades"
-                )
+            staged, grades = staging / f"graded {out.name}", _grade(staged, staging / f"graded {out.name}", options)
         publish_file(staged, out)
     return JudgeReport(
         path=out,
@@ -167,73 +128,41 @@ def write_judgments(
         lists=lists,
         impressions=impressions,
         clicks=clicks,
-        too_few=too_few,
-        options=options,
-        **facts,
+        **grades,
     )
 
 
-def _write_pairs(log: ClickLog, out: Path, options: JudgeOptions, propensities: Propensities | None) -> JudgeReport:
-    """Write the preference pairs of ``log``."""
-    totals = log_totals(log, options.weighting, propensities, corrected=propensities is not None)
-    rows = queries = 0
-    too_few = LeftOut()
-    with staging_folder(out) as staging:
-        staged = staging / out.name
-        with TableWriter(staged, _PAIRS) as writer:
-            for block in log.blocks():
-                queries += len(block.queries)
-                document = block.lists.document
-                shown = np.bincount(document, minlength=len(block.documents))
-                rare = (shown > 0) & (shown < options.min_impressions)
-                too_few += LeftOut(
-                    documents=int(rare.sum()),
-                    impressions=int(shown[rare].sum()),
-                    clicks=int(block.lists.clicked[rare[document]].sum()),
-                )
-                pairs = block_pairs(block, options, propensities)
-                query = np.searchsorted(block.document_start, pairs.better, side="right") - 1
-                columns = [
-                    block.queries.take(as_array(query)),
-                    block.documents.take(as_array(pairs.better)),
-                    block.documents.take(as_array(pairs.worse)),
-                    as_array(pairs.weight),
-                    as_array(pairs.probability),
-                ]
-                writer.write(pa.Table.from_arrays(columns, schema=_PAIRS))
-                rows += len(pairs.better)
-        if rows == 0:
-            raise DataRejected("no list has a clicked document and one that was not clicked, so there are no pairs")
-        publish_file(staged, out)
-    return JudgeReport(
-        path=out,
-        form="pairs",
-        estimate=None,
-        rows=rows,
-        queries=queries,
-        lists=totals.lists,
-        impressions=totals.impressions,
-        clicks=totals.clicks,
-        too_few=too_few,
-        options=options,
-    )
+def _labels(
+    log: ClickLog, options: JudgeOptions, propensities: Propensities | None
+) -> Iterator[tuple[LogBlock, pa.Table]]:
+    for block, judged in judge_documents(log, options, propensities):
+        kept = np.flatnonzero(judged.impressions)
+        query = np.searchsorted(block.document_start, kept, side="right") - 1
+        columns = [block.queries.take(as_array(query)), block.documents.take(as_array(kept))]
+        found = (judged.label, judged.weight, judged.impressions, judged.clicks, judged.variance)
+        yield block, pa.Table.from_arrays([*columns, *(as_array(column[kept]) for column in found)], schema=_LABELS)
 
 
-def _counted(impressions: Counts, clicks: Counts, which: npt.NDArray[np.bool_]) -> LeftOut:
-    return LeftOut(
-        documents=int(which.sum()), impressions=int(impressions[which].sum()), clicks=int(clicks[which].sum())
-    )
-
-
-def _table(block: LogBlock, judged: JudgedDocuments, kept: npt.NDArray[np.int64]) -> pa.Table:
-    query = np.searchsorted(block.document_start, kept, side="right") - 1
-    columns = [block.queries.take(as_array(query)), block.documents.take(as_array(kept))]
-    found = (judged.label, judged.weight, judged.impressions, judged.clicks, judged.variance)
-    return pa.Table.from_arrays([*columns, *(as_array(column[kept]) for column in found)], schema=_LABELS)
+def _pairs(
+    log: ClickLog, options: JudgeOptions, propensities: Propensities | None
+) -> Iterator[tuple[LogBlock, pa.Table]]:
+    if not any(block.lists.clicked.any() for block in log.blocks()):
+        raise DataRejected("the log has no click, so there is nothing to judge by")
+    for block in log.blocks():
+        pairs = block_pairs(block, options, propensities)
+        query = np.searchsorted(block.document_start, pairs.better, side="right") - 1
+        columns = [
+            block.queries.take(as_array(query)),
+            block.documents.take(as_array(pairs.better)),
+            block.documents.take(as_array(pairs.worse)),
+            as_array(pairs.weight),
+            as_array(pairs.probability),
+        ]
+        yield block, pa.Table.from_arrays(columns, schema=_PAIRS)
 
 
 def _grade(labels: Path, out: Path, options: JudgeOptions) -> dict[str, Any]:
-    """Write the labels with grades, without uncertain ones; return the facts about grades."""
+    """Write the labels with grades; return the facts about grades."""
     bounds = np.array(options.thresholds)
     if not len(bounds):
         every = pq.read_table(labels, columns=["label"]).column(0).to_numpy()
@@ -244,21 +173,12 @@ def _grade(labels: Path, out: Path, options: JudgeOptions) -> dict[str, Any]:
                 f"{bounds[np.flatnonzero(np.diff(bounds) <= 0)[0]]:.4g}, so grades between them are"
                 f" empty; use fewer, or {spelled('thresholds')}"
             )
-    per_grade, uncertain = np.zeros(len(bounds) + 1, dtype=np.int64), LeftOut()
+    per_grade = np.zeros(len(bounds) + 1, dtype=np.int64)
     schema = pa.schema([*list(_LABELS)[:2], pa.field("grade", pa.int32(), nullable=False), *list(_LABELS)[2:]])
     with TableWriter(out, schema) as writer, pq.ParquetFile(labels) as file:
         for batch in file.iter_batches(ROW_GROUP_ROWS):
-            label, variance, impressions, clicks = (
-                batch.column(name).to_numpy() for name in ("label", "variance", "impressions", "clicks")
-            )
-            reach = options.certainty * np.sqrt(variance)
-            lowest, grade, highest = (
-                np.searchsorted(bounds, each, side="right") for each in (label - reach, label, label + reach)
-            )
-            sure = highest - lowest <= 1
-            uncertain += _counted(impressions, clicks, ~sure)
-            per_grade += np.bincount(grade[sure], minlength=len(per_grade))
+            grade = np.searchsorted(bounds, batch.column("label").to_numpy(), side="right")
+            per_grade += np.bincount(grade, minlength=len(per_grade))
             table = pa.Table.from_batches([batch])
-            table = table.add_column(2, schema.field(2), as_array(grade.astype(np.int32)))
-            writer.write(table.take(as_array(np.flatnonzero(sure))).cast(schema))
-    return {"thresholds": tuple(bounds.tolist()), "per_grade": tuple(per_grade.tolist()), "uncertain": uncertain}
+            writer.write(table.add_column(2, schema.field(2), as_array(grade.astype(np.int32))).cast(schema))
+    return {"thresholds": tuple(bounds.tolist()), "per_grade": tuple(per_grade.tolist())}

@@ -217,7 +217,7 @@ class Supported(NamedTuple):
 
 def what_the_log_supports(log: SortedLog, options: ClickFitOptions, model: ClickModelName | None) -> Supported:
     """Describe the log, and fit the click model that the description recommends, or ``model``."""
-    described = describe_clicks(log, options, log.totals)
+    described = describe_clicks(log, options)
     chosen, why = model or described.recommended.model, described.recommended.reason
     if chosen is None:
         return Supported(None, f"{NOT_CORRECTED}: {why}", described)

@@ -400,7 +400,6 @@ NOT_RUN = {
     ("pipeline/bins/vocabulary.py", "too different"): "needs more categories than fit: pipeline/bins/test_categories.py",
     ("rankmill/clicks/interleaving.py", "clicks interleave"): "names a command",
     ("scorer/exchange/formats.py", "models merge"): "names a command",
-    ("rankmill/clicks/read_log.py", "times differ"): "needs a log of many sessions: clicks/test_click_logs.py",
     ("rankmill/clicks/read_log.py", "policies"): "needs a log of many policies: clicks/test_click_logs.py",
     ("rankmill/clicks/read_log.py", "all files of a log"): "needs several files: clicks/test_click_logs.py",
     ("rankmill/clicks/sorted_log.py", "several lists of a query"): "needs contradictory lists: the same tests",

@@ -82,8 +82,8 @@ class ClickModelComparison:
     doubted: dict[ClickModelName, str]
     """Fitted models by which documents at a rank are more relevant than those above: they find too little examination
     there."""
-    counts: ClickCounts | None = None
-    """Of all sessions, which the models are fitted to; None if the log was not counted."""
+    counts: ClickCounts
+    """Of all sessions, which the models are fitted to."""
 
     @property
     def recommended(self) -> ClickModelName:
@@ -138,8 +138,6 @@ def compare_click_models(
 
     Raises
     ------
-    NotIdentified
-        The log determines none of them.
     InputError
         As :func:`fit_clicks`.
     """
@@ -167,8 +165,6 @@ def compare_click_models(
         if options.replicates and name in WITH_INTERVALS:
             interval = _interval(log, model, options, random if name == "randomised" else None)
         fitted[name] = FittedClicks(model.converged, _propensities(log, model, interval, figures))
-    if not fitted and len(refused) > 1:
-        raise NotIdentified("; ".join(refused.values()))
     doubts = {name: _doubt(counts[0], one.propensities) for name, one in fitted.items() if name != "dctr"}
     return ClickModelComparison(fitted, refused, {name: why for name, why in doubts.items() if why}, counts[0])
 

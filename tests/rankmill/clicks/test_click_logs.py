@@ -5,12 +5,11 @@ from __future__ import annotations
 
 import gzip
 import json
-import math
 import random
 from collections import Counter
 from pathlib import Path
 
-import numpy as np
+import duckdb
 import polars as pl
 import pyarrow as pa
 import pytest
@@ -21,7 +20,7 @@ from rankmill.clicks.models.counts import count_clicks
 from rankmill.clicks.options import ClickLogOptions
 from rankmill.clicks.read_log import open_click_log
 from rankmill.clicks.result_lists import LogBlock, LogInMemory
-from rankmill.clicks.sorted_log import BYTES_A_ROW, RESIDENT, assemble, log_rows, sort_rows
+from rankmill.clicks.sorted_log import BYTES_A_ROW, RESIDENT, ROWS, assemble, sort_rows
 from rankmill.foundation.errors import DataRejected, InputError, MalformedLine, MalformedRow
 from rankmill.pipeline.group.query_splits import hash_ids
 from rankmill.pipeline.read.batch import Quarantine
@@ -29,7 +28,7 @@ from tests import naive_clicks as naive
 from tests.refusals import refused, unnamed
 
 
-def some_rows(sessions: int = 300, seed: int = 0, *, dwell: bool = True) -> list[dict]:
+def some_rows(sessions: int = 300, seed: int = 0) -> list[dict]:
     """Rows of lists of 1 to 6 documents, some of them shown again later, some with a second row for the click."""
     rng = random.Random(seed)
     rows = []
@@ -39,12 +38,10 @@ def some_rows(sessions: int = 300, seed: int = 0, *, dwell: bool = True) -> list
             documents = rng.sample([f"d{d}" for d in range(12)], rng.randint(2, 6))
             for position, doc_id in enumerate(documents, 1):
                 row = {"session": f"s{number}", "qid": qid, "doc_id": doc_id, "position": position, "clicked": 0}
-                row |= {"time": 1000 * number + time, "policy": policy}
-                if dwell:
-                    row["dwell"] = None
+                row |= {"list": 1000 * number + time, "policy": policy}
                 rows.append(row)
                 if rng.random() < 0.3:
-                    rows.append(row | {"clicked": 1} | ({"dwell": rng.random()} if dwell else {}))
+                    rows.append(row | {"clicked": 1})
     rng.shuffle(rows)
     return rows
 
@@ -75,7 +72,6 @@ def contents(blocks: list[LogBlock]) -> list:
             block.queries.to_pylist(),
             block.documents.to_pylist(),
             block.document_start.tolist(),
-            {name: [None if math.isnan(x) else x for x in column] for name, column in block.numbers.items()},
         )
         for block in blocks
     ]
@@ -92,34 +88,23 @@ def lists_of(blocks: list[LogBlock], policies: tuple[str, ...]) -> Counter:
     for block in blocks:
         lists = block.lists
         queries, documents = block.queries.to_pylist(), block.documents.to_pylist()
-        dwell = block.numbers.get("dwell", np.full(len(lists.rank), np.nan)).tolist()
         for k, query in enumerate(lists.query.tolist()):
             rows = range(lists.start[k], lists.start[k + 1])
-            shown = tuple(
-                (
-                    int(lists.rank[i]),
-                    documents[lists.document[i]],
-                    int(lists.clicked[i]),
-                    None if math.isnan(dwell[i]) else dwell[i],
-                )
-                for i in rows
-            )
+            shown = tuple((int(lists.rank[i]), documents[lists.document[i]], int(lists.clicked[i])) for i in rows)
             found.append((queries[query], policies[lists.policy[k]], shown))
     return Counter(found)
 
 
 def test_lists_are_those_of_the_slow_twin(tmp_path):
     rows = some_rows()
-    expected, _ = naive.result_lists(rows, ("session", "qid", "time"))
+    expected, _ = naive.result_lists(rows, ("session", "qid", "list"))
     with open_click_log([write(tmp_path / "log.parquet", rows)]) as log:
-        blocks, totals = list(log.blocks()), log.totals
+        blocks = list(log.blocks())
         assert log.policies == ("new", "old")
         assert contents(list(log.blocks())) == contents(blocks)  # it can be read again
     assert lists_of(blocks, ("new", "old")) == Counter((key[1], *value) for key, value in expected.items())
-    assert totals.rows == len(rows)
-    assert totals.impressions == totals.rows - totals.merged == sum(len(shown) for _, shown in expected.values())
-    assert totals.clicks == sum(clicked for _, shown in expected.values() for _, _, clicked, _ in shown)
-    assert (totals.lists, totals.deepest) == (len(expected), 6)
+    assert log.rows == len(rows)
+    assert log.rows - log.merged == sum(len(shown) for _, shown in expected.values())
     sessions = [h for block in blocks for h in block.lists.session.tolist()]
     assert len(set(sessions)) == 300
     for block in blocks:
@@ -146,26 +131,24 @@ def test_every_format_and_order_gives_the_same_lists(tmp_path):
 
 
 def test_memory_decides_which_queries_are_together_but_no_result(tmp_path):
-    rows = some_rows(dwell=False)
-    cells = {name: [row[name] for row in rows] for name in ("qid", "doc_id", "session", "time", "position", "clicked")}
-    qid, doc_id, session = (pa.array(cells[name], pa.string()) for name in ("qid", "doc_id", "session"))
-    columns = {"within": pa.array(cells["time"]), "policy": pa.array([0] * len(rows), pa.int32())}
-    columns |= {"position": pa.array(cells["position"], pa.int32()), "clicked": pa.array(cells["clicked"], pa.uint8())}
-    batch = log_rows((), qid=qid, doc_id=doc_id, session=hash_ids(session), **columns)
+    rows = some_rows()
+    cells = {name: [row[name] for row in rows] for name in ("qid", "doc_id", "position", "clicked")}
+    session = pa.array([row["session"] for row in rows], pa.string())
+    cells |= {"session": hash_ids(session), "within": [row["list"] for row in rows], "policy": [0] * len(rows)}
+    batch = pa.record_batch([pa.array(cells[field.name], field.type) for field in ROWS], schema=ROWS)
 
     def blocks(memory: int, name: str) -> list[LogBlock]:
         folder = tmp_path / name
         folder.mkdir()
-        ordered = sort_rows((batch[low : low + 97] for low in range(0, len(rows), 97)), (), folder, memory)
-        return list(assemble(ordered, folder, ("",), (), 0, memory).blocks())
+        ordered = sort_rows((batch[low : low + 97] for low in range(0, len(rows), 97)), folder, memory)
+        return list(assemble(ordered, folder, ("",), 0, memory).blocks())
 
     def counts(found: list[LogBlock]) -> list:
         (counts,) = count_clicks(LogInMemory(tuple(found)), 6)
         return [getattr(counts, column).tolist() for column in ("document", "rank", "last", "shown", "clicked")]
 
     whole = blocks(RESIDENT + 10**9, "whole")
-    shown = {(row["qid"], row["session"], row["time"], row["position"]) for row in rows}
-    largest = max(Counter(qid for qid, *_ in shown).values())
+    largest = max(Counter(row["qid"] for row in rows).values())
     assert counts(blocks(RESIDENT + BYTES_A_ROW * largest, "divided")) == counts(whole)
     with refused(InputError, "query", f"{largest:,}", "memory"):
         blocks(RESIDENT + BYTES_A_ROW * (largest - 1), "too little")
@@ -173,7 +156,7 @@ def test_memory_decides_which_queries_are_together_but_no_result(tmp_path):
 
 def test_a_query_may_fill_many_batches_of_sorted_rows(tmp_path, monkeypatch):
     rows = some_rows()
-    expected, _ = naive.result_lists(rows, ("session", "qid", "time"))
+    expected, _ = naive.result_lists(rows, ("session", "qid", "list"))
     monkeypatch.setattr(sorted_log, "_BATCH_ROWS", 64)
     monkeypatch.setattr(sorted_log, "_BLOCK_ROWS", 100)
     with open_click_log([write(tmp_path / "log.parquet", rows)]) as log:
@@ -196,8 +179,7 @@ LINES = "session,qid,doc_id,position,clicked\ns1,q,a,1,0\ns1,q,b,2,1\n"
         ("qid,doc_id,position,clicked\nq,a,1,0\n", ("log.csv", "session", "list", "time", "columns")),
         ("session,qid,doc_id,pos,rank,clicked\ns,q,a,1,1,0\n", ("log.csv", "position", "'pos'", "'rank'")),
         (LINES + "s2,q,a,1,0\ns2,q,b,1,0\n", ("'q'", "'a'", "'b'", "position 1", "list=NAME")),
-        (LINES + "s2,q,a,1,0\ns2,q,a,2,0\n", ("'q'", "'a'", "positions 1 and 2", "time=NAME")),
-        ("session,time,qid,doc_id,position,clicked\ns,1,q,a,1,0\ns,2,q,b,2,1\n", ("log.csv", "times", "time=")),
+        (LINES + "s2,q,a,1,0\ns2,q,a,2,0\n", ("'q'", "'a'", "positions 1 and 2", "list=NAME")),
     ],
 )
 def test_bad_logs_are_refused(tmp_path, text, facts):
@@ -209,7 +191,7 @@ def test_bad_logs_are_refused(tmp_path, text, facts):
 
 BAD_ROWS = {
     "s2,q,a,0,0": (8, "position", "0"),
-    "s2,q,a,,0": (8, "position", "nothing", "clicked or not"),
+    "s2,q,a,,0": (8, "position", "nothing"),
     "s2,q,a,1.5,0": (8, "position", "1.5"),
     "s2,q,a,top,0": (8, "position", "top"),
     "s2,q,a,1,2": (10, "clicked", "2"),
@@ -228,7 +210,7 @@ def test_bad_rows_have_a_place_and_can_be_left_out(tmp_path):
         pass
     quarantine = Quarantine(len(BAD_ROWS))
     with open_click_log([path], ClickLogOptions(max_rejects=len(BAD_ROWS)), quarantine=quarantine) as log:
-        assert log.totals.rows == 2
+        assert log.rows == 2
     for (row, (column, *facts)), reject in zip(BAD_ROWS.items(), quarantine.rejects, strict=True):
         assert (reject.text, reject.column, unnamed(reject.reason, *facts)) == (row, column, [])
     typed = write(tmp_path / "log.parquet", [{"session": "s", "qid": "q", "doc_id": "a", "position": 0, "clicked": 0}])
@@ -239,12 +221,12 @@ def test_bad_rows_have_a_place_and_can_be_left_out(tmp_path):
 def test_contradictory_lists_count_as_malformed_rows(tmp_path):
     rows = some_rows(60)
     for row in rows:
-        row["time"] = 0  # lists of one session that were shown at different times contradict each other
-    expected, left_out = naive.result_lists(rows, ("session", "qid", "time"))
+        row["list"] = 0  # the lists of one session contradict each other
+    expected, left_out = naive.result_lists(rows, ("session", "qid", "list"))
     assert left_out > 3
     path = write(tmp_path / "log.parquet", rows)
     with open_click_log([path], ClickLogOptions(max_rejects=left_out)) as log:
-        assert log.totals.left_out == left_out
+        assert log.left_out == left_out
         assert lists_of(list(log.blocks()), log.policies) == Counter(
             (key[1], *value) for key, value in expected.items()
         )
@@ -261,7 +243,7 @@ def test_columns_have_usual_or_given_names(tmp_path):
         "doc_id": "url",
         "position": "rank",
         "clicked": "is_clicked",
-        "time": "timestamp",
+        "list": "serp_id",
     }
     renamed = [{names.get(name, name): value for name, value in row.items()} | {"x": 1} for row in some_rows()]
     reported: list[str] = []
@@ -278,18 +260,12 @@ def test_columns_have_usual_or_given_names(tmp_path):
 
 
 def test_lists_without_sessions(tmp_path):
-    rows = some_rows(dwell=False)
-    with_list = [
-        {k: v for k, v in row.items() if k not in {"session", "time"}} | {"list": f"{row['session']}{row['time']}"}
-        for row in rows
-    ]
-    without = [{k: v for k, v in row.items() if k != "session"} for row in rows]
-    for name, of_lists, alike in (("a.csv", with_list, ("qid", "list")), ("b.csv", without, ("qid", "time"))):
-        expected, _ = naive.result_lists(of_lists, alike)
-        with open_click_log([write(tmp_path / name, of_lists)]) as log:
-            blocks = list(log.blocks())
-            assert lists_of(blocks, log.policies) == Counter((key[0], *value) for key, value in expected.items())
-            assert len({h for block in blocks for h in block.lists.session.tolist()}) == len(expected)
+    rows = [{name: value for name, value in row.items() if name != "session"} for row in some_rows()]
+    expected, _ = naive.result_lists(rows, ("qid", "list"))
+    with open_click_log([write(tmp_path / "a.csv", rows)]) as log:
+        blocks = list(log.blocks())
+        assert lists_of(blocks, log.policies) == Counter((key[0], *value) for key, value in expected.items())
+        assert len({h for block in blocks for h in block.lists.session.tolist()}) == len(expected)
 
 
 def test_words_for_clicks(tmp_path):
@@ -317,77 +293,28 @@ def test_a_log_is_a_table(tmp_path):
         pass
 
 
-UBI_QUERIES = [
-    {
-        "query_id": "1",
-        "client_id": "c1",
-        "user_query": "lamp",
-        "query_response_hit_ids": ["a", "b", "c"],
-        "application": "x",
-    },
-    {"query_id": "2", "client_id": "c1", "user_query": "lamp", "query_response_hit_ids": ["b", "a"]},
-    {"query_id": "3", "client_id": None, "user_query": "sofa", "query_response_hit_ids": []},
-    {"query_id": "4", "client_id": "c2", "user_query": "", "query_response_hit_ids": ["a"]},
-]
-UBI_EVENTS = [
-    {"query_id": query, "action_name": action, "event_attributes": {"object": {"object_id": doc_id}, "position": {"ordinal": k, "x": 1}}}
-    for query, action, doc_id, k in (
-        ("1", "impression", "a", 1), ("1", "click", "b", 2), ("1", "click", "b", 2), ("2", "purchase", "a", 2),
-        ("2", "click", "z", 9),
-        ("3", "impression", "s", 1), ("3", "impression", "t", 2), ("3", "click", "t", 2), ("9", "click", "a", 1),
-    )
-]  # fmt: skip
-UBI_LISTS = [
-    ("lamp", ((1, "a", 0, 0.0), (2, "b", 1, 0.0), (3, "c", 0, 0.0))),
-    ("lamp", ((1, "b", 0, 0.0), (2, "a", 1, 1.0))),
-    ("sofa", ((1, "s", 0, 0.0), (2, "t", 1, 0.0))),
-]
-
-
-@pytest.mark.parametrize("suffix", ["jsonl", "parquet", "csv"])
-def test_logs_of_ubi(tmp_path, suffix):
-    for name, rows in (("ubi_queries", UBI_QUERIES), ("ubi_events", UBI_EVENTS)):
-        shown = [
-            {
-                key: json.dumps(value) if suffix == "csv" and isinstance(value, (dict, list)) else value
-                for key, value in row.items()
-            }
-            for row in rows
-        ]
-        write(tmp_path / f"{name}.{suffix}", shown)
-    reported: list[str] = []
-    with open_click_log([tmp_path], say=reported.append) as log:
-        blocks = list(log.blocks())
-    found = []
-    for block in blocks:
-        documents, queries = block.documents.to_pylist(), block.queries.to_pylist()
-        for k, query in enumerate(block.lists.query.tolist()):
-            rows = range(block.lists.start[k], block.lists.start[k + 1])
-            columns = (block.lists.rank, block.lists.document, block.lists.clicked, block.numbers["converted"])
-            cells = [[column[i].item() for column in columns] for i in rows]
-            found.append(
-                (queries[query], tuple((rank, documents[d], clicked, sold) for rank, d, clicked, sold in cells))
-            )
-    assert sorted(found) == sorted(UBI_LISTS)
-    assert len({session for block in blocks for session in block.lists.session.tolist()}) == 2
-    assert "1 queries without text" in reported[0]
-
-
-def test_bad_logs_of_ubi(tmp_path):
-    queries = write(tmp_path / "ubi_queries.jsonl", UBI_QUERIES)
-    with refused(InputError, "ubi_queries.jsonl", "ubi_events*"), open_click_log([queries]):
-        pass
-    events = write(tmp_path / "ubi_events.parquet", [{"query_id": "1", "action_name": "click"}])
-    with refused(DataRejected, "ubi_events.parquet", "'event_attributes'"), open_click_log([queries, events]):
-        pass
-    other = tmp_path / "log.csv"
-    other.write_text(LINES)
-    with refused(InputError, "log.csv", "ubi_queries*"), open_click_log([queries, other]):
-        pass
-    broken = tmp_path / "ubi_events.jsonl"
-    broken.write_text('{"query_id": 1,\n')
-    with refused(DataRejected, "UBI"), open_click_log([queries, broken]):
-        pass
+def test_the_query_of_the_docs_makes_a_log_of_ubi(tmp_path, monkeypatch):
+    queries = [
+        {"query_id": "1", "client_id": "c1", "user_query": "lamp", "query_response_hit_ids": ["a", "b", "c"]},
+        {"query_id": "2", "client_id": "c1", "user_query": "lamp", "query_response_hit_ids": ["b", "a"]},
+        {"query_id": "3", "client_id": None, "user_query": "sofa", "query_response_hit_ids": ["a"]},
+        {"query_id": "4", "client_id": "c2", "user_query": "", "query_response_hit_ids": ["a"]},
+    ]
+    events = [
+        {"query_id": query, "action_name": action, "event_attributes": {"object": {"object_id": doc_id}}}
+        for query, action, doc_id in (
+            ("1", "impression", "a"), ("1", "click", "b"), ("1", "click", "b"), ("2", "purchase", "a"), ("9", "click", "a"),
+        )
+    ]  # fmt: skip
+    page = (Path(__file__).parents[3] / "docs/clicks.md").read_text()
+    monkeypatch.chdir(tmp_path)
+    write(Path("ubi_queries.jsonl"), queries)
+    write(Path("ubi_events.jsonl"), events)
+    duckdb.execute(page.partition("```sql\n")[2].partition("```")[0])
+    with open_click_log(["log.parquet"]) as log:
+        found = lists_of(list(log.blocks()), log.policies)
+    lamp = (((1, "a", 0), (2, "b", 1), (3, "c", 0)), ((1, "b", 0), (2, "a", 1)))
+    assert found == Counter({("lamp", "", lamp[0]): 1, ("lamp", "", lamp[1]): 1, ("sofa", "", ((1, "a", 0),)): 1})
 
 
 @pytest.mark.slow
@@ -398,4 +325,4 @@ def test_ids_that_the_sort_cannot_hold_are_said_in_one_line(tmp_path):
     with refused(InputError, "memory"), open_click_log([tmp_path / "log.csv"], ClickLogOptions(memory=512 * 10**6)):
         pass
     with open_click_log([tmp_path / "log.csv"], ClickLogOptions(memory=4 * 10**9)) as log:
-        assert log.totals.rows == 120_000
+        assert log.rows == 120_000

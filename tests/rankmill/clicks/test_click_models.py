@@ -54,8 +54,8 @@ def in_two_blocks(log: LogInMemory) -> LogInMemory:
         **{name: getattr(lists, name)[cut:] for name in ("rank", "clicked")},
     )
     starts = block.document_start
-    first = LogBlock(one, block.queries[:half], block.documents[:cut_document], starts[: half + 1], {})
-    second = LogBlock(other, block.queries[half:], block.documents[cut_document:], starts[half:] - cut_document, {})
+    first = LogBlock(one, block.queries[:half], block.documents[:cut_document], starts[: half + 1])
+    second = LogBlock(other, block.queries[half:], block.documents[cut_document:], starts[half:] - cut_document)
     return LogInMemory((first, second), log.policies)
 
 

@@ -147,7 +147,7 @@ def test_mistakes_are_found_before_the_run(tmp_path: Path, capsys) -> None:
     for more, facts in (
         ('form = "pairs"\n', ("[clicks]", "form", "pairs")),
         ('form = "grades"\nthresholds = [0.1]\n', ("thresholds", "quantiles")),
-        ('estimate = "coec"\n', ("estimate", "coec")),
+        ('estimate = "dctr"\n', ("estimate", "dctr")),
         ('sources2 = ["x"]\n', ("sources2", "clicks")),
         ("", ("[gate]", "people", "ingest.test")),
         ('columns = {qid = "q", page = "url"}\n', ("[clicks]", "page")),
