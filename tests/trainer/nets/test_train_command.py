@@ -44,7 +44,7 @@ def test_a_net_is_registered_and_used_like_any_model(dataset, tmp_path, typed):
         "models show net@1",
         "models diff web@1 net@1",
         f"inspect influence net@1 --on {on} --split test --permutations 1",
-        f"report net@1 -o {tmp_path}/report",
+        f"report net@1 --on {on} -o {tmp_path}/report",
         "models promote net@1 --force",
         f"train {on} --name pairs {SMALL} --updates pairs --objective ranknet --activation tanh --dropout 0"
         " --no-batch-norm --optimiser sgd --weight-decay 0",
