@@ -46,10 +46,7 @@ class ShareCell:
 
 @dataclass(frozen=True, slots=True)
 class HtmlTable:
-    """A table of text and `ShareCell` cells.
-
-    It shows the first ``MOST_ROWS`` rows and the number of the others.
-    """
+    """A table of text and `ShareCell` cells. It shows the first ``MOST_ROWS`` rows and the number of the others."""
 
     header: Sequence[str]
     rows: Sequence[Sequence[object]]

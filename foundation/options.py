@@ -317,10 +317,7 @@ def takes_options_of(*groups: type) -> Callable[[F], F]:
 def signature_of(
     function: Callable[..., object], defaults: Mapping[str, Any], types: Mapping[str, Any] | None = None
 ) -> inspect.Signature:
-    """Return the signature of ``function`` with keyword arguments instead of its ``**``.
-
-    Help and editors show it.
-    """
+    """Return the signature of ``function`` with keyword arguments instead of its ``**``. Help and editors show it."""
     known = [each for each in inspect.signature(function).parameters.values() if each.kind is not each.VAR_KEYWORD]
     hints, by_name = types or {}, inspect.Parameter.KEYWORD_ONLY
     more = [

@@ -40,10 +40,7 @@ def fitting_threads(free: int, each: int, wanted: int) -> int:
 
 
 def hold_beside(size: int) -> Callable[[], None]:
-    """Reserve ``size`` bytes of every memory limit for helper threads.
-
-    The returned function gives them back.
-    """
+    """Reserve ``size`` bytes of every memory limit for helper threads. The returned function gives them back."""
     _beside.append(size)
     return lambda: _beside.remove(size)
 

@@ -118,10 +118,7 @@ class TrainSection:
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)
 class BlendSection:
-    """``[blend]``: models of the registry with which the trained one is blended.
-
-    Later stages use the blend.
-    """
+    """``[blend]``: models of the registry with which the trained one is blended. Later stages use the blend."""
 
     name: str
     models: Texts  # NAME means production

@@ -385,10 +385,7 @@ def _grade_difference(grades: npt.NDArray[np.int32], i: int, j: int) -> float:
 
 
 def warm_up() -> dict[str, str | int]:
-    """Compile all missing kernels.
-
-    Return how many were missing, for which CPU, and the folder that holds them.
-    """
+    """Compile all missing kernels. Return how many were missing, for which CPU, and the folder that holds them."""
     from rankmill.foundation.kernels.compiling import cpu_and_folder
 
     with tempfile.TemporaryDirectory(prefix="rankmill-warm-") as folder:

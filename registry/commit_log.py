@@ -219,10 +219,7 @@ class CommitLog:
 
 
 def every_log(store: Store) -> Iterator[CommitLog]:
-    """Return the logs of all models, sorted by name.
-
-    A model whose first registration was killed has no entries.
-    """
+    """Return the logs of all models, sorted by name. A model whose first registration was killed has no entries."""
     for name in sorted(filter(NAME.fullmatch, store.storage.names(store.root / "models"))):
         yield CommitLog(store, name)
 

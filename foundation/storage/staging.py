@@ -141,10 +141,7 @@ def _remove_if_abandoned(folder: Path) -> None:
 
 
 def _discard(folder: Path) -> None:
-    """Remove a folder.
-
-    If the process is killed meanwhile, a later one does not resume what is left, and removes it.
-    """
+    """Remove a folder. If the process is killed meanwhile, a later one does not resume what is left, and removes it."""
     with suppress(OSError):
         (folder / _DISCARDED).touch()
         for name in {*os.listdir(folder)} - {LOCK_NAME, _DISCARDED}:  # noqa: PTH208 - names

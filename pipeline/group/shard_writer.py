@@ -263,10 +263,7 @@ def _rows_schema(layout: Layout, rows: pa.RecordBatch, *, judged: bool) -> pa.Sc
 
 
 def open_writer(path: Path, schema: pa.Schema, goals: Sequence[str] = ()) -> pq.ParquetWriter:
-    """Open a writer with explicit values for all settings that affect the bytes.
-
-    So equal rows give equal files.
-    """
+    """Open a writer with explicit values for all settings that affect the bytes. So equal rows give equal files."""
     repeated = [
         name for name in ("qid", "grade", "event", "position", "split", "shard", *goals) if name in schema.names
     ]

@@ -283,10 +283,7 @@ def unchecked_blocks(
 
 
 def _fill(data: bytearray, start: int, stop: int, stream: pa.NativeFile, path: Path, compression: str | None) -> int:
-    """Read ``data[start:stop]`` from ``stream``; return the end.
-
-    It is below ``stop`` only at the end of the file.
-    """
+    """Read ``data[start:stop]`` from ``stream``; return the end. It is below ``stop`` only at the end of the file."""
     try:
         with memoryview(data) as room:
             while start < stop and (count := stream.readinto(cast("Any", room[start:stop]))):

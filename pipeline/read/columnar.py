@@ -267,10 +267,7 @@ class RecordReader:
         self._rules = rules
 
     def rows(self, batch: pa.RecordBatch, parsed: ParsedNumbers | None = None) -> tuple[RowBatch, Problems]:
-        """Return the valid rows of ``batch``, and the problems of the others.
-
-        ``parsed`` are its numeric features.
-        """
+        """Return the valid rows of ``batch``, and the problems of the others. ``parsed`` are its numeric features."""
         features = self._columns.features
         values = np.empty((len(batch), len(features)), dtype=np.float32) if parsed is None else parsed.values
         narrow, problems = self._parts(batch)

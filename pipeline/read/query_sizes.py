@@ -54,10 +54,7 @@ def find_sizes(path: Path) -> Path | None:
 
 
 class QuerySizes:
-    """Reads the sizes of the queries of one file, in the order of its rows.
-
-    Memory: one block of sizes.
-    """
+    """Reads the sizes of the queries of one file, in the order of its rows. Memory: one block of sizes."""
 
     def __init__(self, path: Path, rows_path: Path) -> None:
         self.path = path

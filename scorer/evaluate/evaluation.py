@@ -88,10 +88,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slice:
-    """The queries of one slice.
-
-    ``limits`` are the minimum and maximum of a slice of numbers, None if infinite.
-    """
+    """The queries of one slice. ``limits`` are the minimum and maximum of a slice of numbers, None if infinite."""
 
     name: str
     limits: tuple[float | None, ...] | None

@@ -159,10 +159,7 @@ class ScoreSpill:
 
 
 def partition(folder: Path, written: Spilled, sort_bytes: int, kept: pa.Schema = NOTHING_KEPT) -> int:
-    """Divide the rows of a large finished spill into parts by ranges of qid.
-
-    Return the number of parts; 0: one.
-    """
+    """Divide the rows of a large finished spill into parts by ranges of qid. Return the number of parts; 0: one."""
     n_parts = min(MOST_PARTS, -(-PARTS_OF_THE_LIMIT * written.n_bytes // sort_bytes))
     if n_parts <= 1:
         return 0

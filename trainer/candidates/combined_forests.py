@@ -333,10 +333,7 @@ def _factors(n: int, weights: Sequence[float] | None, *, mean: bool) -> list[flo
 
 
 def _over(forest: Forest, feature: npt.NDArray[np.int32], names: Sequence[str]) -> dict[str, Any]:
-    """Return the fields of ``forest`` over the features ``names``.
-
-    ``feature`` has the feature numbers of its nodes.
-    """
+    """Return the fields of ``forest`` over the features ``names``. ``feature`` has the feature numbers of its nodes."""
     splits = compact_splits(feature, forest.thresholds, len(names), forest.node_sets)
     return {"feature_names": tuple(names), "node_feature": feature, "categories": forest.categories, **splits}
 

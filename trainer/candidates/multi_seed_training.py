@@ -154,10 +154,7 @@ def plan_candidate(
     options: TrainingOptions = DEFAULT_OPTIONS,
     seeds: SeedOptions = ONE_SEED,
 ) -> TrainingPlan:
-    """Return the plan of :func:`train_candidate`, or raise its errors.
-
-    The arguments are the same.
-    """
+    """Return the plan of :func:`train_candidate`, or raise its errors. The arguments are the same."""
     numbers = checked_seeds(seeds.seeds, parameters.seed)
     if options.resume is not None and len(numbers) > 1:
         raise InvalidParameter(

@@ -129,10 +129,7 @@ def train_on_cluster(
 
 
 def for_workers(options: TrainingOptions) -> TrainingOptions:
-    """Return the options for workers.
-
-    Callbacks stay with the caller; of a model to resume only the forest is kept.
-    """
+    """Return the options for workers. Callbacks stay with the caller; of a model to resume only the forest is kept."""
     resume = None if options.resume is None else StartingModel(options.resume.forest)
     return replace(options, resume=resume, on_round=None, on_message=None, cluster=None)
 

@@ -64,10 +64,7 @@ class EncodedColumn:
         return values
 
     def swapped(self, threshold: int) -> bool:
-        """Return whether the split after bin ``threshold`` sends the prior left.
-
-        Then its set holds the right side.
-        """
+        """Return whether the split after bin ``threshold`` sends the prior left. Then its set holds the right side."""
         return bool(self.prior <= self.edges[threshold - 1])
 
     def set_of(self, threshold: int) -> npt.NDArray[np.float32]:

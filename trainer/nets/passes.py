@@ -230,10 +230,7 @@ class Passes:
         return self._zeros[: len(parts[f"shifts {number}"])] if self._options.batch_norm else parts[f"shifts {number}"]
 
     def backward(self, slopes: npt.NDArray[np.float64], rule: Rule, team: Team) -> None:
-        """Compute the gradient of the loss, and make a step.
-
-        ``slopes`` (n,) are its derivatives by the last scores.
-        """
+        """Compute the gradient of the loss, and make a step. ``slopes`` (n,) are its derivatives by the last scores."""
         n, layers, normalised = self._n, self.weights.n_layers, self._options.batch_norm
         parts, blocks = self._of_weights, -(-self._n // BLOCK)
         embedded = len(self._inputs.categorical) > 0

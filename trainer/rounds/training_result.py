@@ -133,10 +133,7 @@ class TrainingResult:
 
 
 def note_without_splits(forest: Forest) -> str:
-    """Return why no tree of a trained forest has a split, and the option that helps.
-
-    It is empty if a tree has one.
-    """
+    """Return why no tree of a trained forest has a split, and the option that helps. It is empty if a tree has one."""
     if forest.n_trees == 0 or forest.used_features:
         return ""
     least = int(str(forest.parameters.get("min_rows_in_leaf", 1)))

@@ -109,10 +109,7 @@ def weights_of_trees(objective: Objective, parameters: TrainParameters, n_rounds
 
 
 def weights_of_boosting(parameters: TrainParameters, n_rounds: int, a_round: int) -> npt.NDArray[np.float64] | None:
-    """Return the weight of every tree of dart and rf, ``a_round`` in each round.
-
-    None: the objective decides.
-    """
+    """Return the weight of every tree of dart and rf, ``a_round`` in each round. None: the objective decides."""
     p = parameters
     if p.boosting == RF:
         return np.full(n_rounds * a_round, 1.0 / max(1, n_rounds), dtype=np.float64)

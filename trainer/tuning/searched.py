@@ -88,10 +88,7 @@ class SearchedTrees:
         *,
         by_folds: bool,
     ) -> Measured:
-        """Train the forest, or that of each fold, with these ``values``.
-
-        InvalidParameter if they are incompatible.
-        """
+        """Train the forest, or that of each fold, with these ``values``. InvalidParameter if they are incompatible."""
         parameters = replace(self.options, **{"members": self.members, **values})
         if by_folds:
             with_valid = self.with_valid(by_folds=True)

@@ -170,10 +170,7 @@ def share_of(seed: int, trial: int, name: str) -> float:
 
 
 def default_space(*, small_trees: bool, without: Sequence[str] = ()) -> Space:
-    """Return the default space around ``small_trees`` of few queries or any trees.
-
-    Fixed parameters are left out.
-    """
+    """Return the default space around ``small_trees`` of few queries or any trees. Fixed parameters are left out."""
     usual = SMALL_TREES if small_trees else ANY_TREES
     if "lambda_l2" in without:
         without = [*without, "l2_scale"]  # its unit
