@@ -31,7 +31,7 @@ from joblib import Parallel, delayed
 from benchmarks.letor import PARTS, make_fold
 from benchmarks.report import table
 from rankmill import Ranker
-from rankmill.gate.judging import Rival
+from rankmill.gate.rankings import Rival
 from rankmill.scorer.metrics import Policy, parse_metric, significance
 from rankmill.scorer.metrics.per_query import PreparedQueries
 from rankmill.scorer.metrics.significance import BOOTSTRAP_SEED, REPLICATES, compare_paired, percentile_interval

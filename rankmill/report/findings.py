@@ -129,7 +129,9 @@ def gate_heading(report: Report) -> str:
     assert gate is not None  # noqa: S101 (the section has a gate)
     if failed := [rail.name for rail in gate.guardrails if rail.verdict == "failed"]:
         return f"Failed checks of the gate: {few(failed)}"
-    return "The gate and all guardrails passed" if gate.passed else "All guardrails passed, but a metric did not"
+    judged = [each for comparison in gate.comparisons for each in comparison.verdicts(gate)]
+    worse = list(dict.fromkeys(metric_name(metric) for metric, passed, _ in judged if not passed))
+    return f"All guardrails passed, but {few(worse, 3)} did not" if worse else "The gate and all guardrails passed"
 
 
 def noise(report: Report) -> str:

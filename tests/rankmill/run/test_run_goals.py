@@ -64,5 +64,5 @@ def test_each_objective_is_looked_after(tmp_path: Path, capsys) -> None:
         assert "NDCG@10:bought" in content
         assert "must not be worse by more than 0.02" in content
         assert "All guardrails passed, but NDCG@10:bought did not" in content
-    bars = json.loads((report / "report.json").read_text())["verdict"]["bars"]
+    bars = json.loads((report / "report.json").read_text())["gate"]["comparisons"]
     assert [each["passed"] for each in bars[0]["also"]] == [True, False]
