@@ -28,6 +28,7 @@ from rankmill.scorer.forest.predict import predict
 from rankmill.scorer.metrics import parse_metric
 from rankmill.scorer.models.loading import Blend, parts_of
 from rankmill.scorer.models.model import Model
+from rankmill.scorer.nets.net import Net
 from rankmill.trainer.candidates.blending import spread_of
 from rankmill.trainer.candidates.combined_forests import facts_alike
 from rankmill.trainer.candidates.steady_weights import steady_shares, sum_of
@@ -323,12 +324,12 @@ def _judged_net(task: _Task, trees: TrainParameters) -> _Judged:
             NET, result.best_epoch, result.net.predict(task.valid),
             lambda: result.net if same else trained(pooled, "final", result.best_epoch).net,
         )  # fmt: skip
-    epochs = cross_validate_net(pooled, options, FOLDS, n_threads=n_threads).best_round
+    nets: dict[int, list[Net]] = {}
+    epochs = cross_validate_net(pooled, options, FOLDS, n_threads=n_threads, nets=nets).best_round
     scores = np.empty(task.pooled.train.n_rows)
     for fold in task.folds:
         rows = _rows_of(fold, task)
-        net = trained(pooled.without_queries(fold.apart), f"fold-{fold.number}", epochs).net
-        scores[rows] = net.predict(task.pooled_values[rows])
+        scores[rows] = nets[fold.number][epochs - 1].predict(task.pooled_values[rows])
     return _Judged(NET, epochs, scores, lambda: trained(pooled, "final", epochs).net)
 
 

@@ -84,10 +84,8 @@ class Grower:
         if categorical is not None:
             self._categorical[: len(categorical)] = categorical
         self._controls = controls or Controls.none(n_features)
-        self._blocks = np.arange(bins.words.shape[0], dtype=np.int64)
-        self._used_words = bins.used_words
-        self._n_bins = bins.n_bins.astype(np.int64)  # as kernels count: each is compiled for one width only
         self._nodes = _nodes_for(p.leaves, pool.n_slots, self._controls)
+        self._free = np.arange(pool.n_slots - 1, 0, -1)  # slots of the histogram pool beside the root's
         self._rows = table.Rows(
             rows=np.zeros(n + table.LOOK_AHEAD, dtype=ROW),
             packed=aligned_empty((n,), PACKED),
@@ -125,12 +123,41 @@ class Grower:
         self._restricted = (
             self._controls.groups.shape[1] > 0 or min(p.feature_fraction_by_level, p.feature_fraction_by_node) < 1.0
         )
-        self._has_extras = (self._constrained or self._restricted or p.extra_trees or p.random_strength > 0.0) or bool(
-            self._controls.weighed or self._categorical.any()
+        self._has_categories = bool(self._categorical.any())
+        self._has_extras = (self._constrained or self._restricted or p.extra_trees or p.random_strength > 0.0) or (
+            self._controls.weighed or self._has_categories
+        )
+        self._usual_rules = table.Rules(
+            max_leaves=p.leaves,
+            max_depth=p.depth,
+            min_rows=p.min_rows_in_leaf,
+            policy=GROWTHS.index(p.grow),
+            constrained=self._constrained,
+            lambda_l1=p.lambda_l1,
+            smooth=p.path_smooth,
+            shared_rows=_SHARED_ROWS,
+            screened=p.ole_features,
+            min_gain=float(p.min_gain),
+            category_rows=float(p.category_smoothing),
+            most_categories=p.categories_in_set,
+            group_rows=float(p.min_rows_in_group),
+            one_vs_rest=p.one_vs_rest,
+            restricted=self._restricted,
+            by_level=p.feature_fraction_by_level,
+            by_node=p.feature_fraction_by_node,
+            random_splits=p.extra_trees,
+            weighed=self._controls.weighed,
         )
         # lambda of sums in the split search and of the leaves, and what is added to sums of categories
         self._lambdas = 0.0, 0.0
         self._of_categories = 0.0, 0.0
+        self._every_block = np.arange(len(bins.words), dtype=np.int64)
+        n_bins = bins.n_bins.astype(np.int64)  # as kernels count: each is compiled for one width only
+        self._of_bins = table.Bins(
+            bins.words, bins.used_words, self._every_block, n_bins, bins.lanes, bins.digits,
+            bins.by_lane, bins.block_starts, self._enabled, self._monotone, self._categorical, self._controls.sources,
+            self._controls.groups, self._controls.weights,
+        )  # fmt: skip
         self._flags = aligned_empty(((size + 1) * table.LINE,), np.int64)
         self._looks = _LOOKS if team.may_spin else 1
         self._sums = np.zeros(max(table.SIDES, p.leaves), dtype=np.int64)
@@ -190,9 +217,15 @@ class Grower:
         rows = None if rows is None else self._span.of_rows(rows)
         n, least = self._start(gradients, searched, histogram_scale, rows, all_rows)
         rules = self._rules(
-            least, histogram_scale, fine_scale, leaf_scale, by_h=weights is None, paired=pairs is not None
+            least,
+            histogram_scale,
+            fine_scale,
+            leaf_scale,
+            noise,
+            deviation,
+            by_h=weights is None,
+            paired=pairs is not None,
         )
-        rules = rules._replace(noise=deviation, noise_key=noise.key, tree_key=np.uint64(noise.tree_key))
         if pairs is not None:
             self._start_pairs(pairs, histogram_scale, rows)
         self._grow_nodes(n, table.Derivatives(gradients, searched, hessians), rules)
@@ -203,7 +236,7 @@ class Grower:
 
     def _grow_nodes(self, n: int, derivatives: table.Derivatives, rules: table.Rules) -> None:
         """Split nodes from the root down, with several workers if the tree is large enough."""
-        size = self._team.busy(n * len(self._chosen_blocks), _LEAST_VISITS)
+        size = self._team.busy(n * len(self._of_bins.blocks), _LEAST_VISITS)
 
         def work(worker: int) -> None:
             try:
@@ -244,13 +277,13 @@ class Grower:
         row_kernels.post(self._flags, size * table.LINE, 1)
 
     def _choose(self, features: npt.NDArray[np.uint8] | None) -> None:
-        self._chosen_blocks = self._blocks
-        self._enabled[:] = 1
+        self._enabled[:] = 1 if features is None else features
+        blocks = self._every_block
         if features is not None:
-            self._enabled[:] = features
-            self._chosen_blocks = np.unique(
-                self._bins.lanes[self._enabled != 0, row_kernels.LANE] // self._bins.width
-            ).astype(np.int64)
+            used = np.unique(self._bins.lanes[self._enabled != 0, row_kernels.LANE] // self._bins.width)
+            blocks = used.astype(np.int64)
+        if blocks is not self._of_bins.blocks:
+            self._of_bins = self._of_bins._replace(blocks=blocks)
         if self._peers:
             of_feature = np.where(self._enabled, self._bins.n_bins, 0)
             self._sent = np.flatnonzero(np.arange(BINS_A_FEATURE) < of_feature[:, None])
@@ -283,7 +316,7 @@ class Grower:
             sums[worker] = total_and_least(packed[first:last])
 
         n = span.size if rows is None else len(rows)
-        sums = np.tile([0, table.LOW], (self._team.size, 1))
+        sums = [(0, int(table.LOW))] * self._team.size
         self._team.share(n, _LEAST_ROWS, begin)
         nodes, n_slots = self._nodes, len(self._nodes.free)
         root, state = nodes.table[0], nodes.state[0]
@@ -291,19 +324,20 @@ class Grower:
         root["first"], root["last"], root["depth"], root["slot"], root["rows"] = 0, n, 0, 0, all_rows
         nodes.ranges[0] = -np.inf, np.inf, 0.0, all_rows
         nodes.groups[0] = ~np.uint64(0)
-        nodes.free[: n_slots - 1] = np.arange(n_slots - 1, 0, -1)
+        nodes.free[: n_slots - 1] = self._free
         nodes.state[:] = 0
         state["n_nodes"] = state["n_leaves"] = 1
         state["n_free"] = n_slots - 1
         state["large"] = state["refused"] = -1
         self._flags[:] = 0
-        total, least = span.total_and_least(int(sums[:, 0].sum()), int(sums[:, 1].min()))
+        total, least = span.total_and_least(sum(own for own, _ in sums), min(own for _, own in sums))
         root["total"] = total
         return n, least
 
     def _rules(
-        self, least: int, scale: PackingScale, fine: PackingScale, leaf: PackingScale, *, by_h: bool, paired: bool
-    ) -> table.Rules:
+        self, least: int, scale: PackingScale, fine: PackingScale, leaf: PackingScale, noise: SplitNoise,
+        deviation: float, *, by_h: bool, paired: bool,
+    ) -> table.Rules:  # fmt: skip
         """Return the constraints of the tree; ``by_h``: the split search checks the minimum hessian in packed sums.
 
         A side of m rows has at least m times ``least``, the smallest packed hessian of a row, so a side with less has
@@ -311,44 +345,28 @@ class Grower:
         """
         p, total = self._parameters, int(self._nodes.table["total"][0])
         g, h = (total >> 32) / scale.gradient, (total & 0xFFFFFFFF) / scale.hessian + self._lambdas[0]
-        step = float(shrunk(np.array(g), p.lambda_l1) / -h) if h > 0.0 else 0.0
+        step = float(shrunk(np.array(g), p.lambda_l1)) / -h if h > 0.0 else 0.0
         most = p.max_delta_step if by_h and p.max_delta_step else np.inf
         self._nodes.ranges[0, 2] = min(max(step, -most), most)  # the root has none above it
         least_h = max(1.0, p.min_hessian_in_leaf * scale.hessian) if by_h else 1.0
-        return table.Rules(
-            max_leaves=p.leaves,
-            max_depth=p.depth,
-            min_rows=p.min_rows_in_leaf,
-            policy=GROWTHS.index(p.grow),
-            constrained=self._constrained,
-            lambda_l1=p.lambda_l1,
+        return self._usual_rules._replace(
             max_step=p.max_delta_step if by_h else 0.0,  # sums of weights have another scale than leaf values
-            smooth=p.path_smooth,
-            shared_rows=_SHARED_ROWS,
             paired=paired,
-            screened=p.ole_features,
             by_h=by_h,
             unit_g=1.0 / scale.gradient,
             unit_h=1.0 / scale.hessian,
             lambda_l2=self._lambdas[0],
-            min_gain=float(p.min_gain),
             category_l2=self._of_categories[0],
             category_smoothing=self._of_categories[1],
-            category_rows=float(p.category_smoothing),
-            most_categories=p.categories_in_set,
-            group_rows=float(p.min_rows_in_group),
-            one_vs_rest=p.one_vs_rest,
             least_h=float(least_h),
             least_side=max(float(least_h), float(p.min_rows_in_leaf * least)),
             fine_g=fine.gradient,
             fine_w=fine.hessian,
             fine_h=leaf.hessian,
             fine_least_h=float(p.min_hessian_in_leaf * leaf.hessian),
-            restricted=self._restricted,
-            by_level=p.feature_fraction_by_level,
-            by_node=p.feature_fraction_by_node,
-            random_splits=p.extra_trees,
-            weighed=self._controls.weighed,
+            noise=deviation,
+            noise_key=noise.key,
+            tree_key=np.uint64(noise.tree_key),
         )
 
     def _scaled(self, added: float, hessians: npt.NDArray[np.float64]) -> float:
@@ -382,26 +400,9 @@ class Grower:
         return drawn
 
     def _grow_share(self, worker: int, size: int, derivatives: table.Derivatives, rules: table.Rules) -> None:
-        layout = self._bins
         barrier = table.Barrier(worker, size, self._flags, self._looks)
         crew = table.Crew(worker, size, barrier, self._peers, self._sums)
-        bins = table.Bins(
-            layout.words,
-            self._used_words,
-            self._chosen_blocks,
-            self._n_bins,
-            layout.lanes,
-            layout.digits,
-            layout.by_lane,
-            layout.block_starts,
-            self._enabled,
-            self._monotone,
-            self._categorical,
-            self._controls.sources,
-            self._controls.groups,
-            self._controls.weights,
-        )
-        shared = crew, bins, self._rows, derivatives, rules, self._nodes, self._histograms, self._search
+        shared = crew, self._of_bins, self._rows, derivatives, rules, self._nodes, self._histograms, self._search
         extras = table.YES if self._has_extras or rules.noise or rules.paired else None
         if self._oblivious:
             _growth_kernels.grow_by_level(*shared, extras)
@@ -458,18 +459,21 @@ class Grower:
     def _tree_of(self, values: npt.NDArray[np.float64]) -> Tree:
         """Return the tree that has been grown, with these values of its nodes."""
         nodes = self._nodes.table[: len(values)]
-        left, threshold = nodes["left"], nodes["threshold"]
+        left, threshold = nodes["left"].astype(np.int32), nodes["threshold"]
         divided = left >= 0
+        sets = np.zeros((len(nodes), table.SET_WORDS), dtype=np.uint64)
+        if self._has_categories:
+            np.copyto(sets, nodes["set"].view(np.uint64), where=(divided & (threshold == 0))[:, None])
         return Tree(
             feature=np.where(divided, nodes["feature"], -1).astype(np.int32),
             threshold=np.where(divided, threshold, -1).astype(np.int32),
             missing_left=(divided & (nodes["missing_left"] > 0)).astype(BIN),
-            left=left.astype(np.int32),
-            right=np.where(divided, left + 1, -1).astype(np.int32),
+            left=left,
+            right=left + divided,  # it follows the first child; -1 at a leaf
             value=values,
             gain=np.where(divided, self._nodes.gains[: len(nodes)], 0.0),
             rows=nodes["rows"].copy(),
-            sets=np.where((divided & (threshold == 0))[:, None], nodes["set"], 0).view(np.uint64),
+            sets=sets,
         )
 
     def _by_leaf(self, leaves: npt.NDArray[np.intp]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:

@@ -109,10 +109,11 @@ def values_of(
         small = (grown.rows < p.min_rows_in_leaf) | ~(enough & (sums[:, 1] > 0))
         for node in np.flatnonzero(small[1:]) + 1:  # those too small for a value of their own have that of their parent
             values[node] = values[(node - 1) // 2]
-    if by_h and not oblivious:
-        np.clip(values, grown.low, grown.high, out=values)
-    elif monotone.any():
-        _keep_directions(grown, values, monotone)
+    if monotone.any():
+        if by_h and not oblivious:
+            np.clip(values, grown.low, grown.high, out=values)
+        else:
+            _keep_directions(grown, values, monotone)
     values *= p.learning_rate
     return values
 

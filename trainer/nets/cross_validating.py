@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rankmill.pipeline.dataset.dataset import Dataset
+from rankmill.scorer.nets.net import Net
 from rankmill.trainer.data.measured_queries import check_decides
 from rankmill.trainer.nets.options import COSINE, NetOptions
 from rankmill.trainer.nets.train_on_dataset import OnRound, data_of_net
@@ -29,6 +30,7 @@ def cross_validate_net(
     n_threads: int = 1,
     on_round: OnRound | None = None,
     by_query: bool = False,
+    nets: dict[int, list[Net]] | None = None,
 ) -> CrossValidation:
     """Train a net without the queries of each fold of ``data.train`` in turn, and measure it on them.
 
@@ -38,7 +40,7 @@ def cross_validate_net(
     where they stopped.  With the schedule ``cosine``, where fewer epochs are another training, no fold stops early, and
     the last epoch counts.  Queries go to folds as for trees
     (:func:`rankmill.trainer.rounds.train_on_rows.cross_validate_rows`).  ``by_query``: also return the stop metric of
-    each query.
+    each query.  ``nets`` gets the net of every epoch, by the number of the fold.
 
     Errors are those of :func:`rankmill.trainer.rounds.cross_validation.folds_of` and
     :func:`rankmill.trainer.nets.training.train_net`.
@@ -63,7 +65,10 @@ def cross_validate_net(
             on_epoch=after,
             resume=None if before is None else before.checkpoint,
             by_query=by_query,
+            keep_nets=nets is not None,
         )
+        if nets is not None:
+            nets.setdefault(fold.number, []).extend(result.nets)
         of_epochs.setdefault(fold.number, []).extend(each.values for each in result.by_query)
         return result
 

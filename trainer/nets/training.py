@@ -103,6 +103,7 @@ class NetResult:
     stop_metric: str
     # the stop metric of each valid query after every epoch that this call trained, if asked for and not the loss
     by_query: tuple[QueryValues, ...] = field(default=(), repr=False, compare=False)
+    nets: tuple[Net, ...] = field(default=(), repr=False, compare=False)  # of every epoch of this call, if asked for
 
 
 def train_net(
@@ -114,6 +115,7 @@ def train_net(
     on_epoch: OnEpoch | None = None,
     resume: bytes | None = None,
     by_query: bool = False,
+    keep_nets: bool = False,
 ) -> NetResult:
     """Train a net; the same bytes for any ``n_threads``.
 
@@ -135,6 +137,8 @@ def train_net(
         ``early_stopping_epochs`` may differ: the result has the same bytes as training in one go.
     by_query
         Keep the stop metric of each valid query after every epoch.
+    keep_nets
+        Keep the net of every epoch.
 
     Raises
     ------
@@ -148,7 +152,9 @@ def train_net(
     read = data if callable(data) else lambda: data
     return with_team(
         workers_for(n_threads),
-        lambda team: _Training(read, options, eval_metrics, team, by_query=by_query).run(on_epoch, resume),
+        lambda team: _Training(read, options, eval_metrics, team, by_query=by_query, keep_nets=keep_nets).run(
+            on_epoch, resume
+        ),
     )
 
 
@@ -176,6 +182,7 @@ class _Training:
         team: Team,
         *,
         by_query: bool,
+        keep_nets: bool,
     ) -> None:
         data = with_pairs_chosen(read(), options)
         data.check_shapes()
@@ -193,9 +200,11 @@ class _Training:
         self._measures = measures_of(self._losses, eval_metrics, graded=rows.graded)
         self._watched = self._measures[0]
         self._data = data.without_values()
+        self._of_train = self._queries_of(rows)
         self._valid = None if data.valid is None else self._queries_of(data.valid.rows)
         keeps = by_query and self._valid is not None and self._watched != DEVIANCE
         self._by_query: list[QueryValues] | None = [] if keeps else None
+        self._nets: list[Net] | None = [] if keep_nets else None
         if self._valid is not None:
             self._valid.check_decides(
                 self._watched,
@@ -228,9 +237,10 @@ class _Training:
         stopping = EarlyStopping(options.early_stopping_epochs, self._watched.higher_is_better)
         key, rate, last_loss = self._key(), options.learning_rate, inf
         history: list[RoundRecord] = []
-        best = b""
+        best: Net | None = None
         if resume is not None:
-            state, arrays, best = NetCheckpoint.from_bytes(resume)
+            state, arrays, kept = NetCheckpoint.from_bytes(resume)
+            best = Net.from_bytes(kept)
             state.check_resumable(key, options)
             self._passes.restore(arrays, state.steps)
             history, rate = list(state.curves.history()), state.rate
@@ -245,7 +255,7 @@ class _Training:
                 best_value=None if isnan(stopping.best_value) else stopping.best_value,
                 last_loss=None if last_loss == inf else last_loss, curves=Curves.of(history),
             )  # fmt: skip
-            return state.to_bytes(self._passes.state(), best)
+            return state.to_bytes(self._passes.state(), b"" if best is None else best.to_bytes())
 
         while len(history) < options.epochs and not stopped:
             number = len(history) + 1
@@ -259,6 +269,8 @@ class _Training:
                     f"the weights of the net grew without bound in epoch {number} ({error}); lower "
                     f"{spelled('learning_rate')}, now {options.learning_rate:g}"
                 ) from error
+            if self._nets is not None:
+                self._nets.append(net)
             record = RoundRecord(number, self._measured(epoch, objective, net))
             history.append(record)
             if options.schedule == FOLLOW_LOSS:
@@ -271,13 +283,14 @@ class _Training:
             if not keeps_best:
                 stopping.best_round = number
                 stopped = False
-            if stopping.best_round == number or not best:
-                best = net.to_bytes()
+            if stopping.best_round == number or best is None:
+                best = net
             if on_epoch is not None and on_epoch(record, checkpoint):
                 break
+        assert best is not None  # noqa: S101 - there is an epoch, of this call or before
         return NetResult(
-            Net.from_bytes(best), stopping.best_round, tuple(history), checkpoint(), str(self._watched),
-            tuple(self._by_query or ()),
+            best, stopping.best_round, tuple(history), checkpoint(), str(self._watched),
+            tuple(self._by_query or ()), tuple(self._nets or ()),
         )  # fmt: skip
 
     def _train(self, epoch: Epoch, objective: Objective, number: int, rate: float) -> None:
@@ -311,7 +324,7 @@ class _Training:
         parts = self._passes.weights.parts
         return Net(
             feature_names=tuple(data.feature_names),
-            inputs=replace(self._inputs, embeddings=parts["tables"]),
+            inputs=replace(self._inputs, embeddings=parts["tables"]) if data.categories else self._inputs,
             layers=tuple(self._passes.folded()),
             top=parts["top"],
             start=self._start,
@@ -326,22 +339,23 @@ class _Training:
         """Return what is measured, and the loss if it is needed, of the train split and the valid split."""
         with_loss = DEVIANCE in self._measures or self._options.schedule == FOLLOW_LOSS
         objective.limit_to(0, epoch.rows.n_queries)
-        found = {TRAIN: self._means(self._queries_of(epoch.rows), self._scores, objective if with_loss else None)}
+        loss = objective.deviance(self._scores) if with_loss else None
+        as_stored = np.empty_like(self._scores)
+        as_stored[epoch.places] = self._scores
+        found = {TRAIN: self._means(self._of_train, as_stored, loss)}
         valid, prepared = self._data.valid, self._prepared_valid
         if valid is not None and prepared is not None and self._valid is not None:
             scores = net.scores_of_inputs(prepared.numbers, prepared.categories, self._team.size)
             if valid.rows.offsets is not None:
                 scores += valid.rows.offsets
-            loss = objective_of(valid.rows, self._losses) if DEVIANCE in self._measures else None
+            loss = objective_of(valid.rows, self._losses).deviance(scores) if DEVIANCE in self._measures else None
             found[self._data.valid_name] = self._means(self._valid, scores, loss)
         return found
 
     def _queries_of(self, rows: RankedRows) -> MeasuredQueries:
         return MeasuredQueries(rows, self._measures, self._losses, {"": self._data.max_grade, **self._data.goals})
 
-    def _means(
-        self, queries: MeasuredQueries, scores: npt.NDArray[np.float64], loss: Objective | None
-    ) -> dict[str, float]:
+    def _means(self, queries: MeasuredQueries, scores: npt.NDArray[np.float64], loss: float | None) -> dict[str, float]:
         values = np.empty((len(queries.metrics), queries.n_queries))
         least = max(1, _LEAST_RANKED * queries.n_queries // max(1, len(scores)))
         self._team.share(
@@ -351,7 +365,7 @@ class _Training:
         if queries is self._valid and self._by_query is not None:
             self._by_query.append(queries.by_query(values)[str(self._watched)])
         if loss is not None:
-            means[str(DEVIANCE)] = loss.deviance(scores)
+            means[str(DEVIANCE)] = loss
         named = [str(each) for each in self._measures]
         return {
             name: means[name]

@@ -103,7 +103,7 @@ class Members:
     def mean_scores(self) -> npt.NDArray[np.float64]:
         """Return the scores of the forest so far: the mean of its members."""
         first, *others = self._members
-        return np.mean(self._members, axis=0) if others else first
+        return sum(others, first) / len(self._members) if others else first
 
     def change(self) -> Change:
         """Return what the last round did to the mean of the members."""
