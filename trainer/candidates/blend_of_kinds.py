@@ -7,7 +7,8 @@ weights from the scores there; then each is trained on all rows.  No kind is bes
 are on few queries and noisy grades, leaf-wise ones of ``lambdamart`` where few documents are relevant, a net where the
 signal is smooth.
 
-few queries    Three folds of train and valid rows together.  They choose the rounds, and every query is judged
+few queries    Three folds of train and valid rows together.  They choose the rounds, and every query is judged.  Their
+               trees learn twice as fast as those of the model, which then has twice the rounds
 many           Stopped early by the valid rows, which are what is judged; trained again on both where the preset does
                that
 """
@@ -57,6 +58,7 @@ from rankmill.trainer.training_facts import BlendFacts, KindFacts
 from rankmill.trainer.training_options import DEFAULT_OPTIONS, TrainingOptions
 
 FOLDS, MOST_FOLDED = 3, 300  # queries of the train split that are judged by folds
+FASTER = 2  # trees of folds learn so many times as fast as those of the model, in as many times fewer rounds
 TREES, LEAFWISE, NET = "trees", "leaf-wise trees", "net"
 OF_LEAFWISE: Mapping[str, Any] = {
     "objective": "lambdamart", "grow": "best_first", "max_leaves": 16, "learning_rate": 0.05,
@@ -174,9 +176,9 @@ def blend_of_kinds(
     return BlendOfKinds(
         model=_blended(weights, facts, given, _refit_facts(task, found[0].rounds)),
         facts=facts,
-        best_round=found[0].rounds,
+        best_round=found[0].rounds if (folded := found[0].cross_validation) is None else folded.best_round,
         history=found[0].history,
-        cross_validation=found[0].cross_validation,
+        cross_validation=folded,
         by_query=every.by_query(every.evaluate(together)),
     )
 
@@ -249,8 +251,8 @@ def _judged_trees(kind: str, task: _Task, parameters: TrainParameters) -> _Judge
     alone, checkpoints = replace(parameters, refit=NONE), task.checkpoints_of(kind)
     first: Forest | None = None
     if task.folds:
-        folded, scores = _folded_trees(task, replace(alone, members=1), checkpoints)
-        rounds, history = folded.best_round, _means_of(folded)
+        folded, scores = _folded_trees(task, _faster(alone), checkpoints)
+        rounds, history = FASTER * folded.best_round, _means_of(folded)
     else:
         assert task.valid is not None  # noqa: S101 - it is what is judged
         result, folded = fit(task.data, alone, task.options, checkpoints), None
@@ -265,6 +267,19 @@ def _judged_trees(kind: str, task: _Task, parameters: TrainParameters) -> _Judge
         return boost(task.pooled, alone, options, checkpoint=kept, rounds=rounds).forest
 
     return _Judged(kind, rounds, scores, train, history, folded)
+
+
+def _faster(parameters: TrainParameters) -> TrainParameters:
+    """Return the parameters of the trees of folds: one member, a faster rate, and fewer rounds of everything."""
+    p = parameters
+    return replace(
+        p,
+        members=1,
+        learning_rate=min(1.0, FASTER * p.learning_rate),
+        n_rounds=-(-p.n_rounds // FASTER),
+        stop_window=-(-p.stop_window // FASTER),
+        early_stopping_rounds=-(-p.early_stopping_rounds // FASTER),
+    )
 
 
 def _folded_trees(

@@ -100,6 +100,7 @@ def test_importances_are_the_shares_of_its_trees_and_what_needs_one_forest_names
 
 def test_the_history_of_folds_is_the_mean_of_the_held_out_queries(ranker):
     assert ranker.cross_validation_.best_round == ranker.best_round_
+    assert ranker.model_.parameters["kinds"][0]["rounds"] == 2 * ranker.best_round_  # at half the rate
     assert len(ranker.cross_validation_.histories) == 3
     assert ranker.evals_result_["holdout"]["ndcg@10"][ranker.best_round_ - 1] == pytest.approx(
         ranker.cross_validation_.mean("ndcg@10")
