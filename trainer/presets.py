@@ -33,9 +33,8 @@ FEW_QUERIES, FEWEST_QUERIES = 5_000, 300  # of the train split
 MOST_RATE, MANY_ROUNDS = 0.2, 1000
 MANY_CATEGORIES = 200  # of a feature: fewer have bins of their own, and gain nothing from it
 LEAST_BLENDED = 3  # queries: the folds that judge the kinds
-MOST_BLENDED = (
-    20_000  # queries of the train split: with more, a blend was not measured, and a net needs all values in memory
-)
+MOST_BLENDED = 20_000  # queries of the train split: more were not measured, and a net needs all values in memory
+WHERE_BLENDED = "only fit, train and run blend"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +109,11 @@ def why_trees_alone(given: TrainParameters, rows: RankedRows | None = None) -> s
     return f"the rows have {found[0]}" if found else ""
 
 
-def choices_line(given: TrainParameters, chosen: TrainParameters, of_blend: str = "trees alone") -> str:
+def choices_line(given: TrainParameters, chosen: TrainParameters, alone: str = WHERE_BLENDED) -> str:
     """Return a line with the values that the preset of ``given`` has ``chosen`` and that are not the usual ones.
 
-    It is empty if the preset had nothing to choose.  ``of_blend`` says which models of ``auto-2`` have them.
+    It is empty if the preset had nothing to choose.  ``alone`` says why ``auto-2`` trains trees alone; empty: it does
+    not.
 
     >>> given = TrainParameters(preset="auto-1", n_rounds=80)
     >>> line = choices_line(given, with_preset(given, DataShape(9_000, has_valid=True, may_refit=True)))
@@ -128,7 +128,7 @@ def choices_line(given: TrainParameters, chosen: TrainParameters, of_blend: str 
         if getattr(given, each.name) is None and getattr(chosen, each.name) != option_of(each).by_preset
     }
     words = ", ".join(f"{name} {value}" for name, value in values.items())
-    which = f", {of_blend}" * (given.preset == BLENDING)
+    which = (f", trees alone ({alone})" if alone else ", its first trees") * (given.preset == BLENDING)
     return f"preset {given.preset}{which}: {words or 'the values of ' + DEFAULTS}"
 
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
 from rankmill.foundation.kernels.compiling import compilation_announced
-from rankmill.foundation.options import spelled
 from rankmill.foundation.records import JSON, as_json, left_out
 from rankmill.foundation.storage.location import Location
 from rankmill.pipeline.dataset.dataset import Dataset
@@ -23,7 +22,7 @@ from rankmill.trainer.nets.options import NetOptions
 from rankmill.trainer.nets.plan import plan_net
 from rankmill.trainer.nets.train_on_dataset import NetCandidate, train_net_on
 from rankmill.trainer.options import CheckpointOptions, SeedOptions
-from rankmill.trainer.parameters import BLENDING, FAST, TrainParameters
+from rankmill.trainer.parameters import BLENDING, TrainParameters
 from rankmill.trainer.presets import choices_line
 from rankmill.trainer.progress import TrainingProgress, say_of_gains, to_stderr, training_progress
 from rankmill.trainer.rounds.training_result import Curves, note_without_splits
@@ -158,12 +157,9 @@ def train_and_register(
     check_name(name)
     say = options.on_message or to_stderr
     plan = plan_candidate(dataset, parameters, options, seeds)
-    blends = parameters.preset == BLENDING and parameters.budget != FAST
-    if blends and (alone := why_trees_alone_on(parameters, options, seeds, plan)):
-        say(f"{spelled('preset')} {BLENDING} trains trees alone: {alone}")
-        blends = False
-    elif blends:
-        plan = replace(plan, choices=choices_line(parameters, plan.parameters, "its first trees"))
+    alone = why_trees_alone_on(parameters, options, seeds, plan)
+    blends = parameters.preset == BLENDING and not alone
+    plan = replace(plan, choices=choices_line(parameters, plan.parameters, alone))
     registry.prepare()
     say(plan.render())
     if blends:

@@ -76,7 +76,7 @@ from rankmill.trainer.nets.options import FROM, NET, SHARED, ModelOptions, NetOp
 from rankmill.trainer.nets.training import train_net
 from rankmill.trainer.objectives.registry import learns_labels
 from rankmill.trainer.objectives.user import spelled
-from rankmill.trainer.parameters import ALL, AUTO, BLENDING, FAST, GRADES, TrainParameters, all_parameters
+from rankmill.trainer.parameters import ALL, AUTO, BLENDING, GRADES, TrainParameters, all_parameters
 from rankmill.trainer.presets import choices_line, shape_of_rows, why_trees_alone, with_preset
 from rankmill.trainer.progress import TrainingProgress, to_stderr, verbosely
 from rankmill.trainer.rounds.early_stopping import GoalMean, parse_measure
@@ -456,9 +456,7 @@ class Ranker(Routed):
         alone = "it starts from another model" if start or base else why_trees_alone(asked, data.train)
         values = [rows.values for rows in (train, *(rows for _, rows in watched[:1])) if rows.values is not None]
         alone = alone or ("a BinnedDataset has bins alone" if len(values) < 1 + bool(watched) else "")
-        if asked.preset == BLENDING and asked.budget != FAST and alone and own.verbose:
-            to_stderr(f"fit: preset {BLENDING} trains trees alone: {alone}")
-        with verbosely(own.verbose, parameters, choices_line(asked, parameters)) as progress:
+        with verbosely(own.verbose, parameters, choices_line(asked, parameters, alone)) as progress:
             options = TrainingOptions(
                 eval_metrics=metrics,
                 resume=start,

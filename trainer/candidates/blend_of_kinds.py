@@ -4,8 +4,8 @@ They are two kinds of trees and a small net (docs/presets.md has the evidence).
 
 Each kind is judged on queries that it did not learn from; `rankmill.trainer.candidates.steady_weights` finds the
 weights from the scores there; then each is trained on all rows.  No kind is best everywhere: trees of ``query_rmse``
-are on few queries and noisy grades, leaf-wise ones of ``lambdamart`` where few documents are relevant, a net where the
-signal is smooth.
+are on few queries and noisy grades, those of ``lambdamart`` where few documents are relevant, a net where the signal
+is smooth.
 
 few queries    Three folds of train and valid rows together.  They choose the rounds, and every query is judged.  Their
                trees learn twice as fast as those of the model, which then has twice the rounds
@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import isfinite
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -59,10 +58,8 @@ from rankmill.trainer.training_options import DEFAULT_OPTIONS, TrainingOptions
 
 FOLDS, MOST_FOLDED = 3, 300  # queries of the train split that are judged by folds
 FASTER = 2  # trees of folds learn so many times as fast as those of the model, in as many times fewer rounds
-TREES, LEAFWISE, NET = "trees", "leaf-wise trees", "net"
-OF_LEAFWISE: Mapping[str, Any] = {
-    "objective": "lambdamart", "grow": "best_first", "max_leaves": 16, "learning_rate": 0.05,
-}  # fmt: skip
+TREES, RANKING, NET = "trees", "ranking trees", "net"
+OBJECTIVE = "lambdamart"  # of ranking trees, which are grown like the others: one growth kernel is compiled for both
 LAYERS = (64, 32)
 _USUAL = TrainParameters()
 
@@ -143,8 +140,8 @@ def blend_of_kinds(
         As training of trees and of nets.
     """
     task, trees = _task_of(data, values, valid, given, options, checkpoints)
-    leafwise = _resolved(replace(given, **OF_LEAFWISE), task.data, bool(task.folds))
-    found = [_judged_trees(TREES, task, trees), _judged_trees(LEAFWISE, task, leafwise), _judged_net(task, trees)]
+    ranking = _resolved(replace(given, objective=OBJECTIVE), task.data, bool(task.folds))
+    found = [_judged_trees(TREES, task, trees), _judged_trees(RANKING, task, ranking), _judged_net(task, trees)]
     rows = task.judged
     queries = MeasuredQueries(rows, [task.measure], trees, data.scale)
 

@@ -75,7 +75,7 @@ def plan_line(plan: TrainingPlan) -> str:
     """Return a line for people on what the blend needs beside the training of ``plan``."""
     values = 4 * plan.n_features * (2 * plan.train_rows + plan.valid_rows)  # with the inputs of the net
     return (
-        f"then leaf-wise trees, a net of {' and '.join(map(str, LAYERS))} outputs, and the blend of all three; about"
+        f"then ranking trees, a net of {' and '.join(map(str, LAYERS))} outputs, and the blend of all three; about"
         f" {values / 1e6:,.0f} MB more for the values of the features"
     )
 

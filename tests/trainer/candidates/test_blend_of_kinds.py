@@ -59,9 +59,9 @@ def test_the_fast_budget_is_the_trees_of_auto_1_and_so_is_what_trains_trees_alon
 
 @pytest.mark.parametrize("given", [{"objective": "l2"}, {"grow": "oblivious"}, {"monotone": {0: 1}}, {"max_depth": 3}])
 def test_with_options_that_only_one_kind_has_the_trees_are_alone_and_it_is_said_why(given, capsys):
-    found = fitted(**given, verbose=1)
+    found = fitted(**given, verbose=2)
     assert found.forest_.n_trees
-    assert f"preset auto-2 trains trees alone: {next(iter(given))} is given" in capsys.readouterr().err
+    assert f"preset auto-2, trees alone ({next(iter(given))} is given)" in capsys.readouterr().err
 
 
 def test_without_an_eval_set_folds_of_the_train_rows_judge():

@@ -53,7 +53,7 @@ def test_a_version_is_a_blend_and_says_what_was_tried_and_chosen(registered, dat
     model, facts = load_model_file(version.model_path), version.manifest
     assert isinstance(model, Blend)
     kinds = facts["parameters"]["kinds"]
-    assert [kind["kind"] for kind in kinds] == ["trees", "leaf-wise trees", "net"]
+    assert [kind["kind"] for kind in kinds] == ["trees", "ranking trees", "net"]
     assert sum(kind["share"] for kind in kinds) == pytest.approx(1.0)
     assert len(facts["merged"]) == len(model.parts) == sum(kind["share"] > 0 for kind in kinds)
     assert facts["metrics"]["cv"]["ndcg@10"] == facts["parameters"]["together"]
@@ -80,7 +80,7 @@ def test_the_budget_fast_trains_the_bytes_of_auto_1(dataset, tmp_path, typed):
 @pytest.mark.parametrize("more", ["--n-rounds 3", "--monotone f1:1 --n-rounds 3", "--seeds 1,2"])
 def test_where_trees_are_alone_a_line_says_why(dataset, tmp_path, typed, more):
     said = typed.err(f"train {dataset.path} --name web --registry {tmp_path} {AS_OPTIONS} {more}")
-    assert "--preset auto-2 trains trees alone: " in said
+    assert "preset auto-2, trees alone (" in said
     assert ("the number of rounds is uncertain" in said) == ("--n-rounds" in more)  # a blend is judged by folds
 
 
@@ -104,7 +104,7 @@ def test_what_needs_trees_refuses_the_blend_and_names_the_budget_fast(registered
 
 def test_cross_validation_says_that_it_is_of_trees_alone(dataset, typed):
     said = typed.err(f"cv {dataset.path} --folds 2 --n-rounds 3 {AS_OPTIONS}")
-    assert "preset auto-2, trees alone: " in said
+    assert "preset auto-2, trees alone (" in said
 
 
 @pytest.mark.slow
