@@ -51,7 +51,7 @@ def test_the_demo_touches_nothing_that_is_not_its_own(tmp_path, typed):
 
 
 @pytest.mark.parametrize(
-    "step", ["rankmill.pipeline.synth.write_synthetic", "rankmill.trainer.training_service.train_blend_on"]
+    "step", ["rankmill.pipeline.synth.write_synthetic", "rankmill.trainer.candidates.train_on_dataset.train"]
 )
 def test_an_interrupt_ends_the_story(tmp_path, monkeypatch, typed, step):
     def interrupted(*_, **__):
