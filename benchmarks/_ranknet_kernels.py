@@ -13,7 +13,9 @@ _FAR = 600.0  # exp(-600) is far from the smallest double
 
 @kernel
 def ranknet_forces(scores, grades, sigma, exponentials, out):
-    """lambda_i of RankNet: the sum of lambda_ij over documents j below i, minus that of lambda_ji over those above (Burges 2010, eqn 4).
+    """Return lambda_i of RankNet (Burges 2010, eqn 4).
+
+    It is the sum of lambda_ij over documents j below i, minus that of lambda_ji over those above.
 
     One exponential a document, relative to the best score, unless scores are so far apart that it would be 0.
     """
@@ -42,10 +44,12 @@ def ranknet_forces(scores, grades, sigma, exponentials, out):
 
 @kernel(allocates=True)
 def factored_gradient(x, grades, hidden, biases, top, sigma, to_hidden, to_biases, to_top):
-    """Add the gradient of RankNet's loss of one query by one pass forward and one backward per document (Burges 2010, 2.1).
+    """Add the gradient of RankNet's loss of one query (Burges 2010, 2.1).
 
-    ``x`` (n, n_inputs), ``hidden`` (n_inputs, n_hidden), ``biases`` and ``top`` (n_hidden,); without hidden units ``top`` is
-    (n_inputs,).  Any float type.
+    It takes one pass forward and one backward per document.
+
+    ``x`` (n, n_inputs), ``hidden`` (n_inputs, n_hidden), ``biases`` and ``top`` (n_hidden,); without hidden units
+    ``top`` is (n_inputs,).  Any float type.
     """
     n = x.shape[0]
     h = np.empty((n, hidden.shape[1]), dtype=x.dtype)

@@ -56,8 +56,8 @@ def fill_bins(cumulative, capacity, ends):
 def split_run(cumulative, start, stop, capacity, earliest, ends):
     """Divide the values ``start:stop`` into ``len(ends)`` bins that are as even as ``capacity`` allows.
 
-    ``earliest[j]`` is the first position where bin j may end so that the later bins can hold the rest; computed from the
-    back.  Then each bin takes an equal share of the rest, clipped to the allowed positions.
+    ``earliest[j]`` is the first position where bin j may end so that the later bins can hold the rest; computed from
+    the back.  Then each bin takes an equal share of the rest, clipped to the allowed positions.
     """
     n = ends.shape[0]
     earliest[n - 1] = stop
@@ -95,8 +95,8 @@ def find_bins(values, tables, categorical, out):
     """out[r, f] = 1 + number of edges of f below values[r, f]; 0 for NaN.
 
     If ``categorical[f]``, a value that equals no edge gets the last bin.
-    ``tables`` (F, 255) are the edges, padded with +inf: a search takes eight steps without a branch.  Rows are processed in
-    blocks that stay in cache while the kernel goes through the columns.
+    ``tables`` (F, 255) are the edges, padded with +inf: a search takes eight steps without a branch.  Rows are
+    processed in blocks that stay in cache while the kernel goes through the columns.
     """
     rows, features = values.shape
     for first in range(0, rows, 256):
@@ -183,10 +183,13 @@ def _spend_one(slots, counts, kept, kept_counts):
 
 @kernel
 def first_pass(values, bits, slots, counts, kept, kept_counts, state, extremes):
-    """First pass over the ``values`` of a column, with bits ``bits``: count missing values, find extremes and heavy values.
+    """First pass over the ``values`` of a column, with bits ``bits``.
 
-    Misra and Gries: ``slots`` and ``counts`` are counters of up to ``len(kept)`` values; if there is no free one for a new
-    value, all are decremented.  At the end every value in more than one of ``len(kept) + 1`` rows has a counter.  ``state``:
+    It counts missing values, and finds extremes and heavy values.
+
+    Misra and Gries: ``slots`` and ``counts`` are counters of up to ``len(kept)`` values; if there is no free one for a
+    new value, all are decremented.  At the end every value in more than one of ``len(kept) + 1`` rows has a counter.
+    ``state``:
     number of counters in use, of missing values and of zeros; ``extremes``: minimum and maximum.
     """
     used, missing, zeros = state[0], state[1], state[2]
@@ -221,7 +224,10 @@ def first_pass(values, bits, slots, counts, kept, kept_counts, state, extremes):
 
 @kernel
 def count_known(values, known, counts, below, above):
-    """Second pass: count the values among the ascending ``known``, and find the nearest other values on both sides of each."""
+    """Second pass over a column: count the ascending ``known`` values.
+
+    It also finds the nearest other values on both sides of each.
+    """
     last = known.shape[0] - 1
     for i in range(values.shape[0]):
         x = values[i]

@@ -1,9 +1,12 @@
-"""Kernels of prediction: map raw values to codes, keep the best scores of a query, apply a link.  Flat loops without checks.
+"""Kernels of prediction: map raw values to codes, keep the best scores of a query, apply a link.
 
-``rankmill.scorer.models.model_file`` has checked every index that they follow.  ``_tree_kernels.py`` adds trees to scores.
+Flat loops without checks.
 
-The code ``b`` of a value is 0 if it is missing, else 1 plus the number of the feature's cuts below it.  The code of a category is 1
-plus its position among the feature's cuts, and 1 plus their number if it is none of them.
+``rankmill.scorer.models.model_file`` has checked every index that they follow.  ``_tree_kernels.py`` adds trees to
+scores.
+
+The code ``b`` of a value is 0 if it is missing, else 1 plus the number of the feature's cuts below it.  The code of a
+category is 1 plus its position among the feature's cuts, and 1 plus their number if it is none of them.
 """
 
 import numpy as np
@@ -82,7 +85,10 @@ def _count_below(typingctx, value, before, begin, factor, table, steps, below):
 
 @kernel
 def _code_strip(value, k, cuts, starts, steps, buckets, origin, scale, other, below, out):
-    """Write the codes of ``value`` (STRIP,), of slot ``k``, to ``out`` (n,), as far as it goes; ``below`` (STRIP,) is scratch."""
+    """Write the codes of ``value`` (STRIP,), of slot ``k``, to ``out`` (n,), up to its end.
+
+    ``below`` (STRIP,) is scratch.
+    """
     table = cuts[starts[k] :]
     _count_below(value, buckets[k], origin[k], scale[k], table, steps[k], below)
     if other[k] > 0:
@@ -98,10 +104,11 @@ def bin_rows(values, first, n_rows, columns, absent, cuts, starts, steps, bucket
 
     If ``other[k]`` is positive, the feature is categorical, and this is the code of a value that equals no cut.
 
-    The cuts of slot ``k`` are ascending from ``cuts[starts[k]]`` on, followed by NaN, which no value exceeds; if ``columns[k]``
-    is negative, every document has the value ``absent``.  A value x is in the bucket ``(x - origin[k]) * scale[k]`` of equal
-    width, and ``buckets[k]`` has the number of cuts in the buckets before: a search counts the cuts below x among the next
-    ``2 ** steps[k] - 1``.  ``scale`` 0 puts all values into the first bucket, before which there are no cuts.
+    The cuts of slot ``k`` are ascending from ``cuts[starts[k]]`` on, followed by NaN, which no value exceeds; if
+    ``columns[k]`` is negative, every document has the value ``absent``.  A value x is in the bucket ``(x - origin[k]) *
+    scale[k]`` of equal width, and ``buckets[k]`` has the number of cuts in the buckets before: a search counts the cuts
+    below x among the next ``2 ** steps[k] - 1``.  ``scale`` 0 puts all values into the first bucket, before which there
+    are no cuts.
 
     The documents of a strip take each step together, without a branch, so that their reads overlap.
     """
@@ -170,7 +177,9 @@ def _push(heap, size, score):
 
 @kernel
 def raise_bars(query, scores, heaps, sizes, keep):
-    """Add the scores of the rows to ``keep`` to the heaps of their queries, and clear ``keep`` for rows with k greater scores there.
+    """Add the scores of the rows to ``keep`` to the heaps of their queries.
+
+    Clear ``keep`` for rows with k greater scores there.
 
     ``heaps`` (queries, k) holds the greatest scores of each query so far, ``sizes`` (queries,) their number.
     """
@@ -201,8 +210,8 @@ def _softmax_score(values, outputs, i):
 def _ordinal_score(values, outputs, i):
     """Sum of values[k] * P(y = k), from the first k to the last, where outputs[k, i] is the logit of P(y <= k).
 
-    Differences of P(y > k) equal those of P(y <= k), and keep their precision near 0, where nearly all documents are.  The
-    unclipped differences sum to 1, so the clipped ones to 1 or more: no division by 0.
+    Differences of P(y > k) equal those of P(y <= k), and keep their precision near 0, where nearly all documents are.
+    The unclipped differences sum to 1, so the clipped ones to 1 or more: no division by 0.
     """
     n_outputs = outputs.shape[0]
     total = 0.0

@@ -1,18 +1,19 @@
 """Kernels that add trees to scores, from the codes of `rankmill.scorer._kernels.bin_rows`.  Flat loops without checks.
 
-A split that sends missing values left tests ``b > bound``.  One that sends them right tests ``b - 1 > bound``, where b - 1 of a
-missing value wraps round to the greatest code: `wrap_codes` writes these codes to slots of their own.  A split by a set of
-categories is turned into one by a cut: `_look_up_sets` writes, for all sets of a tree, whether each document goes right (1) or
-left (0) to slots that the next tree uses again, and the split tests ``b > 0`` there.
+A split that sends missing values left tests ``b > bound``.  One that sends them right tests ``b - 1 > bound``, where b
+- 1 of a missing value wraps round to the greatest code: `wrap_codes` writes these codes to slots of their own.  A split
+by a set of categories is turned into one by a cut: `_look_up_sets` writes, for all sets of a tree, whether each
+document goes right (1) or left (0) to slots that the next tree uses again, and the split tests ``b > 0`` there.
 
-``codes`` is (slots, documents), so the codes of a feature are contiguous, and a split is evaluated for many documents of a tile
-with one instruction.  Two algorithms give the same sums:
+``codes`` is (slots, documents), so the codes of a feature are contiguous, and a split is evaluated for many documents
+of a tile with one instruction.  Two algorithms give the same sums:
 
-- `sweep_trees` evaluates every split of a tree, parents first.  Each document has the leftmost leaf below the node that it has
-  reached; a split moves the documents at its ``first_leaf`` that go right to its ``right_leaf``, the leftmost leaf below its right
-  child.  It does not branch on documents, and takes a fraction of a cycle for each split and document.
-  Of oblivious trees it evaluates one split a level, and each is a bit of the leaf's number.
-- `walk_trees` descends node by node, ``LANES`` documents together: for trees of very many leaves, and for very few documents.
+- `sweep_trees` evaluates every split of a tree, parents first.  Each document has the leftmost leaf below the node that
+  it has reached; a split moves the documents at its ``first_leaf`` that go right to its ``right_leaf``, the leftmost
+  leaf below its right child.  It does not branch on documents, and takes a fraction of a cycle for each split and
+  document. Of oblivious trees it evaluates one split a level, and each is a bit of the leaf's number.
+- `walk_trees` descends node by node, ``LANES`` documents together: for trees of very many leaves, and for very few
+  documents.
 
 A sweep holds the leaves of a strip of documents in registers while it goes through the splits of a tree::
 
@@ -52,7 +53,8 @@ def _with_bit(builder, right, leaves):
 def _strip_of(blocks):
     """Return an intrinsic that takes ``blocks`` x BLOCK documents through splits ``start`` to ``stop``.
 
-    It writes ``at[first : first + blocks * BLOCK]``, from ``codes`` (slots, documents).  ``split`` holds arrays of the splits:
+    It writes ``at[first : first + blocks * BLOCK]``, from ``codes`` (slots, documents).  ``split`` holds arrays of the
+    splits:
     their bounds, first leaves and right leaves or, of levels of oblivious trees, their bounds alone.
     """
 
@@ -138,13 +140,15 @@ def pack_trees(
     n_trees, tree_starts, node_slot, node_bound, node_left, node_right, node_value, tree_weights,
     greatest, slot, bound, left, value, depth, queue,
 ):  # fmt: skip
-    """Lay out the first ``n_trees`` for `walk_trees`: breadth first, siblings adjacent; OUT: slot, bound, left, value, depth.
+    """Lay out the first ``n_trees`` for `walk_trees`: breadth first, siblings adjacent.
 
-    ``value`` is the node's value times the tree's weight, ``depth`` the greatest depth of each tree.  ``left`` counts from the
-    start of the tree, and right children follow their left siblings, so that the next node is ``left + went_right``.  A leaf
-    has itself as ``left`` and the ``greatest`` code as bound, so that documents stay there.  A document goes right at a node if
-    its code in ``node_slot`` exceeds ``node_bound``; the slot of a leaf is -1.  ``queue`` is scratch for the nodes of the
-    largest tree.
+    OUT: slot, bound, left, value, depth.
+
+    ``value`` is the node's value times the tree's weight, ``depth`` the greatest depth of each tree.  ``left`` counts
+    from the start of the tree, and right children follow their left siblings, so that the next node is ``left +
+    went_right``.  A leaf has itself as ``left`` and the ``greatest`` code as bound, so that documents stay there.  A
+    document goes right at a node if its code in ``node_slot`` exceeds ``node_bound``; the slot of a leaf is -1.
+    ``queue`` is scratch for the nodes of the largest tree.
     """
     for t in range(n_trees):
         start = tree_starts[t]
@@ -180,10 +184,12 @@ def number_leaves(
     n_trees, tree_starts, node_slot, node_bound, node_left, node_right, node_value, tree_weights,
     split_starts, leaf_starts, slot, bound, first_leaf, right_leaf, value, stack, place,
 ):  # fmt: skip
-    """Lay out the first ``n_trees`` for `sweep_trees`; OUT: slot, bound, first_leaf, right_leaf of each split, value of each leaf.
+    """Lay out the first ``n_trees`` for `sweep_trees`.
 
-    Splits are stored parents first, left before right; leaves from left to right, with the leaf's value times the tree's
-    weight.  ``stack`` and ``place`` are scratch for the nodes of the largest tree.
+    OUT: slot, bound, first_leaf, right_leaf of each split, value of each leaf.
+
+    Splits are stored parents first, left before right; leaves from left to right, with the leaf's value times the
+    tree's weight.  ``stack`` and ``place`` are scratch for the nodes of the largest tree.
     """
     for t in range(n_trees):
         start = tree_starts[t]
@@ -226,11 +232,13 @@ def wrap_codes(codes, width, sources, first_slot):
 
 @kernel
 def _look_up_sets(codes, width, n_rows, t, sets):
-    """Write for the sets of tree ``t`` whether each document goes right, for the first ``n_rows`` of ``width`` documents.
+    """Write for the sets of tree ``t`` whether each document goes right.
 
-    ``sets`` is a `rankmill.scorer.forest.layout.SetTables`.  A group is up to 8 sets of one feature: bit j of its table's entry
-    for a code is the answer of set j.  So a group takes one read for each document, which cannot be done for several
-    documents at once, and its bits are then spread with whole instructions.
+    Only the first ``n_rows`` of ``width`` documents count.
+
+    ``sets`` is a `rankmill.scorer.forest.layout.SetTables`.  A group is up to 8 sets of one feature: bit j of its
+    table's entry for a code is the answer of set j.  So a group takes one read for each document, which cannot be done
+    for several documents at once, and its bits are then spread with whole instructions.
     """
     for group in range(sets.starts[t], sets.starts[t + 1]):
         code = codes[sets.source[group]]
@@ -259,7 +267,9 @@ def _add_values(leaves, at, n_rows, scores, first):
 def sweep_trees(
     codes, width, n_rows, trees, sets, split_starts, leaf_starts, slot, split, value, at, scores, first
 ):  # fmt: skip
-    """``scores[first + i] += value of the leaf of document i`` for each of ``trees``, in order, and the first ``n_rows`` documents.
+    """Do ``scores[first + i] += value of the leaf of document i`` for each of ``trees``, in order.
+
+    Only the first ``n_rows`` documents count.
 
     ``width``, from ``n_rows`` to the size of ``at`` and ``codes``, is the number of documents evaluated: whole blocks.
     ``slot`` and the arrays of ``split`` (see `_strip_of`) hold the splits of trees, or the levels of oblivious ones.
@@ -283,7 +293,10 @@ def sweep_trees(
 def walk_trees(
     codes, n_rows, trees, sets, tree_starts, slot, bound, left, value, depth, scores, first
 ):  # fmt: skip
-    """Do what `sweep_trees` does, node by node; ``codes`` has room for whole ``LANES`` of documents (the last may hold anything)."""
+    """Do what `sweep_trees` does, node by node.
+
+    ``codes`` has space for whole ``LANES`` of documents; the last may hold anything.
+    """
     n_lanes = (n_rows + LANES - 1) // LANES * LANES
     at = np.zeros(LANES, np.int32)
     for t in trees:

@@ -108,7 +108,10 @@ def leaf_sums(gradients, hessians, gradient_scale, hessian_scale, rows, starts, 
 
 @kernel
 def add_children(left, sums):
-    """Add the sums of their two children to nodes, whose first child is ``left``, -1 for leaves; children come after parents."""
+    """Add the sums of their two children to nodes.
+
+    The first child is ``left``, -1 for leaves; children come after parents.
+    """
     for node in range(left.shape[0] - 1, -1, -1):
         if left[node] >= 0:
             for k in range(sums.shape[1]):
@@ -152,8 +155,8 @@ def add_tree(bins, feature, threshold, missing_left, sets, left, right, value, f
 def encode_in_order(index, steps, starts, order, scale, prior, smoothing, sums, counts, values):
     """values[row] = mean target of its category in the queries before it in ``order``, drawn towards the ``prior``.
 
-    ``index[row]`` is the number of its category, -1: none.  ``steps`` are targets in steps of 1 / ``scale``; ``sums`` and
-    ``counts``, by category, are 0 at first and those of all rows at last.
+    ``index[row]`` is the number of its category, -1: none.  ``steps`` are targets in steps of 1 / ``scale``; ``sums``
+    and ``counts``, by category, are 0 at first and those of all rows at last.
     """
     for q in order:
         for row in range(starts[q], starts[q + 1]):

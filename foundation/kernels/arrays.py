@@ -7,6 +7,6 @@ from rankmill.foundation.kernels.compiling import kernel
 
 @kernel
 def copy_to(target, source):
-    """Do as ``target[:] = source`` for arrays (n,) that do not overlap, which Numba cannot do without allocating memory."""
+    """Do ``target[:] = source`` for arrays (n,) that do not overlap, without allocating memory as Numba does."""
     for k in range(target.shape[0]):
         target[k] = source[k]

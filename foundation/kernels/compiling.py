@@ -5,14 +5,14 @@ Numba's own ``cache=True`` falls short in five ways, so kernels have a cache of 
 - It notices edits in the file of a function alone.  Kernels call functions of other files, so here machine code is used
   only while the function's module *and all that it imports of ours, directly or not,* are what they were.
 - Several processes that start at once compile the same kernels.  Here one compiles a kernel and the others wait for it.
-- Its files are written in two steps: another process may find machine code for other types.  Here each file is whole, has a
-  checksum, and says what it was compiled from and for.
-- It refuses a ``NUMBA_CACHE_DIR`` that cannot be written.  Here such a folder is read (the image's, under any user), and
-  what it lacks is compiled in every process.
+- Its files are written in two steps: another process may find machine code for other types.  Here each file is whole,
+  has a checksum, and says what it was compiled from and for.
+- It refuses a ``NUMBA_CACHE_DIR`` that cannot be written.  Here such a folder is read (the image's, under any user),
+  and what it lacks is compiled in every process.
 - It says nothing when a first command waits for half a minute: see :func:`compilation_announced`.
 
-A wheel and the image come with kernels compiled for `LEVEL`, which most machines can run.  A kernel that has not been compiled for
-this machine is looked for there, too: see :func:`shipped_kernels`.
+A wheel and the image come with kernels compiled for `LEVEL`, which most machines can run.  A kernel that has not been
+compiled for this machine is looked for there, too: see :func:`shipped_kernels`.
 """
 
 from __future__ import annotations
@@ -72,10 +72,10 @@ _folders: dict[str, set[str]] = {}  # layer -> cache folders of its kernels that
 def kernel(function: Callable[..., Any] | None = None, *, allocates: bool = False, **options: Any) -> Any:
     """Compile ``function`` without the interpreter's lock and with NumPy's division; keep the machine code on disk.
 
-    A kernel that calls another one with arrays would add to and take from the counts of references to each of them, in atomic
-    steps of 5 ns: more than many kernels take themselves.  So references are not counted.  A kernel that makes arrays needs the
-    count and ``allocates``.  No kernel returns an array: another one would not give it back.  One that returns a part of an array
-    that it was given has ``inline="always"``, which compiles it into its callers.
+    A kernel that calls another one with arrays would add to and take from the counts of references to each of them, in
+    atomic steps of 5 ns: more than many kernels take themselves.  So references are not counted.  A kernel that makes
+    arrays needs the count and ``allocates``.  No kernel returns an array: another one would not give it back.  One that
+    returns a part of an array that it was given has ``inline="always"``, which compiles it into its callers.
 
     >>> @kernel
     ... def twice(x):
@@ -94,10 +94,12 @@ def kernel(function: Callable[..., Any] | None = None, *, allocates: bool = Fals
 
 
 def sources_digest(module: str, path: Path) -> str:
-    """Return the sha256 over a module's source and those of all modules of its package, or of rankmill, that it imports.
+    """Return the sha256 over a module's source and the sources of all modules it imports.
 
-    Imports are read from the sources, so that a constant counts as well as a function.  Those of other libraries do not, nor
-    does this module: what it asks of Numba is in the key of each kernel.
+    Only modules of its own package or of rankmill count.
+
+    Imports are read from the sources, so that a constant counts as well as a function.  Those of other libraries do
+    not, nor does this module: what it asks of Numba is in the key of each kernel.
     """
     digests = {__name__: ""}
     waiting = [(module, path)]
@@ -112,7 +114,10 @@ def sources_digest(module: str, path: Path) -> str:
 
 @cache
 def _read_source(module: str, path: Path, _mtime: int, _size: int) -> tuple[str, list[tuple[str, Path]]]:
-    """Return the digest of a module, and names and files of those that it imports, of its own package, rankmill, or its folder."""
+    """Return the digest of a module, and names and files of the modules that it imports.
+
+    Only modules of its package, of rankmill or of its folder count.
+    """
     source = path.read_bytes()
     depth = module.count(".") + (path.name == "__init__.py")
     named: list[str] = []
@@ -144,9 +149,10 @@ def _read_source(module: str, path: Path, _mtime: int, _size: int) -> tuple[str,
 
 @cache
 def shipped_kernels() -> Path | None:
-    """Return the folder of the kernels that came with this package; None if there are none for these versions and this CPU.
+    """Return the folder of the kernels shipped with this package; None if none match these versions and this CPU.
 
-    ``NUMBA_CPU_NAME``, ``NUMBA_CPU_FEATURES`` and ``NUMBA_ENABLE_AVX`` say what Numba may use of the CPU, and are heeded.
+    ``NUMBA_CPU_NAME``, ``NUMBA_CPU_FEATURES`` and ``NUMBA_ENABLE_AVX`` say what Numba may use of the CPU, and are
+    heeded.
     """
     if not SHIPPED.is_dir():
         return None
@@ -190,9 +196,9 @@ class _Implementation(CompileResultCacheImpl):
 class _KernelFiles:
     """The files of one kernel: one for the types of arguments that it has been compiled for.
 
-    Their names have digests of the sources and of the types, so that none is ever changed: it is published whole, and deleted
-    when the same Python and Numba have compiled newer sources.  Shipped kernels have such files in one folder, which is only
-    read; ``shipped_as`` is the kernel's name there.
+    Their names have digests of the sources and of the types, so that none is ever changed: it is published whole, and
+    deleted when the same Python and Numba have compiled newer sources.  Shipped kernels have such files in one folder,
+    which is only read; ``shipped_as`` is the kernel's name there.
     """
 
     shipped_are_used = True
@@ -246,8 +252,8 @@ class _KernelFiles:
 class _Turns:
     """Locks of the kernels of one folder, between processes; the system frees those of a process that ends.
 
-    Each is one byte of one file.  A process that compiles a kernel takes the locks of those that it calls, too: calls have no
-    cycles, so nobody waits in a circle.  One thread of a process compiles at a time.
+    Each is one byte of one file.  A process that compiles a kernel takes the locks of those that it calls, too: calls
+    have no cycles, so nobody waits in a circle.  One thread of a process compiles at a time.
     """
 
     def __init__(self, folder: str) -> None:
@@ -259,7 +265,10 @@ class _Turns:
         return kernel in self._held
 
     def take(self, kernel: str, when_waiting: Callable[[], object]) -> None:
-        """Wait for the lock of a kernel; go on without it in a folder that is only read, and if the other takes too long."""
+        """Wait for the lock of a kernel.
+
+        Continue without it in a read-only folder, or if the other process takes too long.
+        """
         until = 0.0
         with suppress(OSError):
             self._file = self._file or self._path.open("ab")
@@ -297,7 +306,10 @@ _sources: dict[Path, tuple[object, str]] = {}  # specification and digest of a m
 
 
 def _sources_of(function: Callable[..., Any], path: Path) -> str:
-    """Return the digest of the sources of the function's module, found once for all its kernels, and again if it is reloaded."""
+    """Return the digest of the sources of the function's module.
+
+    It is computed once for all its kernels, and again after a reload.
+    """
     specification = function.__globals__.get("__spec__")
     known = _sources.get(path)
     if known is None or specification is None or known[0] is not specification:
@@ -339,7 +351,7 @@ class _KernelCache(FunctionCache):
         return compile_in_turn
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """Return what is kept; if that is nothing, take the turn to compile, and look again for what others have kept."""
+        """Return the cached kernel; if there is none, wait for the lock to compile it, then look again."""
         _spare_scipy()
         found = super().load_overload(sig, target_context)
         if found is None and not self._turns.holds(self._kernel):
@@ -359,7 +371,10 @@ class _KernelCache(FunctionCache):
         super().save_overload(sig, data)
 
     def _index_key(self, sig: Any, codegen: Any) -> Any:
-        """Return what machine code depends on besides the sources: types, CPU, the function's own code, Numba's settings."""
+        """Return what machine code depends on besides the sources.
+
+        These are types, CPU, the function's own code and Numba's settings.
+        """
         settings = tuple(getattr(config, name) for name in _SETTINGS)
         options = sorted(self._dispatcher.targetoptions.items())
         return (
@@ -379,7 +394,9 @@ class _KernelCache(FunctionCache):
 
 @cache
 def _spare_scipy() -> None:
-    """Let Numba see that SciPy is there without importing its linear algebra: .15 s and 15 MB in each process, and no kernel uses it.
+    """Let Numba detect SciPy without importing its linear algebra.
+
+    The import takes .15 s and 15 MB in each process, and no kernel uses it.
 
     Functions of users that do, import it when they are compiled.
     """
@@ -406,12 +423,15 @@ def _has_array(kind: types.Type) -> bool:
 
 
 def kernels_compiled(layer: str) -> bool:
-    """Return whether any kernel of a layer, of those imported so far, is in the cache, even that of an older version, or shipped."""
+    """Return whether the cache has any kernel of a layer, even of an older version, or any is shipped."""
     return shipped_kernels() is not None or any(any(Path(folder).glob("*.nbc")) for folder in _folders.get(layer, ()))
 
 
 def cpu_and_folder() -> tuple[str, str]:
-    """Return the CPU that kernels are compiled for, and the folder above those in which they are kept, of those imported so far."""
+    """Return the CPU that kernels are compiled for, and the folder above those of the cache.
+
+    Only modules imported so far count.
+    """
     _, cpu, _ = cpu_target.target_context.codegen().magic_tuple()
     return cpu, os.path.commonpath(set().union(*_folders.values()))
 

@@ -1,11 +1,12 @@
 """Products of float32 matrices whose bits depend on nothing but the numbers.
 
-Every element of a result is one chain of fused multiply-adds, rounded once each, in a fixed order of the terms.  So a row has
-the same bits in any batch, for any number of threads and any width of vectors; a fused multiply-add is the same on every CPU
-(IEEE 754), in hardware or not.  That leaves the tile to be chosen for speed: some rows times some columns are held in registers.
+Every element of a result is one chain of fused multiply-adds, rounded once each, in a fixed order of the terms.  So a
+row has the same bits in any batch, for any number of threads and any width of vectors; a fused multiply-add is the same
+on every CPU (IEEE 754), in hardware or not.  That leaves the tile to be chosen for speed: some rows times some columns
+are held in registers.
 
-Matrices of weights are stored in panels, ``[panel][k][PANEL]``, so that a tile reads memory in order.  Columns past the last
-of a matrix are zeros.
+Matrices of weights are stored in panels, ``[panel][k][PANEL]``, so that a tile reads memory in order.  Columns past the
+last of a matrix are zeros.
 """
 
 from __future__ import annotations
@@ -137,7 +138,10 @@ def _tile_of(rows: int, vectors: int, x_row: int) -> Callable[..., Any]:
 
         return signature, codegen
 
-    tile.__doc__ = "out[i][v] = start[i][v] + the sum over t < n, in order, of x[i][t] y[t][v]; places are (first, step of i, step of t)."
+    tile.__doc__ = (
+        "out[i][v] = start[i][v] + the sum over t < n, in order, of x[i][t] y[t][v]; places are (first, "
+        "step of i, step of t)."
+    )
     return tile
 
 
@@ -159,8 +163,8 @@ _STEP = VECTORS * LANES
 def dense(x, weights, bias, first, last, out):
     """out[r] = bias + x[r] @ weights, for the rows first <= r < last.
 
-    ``x`` (n, n_inputs or more) float32, ``weights`` (n_panels, n_inputs, PANEL), ``bias`` (n_panels * PANEL,), ``out`` (n,
-    n_panels * PANEL).  The terms of a sum are added to the bias in the order of the inputs.
+    ``x`` (n, n_inputs or more) float32, ``weights`` (n_panels, n_inputs, PANEL), ``bias`` (n_panels * PANEL,), ``out``
+    (n, n_panels * PANEL).  The terms of a sum are added to the bias in the order of the inputs.
     """
     n_panels, n = weights.shape[0], weights.shape[1]
     out_row = out.shape[1]
@@ -225,7 +229,10 @@ _BLOCK = 256  # rows whose cells stay in the cache while they meet all columns; 
 
 @kernel
 def transpose_panels(weights, n_outputs, out):
-    """Write the transpose of the weights to ``out``: ``weights`` (n_panels, n_inputs, PANEL) of ``n_outputs`` columns; ``out`` (.., n_outputs, PANEL)."""
+    """Write the transpose of the weights to ``out``.
+
+    ``weights`` (n_panels, n_inputs, PANEL) have ``n_outputs`` columns; ``out`` is (.., n_outputs, PANEL).
+    """
     for k in range(weights.shape[1]):
         for c in range(n_outputs):
             out[k // PANEL, c, k % PANEL] = weights[c // PANEL, k, c % PANEL]

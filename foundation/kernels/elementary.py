@@ -1,7 +1,7 @@
 """Exponentials and logarithms of + - * / alone, rounded one by one: the bits are the same on every CPU.
 
-There are two exponentials: models are made with :func:`exp_negative`, scores of several outputs with :func:`exp_precise`, and
-stored bytes depend on each (tests pin both).
+There are two exponentials: models are made with :func:`exp_negative`, scores of several outputs with
+:func:`exp_precise`, and stored bytes depend on each (tests pin both).
 """
 
 from __future__ import annotations

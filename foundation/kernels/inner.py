@@ -31,7 +31,7 @@ def inner_kernel(function: Callable[..., Any] | None = None, **options: Any) -> 
     if compiled is not function:  # unless NUMBA_DISABLE_JIT is set
 
         def keep(found: Any) -> None:
-            """Keep what has been compiled for kernels, and hide it from Python, which would call what does not exist."""
+            """Keep compiled code for kernels, and hide it from Python, which would call a missing function."""
             compiled.overloads[tuple(found.signature.args)] = found
 
         def refuse(*_: Any, **__: Any) -> None:

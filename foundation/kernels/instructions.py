@@ -93,7 +93,10 @@ def store_release(typingctx, array, index, value):
 
 @intrinsic
 def highest_in_blocks(typingctx, array, blocks):
-    """Return the highest of the first ``blocks`` * 32 of ``array``, contiguous float64, none of them NaN; -inf if there are none."""
+    """Return the maximum of the first ``blocks`` * 32 elements of ``array``; -inf if there are none.
+
+    ``array`` is contiguous float64 without NaN.
+    """
     signature = types.float64(array, types.intp)
 
     def codegen(context, builder, signature, arguments):

@@ -25,7 +25,10 @@ def mix(z):
 
 @kernel
 def random_bits(seed, number):
-    """Return element ``number`` (1, 2, ..; any whole number is allowed) of the SplitMix64 sequence of ``seed``, uint64."""
+    """Return element ``number`` (1, 2, ..) of the SplitMix64 sequence of ``seed``, uint64.
+
+    Any whole number is allowed.
+    """
     return mix(seed + np.uint64(number) * GOLDEN)
 
 

@@ -108,7 +108,10 @@ def _spread(words):
 
 @kernel
 def _normalise(column, words, out):
-    """out[k] = bits of column[k] with one pattern for both zeros and one for all NaN; ``words`` are the bits of the column."""
+    """Set out[k] to the bits of column[k], with one pattern for both zeros and one for all NaN.
+
+    ``words`` are the bits of the column.
+    """
     for k in range(column.shape[0]):
         x = column[k]
         word = words[k]
@@ -130,10 +133,11 @@ def _differ(words, first, last):
 def add_columns(columns, words, starts, goes_on, weights, out, counts, digests, keys, before, varied):
     """Add rows to the statistics of each feature.
 
-    ``columns`` (F, m) are their values and ``words`` the same bits as int32; ``starts`` (q + 1,) are the starts of the queries
-    and the end of the last; ``goes_on``: the first query has earlier rows.  ``out`` (m,) is scratch.  ``counts`` (F, 3): missing
-    values, zeros, queries with several values; ``digests`` (F,); ``keys`` (F, 2): extremes as order-preserving numbers;
-    ``before`` (F,) and ``varied`` (F,): last value of the unfinished query, and whether it has several values.
+    ``columns`` (F, m) are their values and ``words`` the same bits as int32; ``starts`` (q + 1,) are the starts of the
+    queries and the end of the last; ``goes_on``: the first query has earlier rows.  ``out`` (m,) is scratch.
+    ``counts`` (F, 3): missing values, zeros, queries with several values; ``digests`` (F,); ``keys`` (F, 2): extremes
+    as order-preserving numbers; ``before`` (F,) and ``varied`` (F,): last value of the unfinished query, and whether it
+    has several values.
     """
     for f in range(columns.shape[0]):
         _normalise(columns[f], words[f], out)

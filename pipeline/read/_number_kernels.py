@@ -1,6 +1,7 @@
 """Numbers in text: the same float32 as Python's float() rounded once more.
 
-Every loop over a token ends at a byte that is not part of it, and every text ends with a newline, so no bounds checks are needed.
+Every loop over a token ends at a byte that is not part of it, and every text ends with a newline, so no bounds checks
+are needed.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ FEATURE_WORDS = {**TRUTH, **dict.fromkeys(("na", "n/a", "#n/a", "<na>", "none"),
 # 10^0 .. 10^308, each correctly rounded to float64; exact up to 10^22.
 POWERS = np.array([float(f"1e{k}") for k in range(309)], dtype=np.float64)
 
-# One rounded conversion of the first 18 digits, one rounded table entry and one rounded product (or quotient) give a value
-# within a relative error of 4 * 2^-53, and so is the correctly rounded float64.
+# One rounded conversion of the first 18 digits, one rounded table entry and one rounded product (or quotient) give a
+# value within a relative error of 4 * 2^-53, and so is the correctly rounded float64.
 _SLACK = 2.0**-50
 
 
@@ -46,8 +47,8 @@ def _digits_at(text, i, mantissa):
 def plain_at(text, i, point, powers):
     """Parse the digits at ``text[i]``, with at most one ``point`` between, before or after them; return (number, end).
 
-    Most numbers are like this.  The number, float64, rounds to the right float32; it is NaN if :func:`number_at` has to parse
-    the token: it has no digits or more than 18, or is too close to the middle of two float32.
+    Most numbers are like this.  The number, float64, rounds to the right float32; it is NaN if :func:`number_at` has to
+    parse the token: it has no digits or more than 18, or is too close to the middle of two float32.
     """
     first = i
     mantissa, i = _digits_at(text, i, 0)
@@ -72,11 +73,11 @@ def plain_at(text, i, point, powers):
 def number_at(text, i, point, powers):
     """Parse the number at ``text[i]`` as float32; return (verdict, end, number).
 
-    Grammar: sign? (digits [point digits] | point digits) ([eE] sign? digits)? | sign? (inf | infinity | nan) | null, letters in
-    any case.  The result is float32(float64(token)), both correctly rounded.  Up to 2^53 and with a power of ten up to 22
-    both factors are exact in float64, so one operation rounds correctly.  Otherwise the correctly rounded float64 is between
-    x - slack and x + slack, and rounding to float32 is monotone: if both ends round to the same float32, that is the result.
-    The rest (one in about ten million) is deferred, with an approximation without sign.
+    Grammar: sign? (digits [point digits] | point digits) ([eE] sign? digits)? | sign? (inf | infinity | nan) | null,
+    letters in any case.  The result is float32(float64(token)), both correctly rounded.  Up to 2^53 and with a power of
+    ten up to 22 both factors are exact in float64, so one operation rounds correctly.  Otherwise the correctly rounded
+    float64 is between x - slack and x + slack, and rounding to float32 is monotone: if both ends round to the same
+    float32, that is the result. The rest (one in about ten million) is deferred, with an approximation without sign.
     """
     c = text[i]
     negative = c == 45

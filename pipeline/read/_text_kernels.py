@@ -1,6 +1,7 @@
 """Byte-level parsing of LETOR text and of lines of words.
 
-Every loop over a token ends at a byte that is not part of it, and every text ends with a newline, so no bounds checks are needed.
+Every loop over a token ends at a byte that is not part of it, and every text ends with a newline, so no bounds checks
+are needed.
 """
 
 from __future__ import annotations
@@ -43,17 +44,18 @@ def _ends_token(text, i):
 @kernel
 def parse_lines(
     text, stop, index_base, top, max_grade, ask, real, grouped, powers, last_line,
-    grade, label_from, label_to, qid_from, qid_to, doc_from, doc_to, entry_from, feature, value, defer_entry, defer_from, defer_to, state,
+    grade, label_from, label_to, qid_from, qid_to, doc_from, doc_to, entry_from, feature, value, defer_entry,
+    defer_from, defer_to, state,
 ):  # fmt: skip
     """Parse the lines of ``text[state[AT]:stop]`` (the last one ends with a newline) into rows and sparse entries.
 
-    Stops at the first malformed line, without output for it, and sets ``state[CODE]`` to the reason and ``state[WHERE]`` to
-    the position; the caller may set ``state[AT]`` to the next line and call again.  ``last_line[f]`` is the number
-    (``state[STAMP]``) of the last line with feature ``f``, to detect duplicates.  ``entry_from`` has one entry more than there
-    are rows.  A grade that is not a plain number, or any with ``ask``, is ASKED, and ``label_from`` and ``label_to`` are its
-    position; ``state[GRADE_ASKED]`` says so for the line at which it stopped.  With ``real`` the first number is a label in the
-    range of float32, at the same positions, and grades are 0.  With ``grouped`` lines have no qid,
-    and ``qid_from`` is the start of the line.
+    Stops at the first malformed line, without output for it, and sets ``state[CODE]`` to the reason and
+    ``state[WHERE]`` to the position; the caller may set ``state[AT]`` to the next line and call again.
+    ``last_line[f]`` is the number (``state[STAMP]``) of the last line with feature ``f``, to detect duplicates.
+    ``entry_from`` has one entry more than there are rows.  A grade that is not a plain number, or any with ``ask``, is
+    ASKED, and ``label_from`` and ``label_to`` are its position; ``state[GRADE_ASKED]`` says so for the line at which it
+    stopped.  With ``real`` the first number is a label in the range of float32, at the same positions, and grades are
+    0.  With ``grouped`` lines have no qid, and ``qid_from`` is the start of the line.
     """
     i = np.uint64(state[AT])
     stop = np.uint64(stop)

@@ -1,4 +1,7 @@
-"""Draw sessions: which query, which list, which clicks.  Every draw depends on the seed, the session and the rank alone."""
+"""Draw sessions: which query, which list, which clicks.
+
+Every draw depends on the seed, the session and the rank alone.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,10 @@ _QUERY, _KIND, _LOGGER, _PAIR, _SHUFFLE, _CLICKS = 1, 2, 3, 4, 5, 6
 
 @kernel(allocates=True)
 def draw_queries(seed, first, cumulative, out):
-    """out[i] = the query of session ``first + i``: query q with probability (cumulative[q] - cumulative[q - 1]) / total."""
+    """Set out[i] to the query of session ``first + i``.
+
+    Query q has probability (cumulative[q] - cumulative[q - 1]) / total.
+    """
     total = cumulative[-1]
     for i in range(out.shape[0]):
         key = random_bits(seed, first + i)
@@ -27,7 +33,8 @@ def draw_sessions(seed, session, query, start, document_start, rankings, shares,
 
     session, query   (lists,) number of the session, its query
     start            (lists + 1,) where its impressions go
-    document_start   (queries + 1,); rankings (loggers, documents) are documents of all queries in the order of each logger
+    document_start   (queries + 1,); rankings (loggers, documents) are documents of all queries in the order of each
+                     logger
     shares           share of random lists, then of lists with two neighbours swapped
     relevance        (documents,) probability of a click on an examined document
     out              policy (lists,), document, rank, clicked (impressions,)
@@ -69,7 +76,10 @@ def _shuffle(key, of_query, n, length, scratch, out):
 
 @kernel
 def _click(key, documents, relevance, users, out):
-    """Go down the list: P(click at k) = examination[k, last click] (floor[k] + slope[k] relevance) while the user goes on."""
+    """Go down the list while the user continues.
+
+    P(click at k) = examination[k, last click] (floor[k] + slope[k] relevance).
+    """
     last, going = 0, True
     for k in range(documents.shape[0]):
         out[k] = 0

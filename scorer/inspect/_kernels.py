@@ -1,13 +1,13 @@
 """Kernels over the paths of a forest, from each root to each leaf: flat loops without checks.
 
-A path has one *element* for each feature of its nodes: the codes ``low .. high`` that follow the path, whether a missing value
-does (the ``conditions``, see `rankmill.scorer.inspect.paths.Conditions`), and the ``share`` of the training rows that do,
-multiplied over the nodes of that feature.  A code is 0 if the value is missing, else 1 plus the number of the feature's cuts
-below it.  A document *meets* an element if it follows the path at all nodes of that feature; it ends in the leaf whose
-elements it all meets.  ``slot`` numbers the features that the forest uses.
+A path has one *element* for each feature of its nodes: the codes ``low .. high`` that follow the path, whether a
+missing value does (the ``conditions``, see `rankmill.scorer.inspect.paths.Conditions`), and the ``share`` of the
+training rows that do, multiplied over the nodes of that feature.  A code is 0 if the value is missing, else 1 plus the
+number of the feature's cuts below it.  A document *meets* an element if it follows the path at all nodes of that
+feature; it ends in the leaf whose elements it all meets.  ``slot`` numbers the features that the forest uses.
 
-A categorical feature has codes as in `rankmill.scorer._kernels`, and its elements hold any of them: ``allowed[table + code]``
-is 1 for a code that follows the path.  ``table`` is -1 for the elements of other features.
+A categorical feature has codes as in `rankmill.scorer._kernels`, and its elements hold any of them: ``allowed[table +
+code]`` is 1 for a code that follows the path.  ``table`` is -1 for the elements of other features.
 """
 
 import numpy as np
@@ -24,7 +24,10 @@ _BITS = 64
 
 @kernel
 def find_parents(tree_starts, node_left, node_right, n_codes, parent, depth, above):
-    """Write the ``parent`` of every node, -1 for a root, its ``depth``, and the sum of ``n_codes`` of the nodes ``above`` it."""
+    """Write the ``parent`` of every node, -1 for a root, and its ``depth``.
+
+    ``above`` gets the sum of ``n_codes`` of the nodes above it.
+    """
     for t in range(tree_starts.shape[0] - 1):
         start = tree_starts[t]
         parent[start] = -1
@@ -40,10 +43,13 @@ def find_parents(tree_starts, node_left, node_right, n_codes, parent, depth, abo
 
 @kernel
 def gather_paths(
-    leaves, roots, parent, slot_of, node_feature, node_cut, node_missing_left, node_left, node_right, node_rows, n_codes,
+    leaves, roots, parent, slot_of, node_feature, node_cut, node_missing_left, node_left, node_right, node_rows,
+    n_codes,
     set_starts, set_members, starts, slot, low, high, missing, table, allowed, share,
 ):  # fmt: skip
-    """Write the elements of the path to each of ``leaves``, the lowest node's first; return how many, and the size of ``allowed``.
+    """Write the elements of the path to each of ``leaves``, the lowest node's first.
+
+    Return their number, and the size of ``allowed``.
 
     ``n_codes`` of a node that splits by a set is the number of codes of its feature, 0 of other nodes.
     """
@@ -117,17 +123,20 @@ def find_contributions(
 ):  # fmt: skip
     """Write the Shapley values of the rows ``first`` .. ``last`` - 1 of ``codes`` to ``out`` (n, outputs, slots).
 
-    On a path of d elements a coalition S has the value ``value * prod over S of met * prod over the others of share``.  With
-    |S|! (d - 1 - |S|)! / d! = integral over t in [0, 1] of t^|S| (1 - t)^(d - 1 - |S|), the Shapley value of a met element e is
+    On a path of d elements a coalition S has the value ``value * prod over S of met * prod over the others of share``.
+    With
+    |S|! (d - 1 - |S|)! / d! = integral over t in [0, 1] of t^|S| (1 - t)^(d - 1 - |S|),
+    the Shapley value of a met element e is
 
-        value * prod over unmet of share * (1 - share_e) * integral of (1 - t)^unmet * prod over met j != e of (t + (1 - t) share_j)
+        value * prod over unmet of share * (1 - share_e) * integral of (1 - t)^unmet * prod over met j != e of (t + (1 -
+        t) share_j)
 
-    and that of an unmet one ``- value * prod over unmet of share * integral of (1 - t)^(unmet - 1) * prod over met of (..)``.
-    The integrands are polynomials of degree d - 1 with no negative term: Gauss and Legendre's rule of (d + 1) // 2 ``points``
-    (those of the rule of n begin at n (n - 1) / 2) is exact, and nothing cancels.
+    and that of an unmet one ``- value * prod over unmet of share * integral of (1 - t)^(unmet - 1) * prod over met of
+    (..)``. The integrands are polynomials of degree d - 1 with no negative term: Gauss and Legendre's rule of (d + 1)
+    // 2 ``points`` (those of the rule of n begin at n (n - 1) / 2) is exact, and nothing cancels.
 
-    The result depends only on the set of met elements, which many documents share: sets are looked up in a hash table of
-    ``2 * TILE`` places, so at most ``TILE`` rows are processed at a time.
+    The result depends only on the set of met elements, which many documents share: sets are looked up in a hash table
+    of ``2 * TILE`` places, so at most ``TILE`` rows are processed at a time.
     """
     starts, slot, low, high, missing, table_of, allowed = conditions
     n = last - first
@@ -259,15 +268,15 @@ def _is_met(mask, e, d):
 
 @kernel(allocates=True)
 def find_interactions(codes, first, last, conditions, share, value, output, points, weights, out):
-    """Add the SHAP interaction values of the rows ``first`` .. ``last`` - 1 of ``codes`` to ``out`` (n, outputs, slots, slots).
+    """Add SHAP interaction values of rows ``first`` .. ``last`` - 1 of ``codes`` to ``out`` (n, outputs, slots, slots).
 
     With a_k = 1 for a met element and 0 for others, two elements i and j of a path interact by
 
         value * (a_i - share_i) * (a_j - share_j) * integral of prod over k != i, j of (t a_k + (1 - t) share_k),
 
-    half of which is the value of (i, j), and half that of (j, i).  That of (i, i) is the Shapley value of i less those of its
-    pairs.  Each (a_k - share_k) is divided by its own factor of the product over all k: met, this is (1 - share) / (t + (1 - t)
-    share); not met, -1 / (1 - t), so that nothing is divided by a share.
+    half of which is the value of (i, j), and half that of (j, i).  That of (i, i) is the Shapley value of i less those
+    of its pairs.  Each (a_k - share_k) is divided by its own factor of the product over all k: met, this is (1 - share)
+    / (t + (1 - t) share); not met, -1 / (1 - t), so that nothing is divided by a share.
     """
     starts, slot = conditions.starts, conditions.slot
     widest = 0
@@ -322,7 +331,9 @@ def find_interactions(codes, first, last, conditions, share, value, output, poin
 
 @kernel
 def count_met(codes, first, last, chosen, conditions, a, b, counts):
-    """Add to ``counts`` (n_paths,) the rows that meet every element of a path except those of the slots ``a`` and ``b``.
+    """Add to ``counts`` (n_paths,) the rows that meet every element of a path.
+
+    Elements of the slots ``a`` and ``b`` are ignored.
 
     Only the ``chosen`` paths are processed.
     """
@@ -352,7 +363,9 @@ def count_elements(codes, first, last, conditions, counts):
 
 @kernel
 def sum_cells(chosen, conditions, weight, output, a, b, codes_a, codes_b, out):
-    """Add the ``weight`` of each of the paths ``chosen`` to ``out`` (outputs, cells), if its elements of two slots are met.
+    """Add the ``weight`` of each of the paths ``chosen`` to ``out`` (outputs, cells).
+
+    Only paths whose elements of two slots are met count.
 
     Cell c has the code ``codes_a[c]`` in slot ``a`` and ``codes_b[c]`` in slot ``b``; a slot of -1 is none.
     """

@@ -1,7 +1,7 @@
 """Metric kernels: one sort per query, then one pass over its tie groups per metric.
 
-``rank`` counts positions from 0; ``row`` numbers documents as the caller stores them; ``slot`` those of one query in tie
-order.  Tie group g holds the ranks [bounds[g], bounds[g + 1]); if ties are broken, each document is a group.
+``rank`` counts positions from 0; ``row`` numbers documents as the caller stores them; ``slot`` those of one query in
+tie order.  Tie group g holds the ranks [bounds[g], bounds[g + 1]); if ties are broken, each document is a group.
 """
 
 import numpy as np
@@ -30,7 +30,8 @@ def _n_above(keys, key):
 def sort_descending(keys, slots, spare_keys, spare_slots, n):
     """Sort keys[:n] in descending order and slots[:n], which holds 0 .. n-1, with them; equal keys keep their order.
 
-    Short lists by counting the keys above each: n * n comparisons, but eight at a time and without branches that depend on keys.
+    Short lists by counting the keys above each: n * n comparisons, but eight at a time and without branches that depend
+    on keys.
     """
     if n <= COUNTED:
         n_at = spare_slots  # how many keys equal to the one at this place have been put there and behind it
@@ -84,8 +85,8 @@ def sort_descending(keys, slots, spare_keys, spare_slots, n):
 def best_descending(keys, slots, spare_keys, spare_slots, n, cut):
     """Move the ``cut`` highest keys, and all that equal the last of them, to the front in descending order.
 
-    ``slots[:n]`` holds 0 .. n-1 and moves with the keys; equal keys keep their order.  Returns the number of those moved, at
-    least min(cut, n); the cells behind them are undefined.
+    ``slots[:n]`` holds 0 .. n-1 and moves with the keys; equal keys keep their order.  Returns the number of those
+    moved, at least min(cut, n); the cells behind them are undefined.
     """
     held = 0
     for i in range(n):
@@ -267,8 +268,8 @@ def expected_err(slots, base, stop, bounds, groups, cut, mean_product):
 def ordered_pairs(slots, base, level, bounds, groups, n, tree):
     """Count the pairs of different grades with the better one above; a tied pair counts half.
 
-    ``level`` numbers the grades of a query from its best, 0; a group's documents are sorted by grade.  A Fenwick tree counts the
-    documents above by level.
+    ``level`` numbers the grades of a query from its best, 0; a group's documents are sorted by grade.  A Fenwick tree
+    counts the documents above by level.
     """
     for i in range(n + 1):
         tree[i] = 0
@@ -324,8 +325,8 @@ def evaluate(
 ):  # fmt: skip
     """out[metric, query] for queries first..last-1: the metric's sum over its divisor, or its fill if that is 0.
 
-    ``sources[metric]`` are the rows of ``gains`` and of ``discounts`` that sums of gains use.  ``relevant``, ``stop`` and ``level``
-    are None where no metric needs them: Numba then compiles no metric that does.
+    ``sources[metric]`` are the rows of ``gains`` and of ``discounts`` that sums of gains use.  ``relevant``, ``stop``
+    and ``level`` are None where no metric needs them: Numba then compiles no metric that does.
     """
     longest = 0
     for query in range(first, last):
@@ -385,7 +386,10 @@ def evaluate(
 
 @kernel
 def ideal_dcg(gain, starts, discount, cut, out):
-    """out[query] = sum of gain * discount over the first ``cut`` of the query's gains, which are in descending order."""
+    """Set out[query] to the sum of gain * discount over the first ``cut`` of the query's gains.
+
+    The gains are in descending order.
+    """
     for query in range(starts.shape[0] - 1):
         base = starts[query]
         total = 0.0
@@ -477,7 +481,9 @@ def map_swaps(order, starts, first_query, last_query, scales, relevant, cut, upp
 
 @kernel
 def mrr_swaps(order, starts, first_query, last_query, scales, relevant, cut, upper, lower, lift):
-    """Reciprocal rank: dZ = upper_i - lower_j for i above j of which one is relevant, 0 below the first relevant rank f.
+    """Reciprocal rank: dZ = upper_i - lower_j for i above j of which one is relevant.
+
+    dZ is 0 below the first relevant rank f.
 
     A relevant j that rises to i above f: 1/i - 1/f.  The first relevant one that falls from f to j: 1/f - 1/min(j, s)
     with s the rank of the second.
@@ -513,7 +519,8 @@ def concordance_swaps(
 
     ``table[cells[q] - cells[first_query] + i n + j]`` for i among the first ``depth`` and j below it.  Every m between
     counts: dZ = |sign(y_i - y_j) + sum over m of sign(y_i - y_m) + sign(y_m - y_j)|.  ``level`` (n_rows,) numbers the
-    grades of a query from its best, 0; ``balance[grade]`` sums sign(y_m - grade) over the ranks passed; ``own`` is scratch as long as a query.
+    grades of a query from its best, 0; ``balance[grade]`` sums sign(y_m - grade) over the ranks passed; ``own`` is
+    scratch as long as a query.
     """
     for q in range(first_query, last_query):
         if scales[q] == 0.0:
@@ -547,7 +554,10 @@ def concordance_swaps(
 
 @kernel
 def add_flipped(values, raw, table, sums):
-    """Add to sums[b] all 64 ``values``, negated where the bit of raw[b] is set; ``table`` (8, 256) is scratch for 8 at a time."""
+    """Add to sums[b] all 64 ``values``, negated where the bit of raw[b] is set.
+
+    ``table`` (8, 256) is scratch for 8 at a time.
+    """
     for byte in range(8):
         first = 8 * byte
         table[byte, 0] = values[first : first + 8].sum()
@@ -566,7 +576,9 @@ def add_flipped(values, raw, table, sums):
 
 @kernel
 def count_all_signs(values, least):
-    """Count, of all 2^m ways to choose the signs of ``values`` (m,), those whose sum is ``least`` or more on either side.
+    """Count the choices of signs of ``values`` (m,) whose sum is ``least`` or more on either side.
+
+    There are 2^m choices.
 
     In Gray's order, where one sign changes at a time.  ``values`` is restored at the end.
     """

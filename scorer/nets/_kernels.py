@@ -1,6 +1,7 @@
 """NetInputs and scores of nets.  The wrappers check the arguments.
 
-Every number is computed from the values of its own row alone, in a fixed order: a score does not depend on the other rows.
+Every number is computed from the values of its own row alone, in a fixed order: a score does not depend on the other
+rows.
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ _LARGEST = 3.4028234663852886e38  # of float32: infinite values count as that
 
 @kernel
 def transformed(x, kind, knots, heights, first, last):
-    """Return the transform of x, not NaN; ``QUANTILE`` interpolates between the knots first .. last - 1, and is flat outside."""
+    """Return the transform of x, not NaN.
+
+    ``QUANTILE`` interpolates between the knots first .. last - 1, and is flat outside.
+    """
     if kind == QUANTILE:
         if x <= knots[first]:
             return np.float64(heights[first])
@@ -45,8 +49,8 @@ def transformed(x, kind, knots, heights, first, last):
 def interpolate(x, knots, heights, places, out):
     """out[i] = the line through the knots at x[i], as :func:`transformed`; NaN for NaN.
 
-    ``knots`` and ``heights`` (MOST_KNOTS + 1,) are padded with infinity and the last height.  All rows take the same steps, so
-    that they are taken as vectors.
+    ``knots`` and ``heights`` (MOST_KNOTS + 1,) are padded with infinity and the last height.  All rows take the same
+    steps, so that they are taken as vectors.
     """
     final = 0
     for k in range(knots.shape[0]):
@@ -68,7 +72,9 @@ def interpolate(x, knots, heights, places, out):
 
 @kernel(allocates=True)
 def write_numbers(values, first, last, features, kind, centres, scales, knots, heights, indicators, out):
-    """Write the inputs of the rows first <= r < last into ``out[r - first]``: scale (transform - centre), then indicators.
+    """Write the inputs of the rows first <= r < last into ``out[r - first]``.
+
+    They are scale (transform - centre), then indicators.
 
     A missing value (NaN) is 0, the centre; the indicator of a feature is 1 where its value is missing.  ``knots`` and
     ``heights`` are (n_features, MOST_KNOTS + 1), see :func:`interpolate`.
@@ -152,7 +158,10 @@ def activate(z, first, last, n_columns, activation):
 
 @kernel
 def scores_of(inputs, first, last, weights, start, scores, base):
-    """scores[base + r] = start + the sum over k, in order, of inputs[r, k] weights[k]; each product and sum is rounded to float32."""
+    """Set scores[base + r] to start + the sum over k, in order, of inputs[r, k] weights[k].
+
+    Each product and sum is rounded to float32.
+    """
     n = weights.shape[0]
     r = first
     while r + 4 <= last:  # four sums at a time, since each waits for its last one

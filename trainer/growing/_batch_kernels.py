@@ -1,10 +1,13 @@
-"""Prepare the splits of several nodes for one exchange with other processes: partition them, and count their smaller children.
+"""Prepare the splits of several nodes for one exchange with other processes.
+
+Nodes are partitioned, and their smaller children counted.
 
     waiting, by priority     9.1  8.7  5.0  4.2  3.9 ..
-    prepared together        '------------'               as many as will most likely be split: half of the leaves that are left
+    prepared together        '------------'               as many as will most likely be split: half of the leaves that
+                             are left
 
-What is prepared for a node does not depend on when it is split, so that trees are those of one process, which splits one
-node after another.
+What is prepared for a node does not depend on when it is split, so that trees are those of one process, which splits
+one node after another.
 """
 
 from __future__ import annotations
@@ -28,10 +31,12 @@ from rankmill.trainer.growing._state_kernels import (
 
 @kernel(inline="always")
 def _choose_batch(node, rules, nodes):
-    """Choose the nodes to prepare with ``node``, which is no longer waiting, those with the highest priority. By worker 0.
+    """Choose the nodes to prepare with ``node``, which is no longer waiting, those with the highest priority.
 
-    Half as many as the tree may still have leaves are chosen: what is prepared and never split costs a count.  Each takes a free
-    slot of the pool.
+    By worker 0.
+
+    Half as many as the tree may still have leaves are chosen: what is prepared and never split costs a count.  Each
+    takes a free slot of the pool.
     """
     table, state, batch = nodes.table, nodes.state[0], nodes.batch
     batch[0] = node
@@ -56,10 +61,12 @@ def _choose_batch(node, rules, nodes):
 
 @kernel(inline="always")
 def _prepare_batch(crew, bins, rows, rules, nodes, histograms):
-    """Partition the nodes of the batch, and count the smaller child of each, together with the other processes.  False: stop.
+    """Partition the nodes of the batch, and count the smaller child of each, together with the other processes.
 
-    One exchange then has the rows that go left, and another the histograms.  Nothing depends on the order in which nodes are
-    split, so what is prepared for a node is the same whenever it is split.
+    False: stop.
+
+    One exchange then has the rows that go left, and another the histograms.  Nothing depends on the order in which
+    nodes are split, so what is prepared for a node is the same whenever it is split.
     """
     table, state, batch, sums = nodes.table, nodes.state[0], nodes.batch, crew.sums
     for i in range(state.n_batch):

@@ -8,12 +8,13 @@
                  left, missing right     the prefix: these categories go left, all others right
                           left, "missing left": the rest of the order goes left, the prefix and all others right
 
-The best set is a prefix or a suffix of the order (Fisher, "On grouping for maximum homogeneity", 1958), so the search of
-``_gain_kernels`` finds it with the rest in the place of missing values.  What is in no set, unseen categories too, goes right.
-With few categories each is tried alone.  The limits are those of LightGBM (``FindBestThresholdCategorical``).
+The best set is a prefix or a suffix of the order (Fisher, "On grouping for maximum homogeneity", 1958), so the search
+of ``_gain_kernels`` finds it with the rest in the place of missing values.  What is in no set, unseen categories too,
+goes right. With few categories each is tried alone.  The limits are those of LightGBM
+(``FindBestThresholdCategorical``).
 
-    work[4] ordered | work[5] order | work[6] keys | work[7] scratch | work[8] sums of a level | work[9] an earlier order
-    work[10], work[11] ordered counts
+    work[4] ordered | work[5] order | work[6] keys | work[7] scratch | work[8] sums of a level | work[9] an earlier
+    order work[10], work[11] ordered counts
 """
 
 from __future__ import annotations
@@ -58,8 +59,8 @@ def _rows_of(packed, rows_a_step):
 def order_categories(histogram, n_bins, total, n_rows, rules, work):
     """Write the categories of a node in order to work[5, 1:]; returns 1 + how many there are.
 
-    ``histogram`` (256,) are the packed sums of a feature of ``n_bins`` bins, ``total`` those of the node's ``n_rows`` rows.
-    Left out are those of less than ``category_rows``.
+    ``histogram`` (256,) are the packed sums of a feature of ``n_bins`` bins, ``total`` those of the node's ``n_rows``
+    rows. Left out are those of less than ``category_rows``.
     """
     order, keys, rows_a_step = work[5].view(np.int64), work[6], n_rows / np.float64(total & LOW)
     used = np.int64(0)
@@ -102,7 +103,10 @@ def order_counts(n_bins, last, counts, work):
 
 @inner_kernel
 def sum_ordered(histogram, n_bins, last, total, rules, work):
-    """Write the packed sums in the order of the categories, and of each set to work[0]; returns the lambda of their gains."""
+    """Write the packed sums in the order of the categories, and of each set to work[0].
+
+    Return the lambda of their gains.
+    """
     ordered, prefix = work[4].view(np.int64), work[0].view(np.int64)
     put_in_order(histogram, total, last, work, ordered)
     if tried_alone(n_bins, rules):
@@ -162,7 +166,10 @@ def limit_sets(n_bins, last, total, n_rows, rules, work):
 
 @inner_kernel
 def categories_of_node(histogram, n_bins, total, n_rows, needed, limits, rules, work):
-    """Order the categories of a node and write the gains of their sets to ``work``; returns 1 + how many are in order."""
+    """Order the categories of a node and write the gains of their sets to ``work``.
+
+    Return 1 + how many are in order.
+    """
     last = order_categories(histogram, n_bins, total, n_rows, rules, work)
     parent = parent_of(total, rules) + rules.min_gain
     category_gains(histogram, n_bins, last, total, needed, limits, rules, parent, work)
@@ -174,7 +181,8 @@ def categories_of_node(histogram, n_bins, total, n_rows, needed, limits, rules, 
 def prefer_sides(histogram, total, b, from_end, last, rules, order, keys):
     """keys[c] += how much more a leaf gains if category c goes left than if it goes right.
 
-    The values of the sides are those of the set of the first ``b`` categories in order, or, if ``from_end``, of those after.
+    The values of the sides are those of the set of the first ``b`` categories in order, or, if ``from_end``, of those
+    after.
     """
     lambda_l2, left = rules.lambda_l2 + rules.category_l2, np.int64(0)
     for i in range(b + 1 if from_end else 1, last if from_end else b + 1):
@@ -195,7 +203,10 @@ def _value_of(packed, lambda_l2, rules):
 
 @inner_kernel
 def write_set(f, highest, n_bins, last, rules, work, split_out):
-    """Write the set of categories of feature ``f`` whose gain is ``highest``, with the packed sum of its side in split_out[3]."""
+    """Write the set of categories of feature ``f`` whose gain is ``highest``.
+
+    The packed sum of its side goes to split_out[3].
+    """
     ordered, order = work[4].view(np.int64), work[5].view(np.int64)
     b, from_end = first_of(highest, work[1], work[2], True, last)
     first, end = (b + 1, last) if from_end == 1 else (1, b + 1)

@@ -1,12 +1,14 @@
-"""What a node may be split by: features that may occur together on a path, random samples of features, random thresholds.
+"""The features and thresholds that may split a node.
+
+These are constraints on features of a path, samples of features, and random thresholds.
 
 Also what a split is worth: its gain after the weight of its feature.
 
     path      f3 -- f7 -- this node        groups of f3 and f7: {f3, f7, f9}, {f3, f7}, ..
     usable    f3, f7, f9                   every feature that one of these groups has, of which a sample may be drawn
 
-Random numbers depend on the tree, the node (or the depth) and the feature alone.  A column that is made from a feature is
-drawn with it.
+Random numbers depend on the tree, the node (or the depth) and the feature alone.  A column that is made from a feature
+is drawn with it.
 """
 
 from __future__ import annotations
@@ -45,7 +47,10 @@ def _keep_smallest(fraction, key, sources, usable, drawn):
 
 @kernel(inline="always")
 def usable_features(crew, node, bins, rules, nodes, search, extras):
-    """Return 1 for each feature by which ``node``, or the level that begins with it, may be split; (n_features,) uint8."""
+    """Return 1 for each feature by which ``node`` may be split; (n_features,) uint8.
+
+    The same holds for a level that begins with the node.
+    """
     if extras is None or not rules.restricted:
         return bins.enabled
     usable, drawn = search.usable[crew.worker], search.drawn[crew.worker]

@@ -15,11 +15,13 @@ from rankmill.trainer.growing._state_kernels import LOW
 
 @inner_kernel
 def gains_of(prefix, extra, last, total_g, total_h, needed, lambda_l2, rules, parent, out):
-    """out[b] = gain of the split after bin b, 1 <= b < last, with ``prefix[b] + extra`` on the left; -inf where not allowed.
+    """Set out[b] to the gain of the split after bin b, 1 <= b < last; -inf where not allowed.
+
+    ``prefix[b] + extra`` is on the left.
 
     Each side needs ``needed`` steps of hessian.  The gain G_l^2 / H_l + G_r^2 / H_r - parent is one division of whole
-    steps, lambda included.  The loop over unsigned b has no branches, so that it is vectorised; integers are converted to
-    floats through their bits.
+    steps, lambda included.  The loop over unsigned b has no branches, so that it is vectorised; integers are converted
+    to floats through their bits.
     """
     lambda_steps, unit = lambda_l2 / rules.unit_h, rules.unit_g * (rules.unit_g / rules.unit_h)
     magic = bits_of(MAGIC)
@@ -43,7 +45,10 @@ def _shrunk(g, rules):
 
 @inner_kernel
 def _value(g, h, n_rows, above, low, high, rules):
-    """Return the value of a node: a step (g shrunk, h with lambda), averaged with that of the node ``above`` it, in its range."""
+    """Return the value of a node, within its range.
+
+    It is a step (g shrunk, h with lambda), averaged with that of the node ``above`` it.
+    """
     value = -g / h if h > 0.0 else 0.0
     if rules.max_step > 0.0:
         value = min(max(value, -rules.max_step), rules.max_step)
@@ -69,10 +74,12 @@ def gain_of(g, h, value):
 
 @inner_kernel
 def gains_bounded(prefix, extra, last, total_g, total_h, needed, lambda_l2, min_gain, rules, direction, limits, out):
-    """As ``gains_of``, but with the values that nodes get.  Those of the children must rise (1) or fall (-1) with the feature.
+    """As ``gains_of``, but with the values that nodes get.
 
-    ``limits`` (4,) are the range of values, the own value and the number of rows of the node.  Rows of sides are estimated by
-    their hessian.
+    Those of the children must rise (1) or fall (-1) with the feature.
+
+    ``limits`` (4,) are the range of values, the own value and the number of rows of the node.  Rows of sides are
+    estimated by their hessian.
     """
     low, high, own, rows = limits[0], limits[1], limits[2], limits[3] / total_h
     unit_g, unit_h = rules.unit_g, rules.unit_h
@@ -125,8 +132,8 @@ def left_is_heavier(left, total_h):
 def forbid_small_sides(counts, prefix, total_h, weightless, missing_left, alone, last, min_rows, least_h, out):
     """out[b] = -inf where the split after bin b leaves a side with too few rows or too little hessian.
 
-    Bin b has counts[0, b] rows and counts[1, b] fine steps of hessian.  Missing values go left if ``missing_left``, or, if
-    ``weightless``, to the heavier side.  If ``alone``, bin b is the whole left side.
+    Bin b has counts[0, b] rows and counts[1, b] fine steps of hessian.  Missing values go left if ``missing_left``, or,
+    if ``weightless``, to the heavier side.  If ``alone``, bin b is the whole left side.
     """
     all_rows, all_h = counts[0, :last].sum(), counts[1, :last].sum()
     rows, h = np.int64(0), np.int64(0)
@@ -142,7 +149,10 @@ def forbid_small_sides(counts, prefix, total_h, weightless, missing_left, alone,
 
 @inner_kernel
 def highest_of(values, last):
-    """Return the highest of values[1:last], -inf if ``last`` is 1: blocks of vectors, and four maxima that do not depend on each other."""
+    """Return the highest of values[1:last], -inf if ``last`` is 1.
+
+    It uses blocks of vectors, and four independent maxima.
+    """
     blocks = (last - 1) // 32
     a = highest_in_blocks(values[1:], blocks)
     b = c = d = -np.inf
@@ -204,7 +214,8 @@ def feature_gains(histogram, last, total, needed, direction, limits, rules, work
         extra, out = (np.int64(0), work[1]) if side == 0 else (histogram[0], work[2])
         if extras is not None and rules.constrained:
             gains_bounded(
-                prefix, extra, last, total_g, total_h, needed, rules.lambda_l2, rules.min_gain, rules, direction, limits, out
+                prefix, extra, last, total_g, total_h, needed, rules.lambda_l2, rules.min_gain, rules, direction,
+                limits, out
             )  # fmt: skip
         else:
             gains_of(prefix, extra, last, total_g, total_h, needed, rules.lambda_l2, rules, parent, out)

@@ -92,10 +92,12 @@ def _enqueue(child, node, crew, bins, rules, nodes, search):
 
 @kernel(inline="always")
 def _search_waiting(crew, bins, rows, derivatives, rules, nodes, histograms, search, pairs, extras):
-    """Count and search the children of the last split, or again the node whose split left a side too small.  False: stop.
+    """Count and search the children of the last split, or again the node whose split left a side too small.
 
-    Of children only the smaller one is counted, and the larger one is the rest of their parent.  A node is searched again with the
-    rows of each side counted.  Each kernel is called at one place, as every call takes long to compile.
+    False: stop.
+
+    Of children only the smaller one is counted, and the larger one is the rest of their parent.  A node is searched
+    again with the rows of each side counted.  Each kernel is called at one place, as every call takes long to compile.
     """
     table, pool, state = nodes.table, histograms.pool, nodes.state[0]
     again, both = state.refused >= 0, state.count_both != 0
@@ -140,7 +142,10 @@ def _search_waiting(crew, bins, rows, derivatives, rules, nodes, histograms, sea
 
 @inner_kernel
 def _bound_children(node, bins, rules, nodes, extras):
-    """Write value, rows and bounds of the children: the midpoint of the two values after a monotone split, else as the node."""
+    """Write value, rows and bounds of the children.
+
+    After a monotone split the bound is the midpoint of the two values, else that of the node.
+    """
     if extras is None or not rules.constrained:
         copy_to(nodes.ranges[nodes.table[node].left], nodes.ranges[node])
         copy_to(nodes.ranges[nodes.table[node].left + 1], nodes.ranges[node])
@@ -247,12 +252,13 @@ def take_node(crew, bins, rows, derivatives, rules, nodes, histograms, search, p
 def grow_by_node(crew, bins, rows, derivatives, rules, nodes, histograms, search, pairs, extras):
     """Split one node after another, the part of one worker; the root is node 0 and holds a slot of the pool.
 
-    The first search uses packed sums and ignores the number of rows.  After partitioning, worker 0 checks the split.  If a
-    side has too few rows or too little hessian, the node is searched again with counted sides; its first gain was an upper
-    bound, so the order of nodes stays correct.  If rounding can explain the gain, the node becomes a leaf.
+    The first search uses packed sums and ignores the number of rows.  After partitioning, worker 0 checks the split.
+    If a side has too few rows or too little hessian, the node is searched again with counted sides; its first gain was
+    an upper bound, so the order of nodes stays correct.  If rounding can explain the gain, the node becomes a leaf.
 
-    ``pairs`` is None unless splits are searched again by the loss itself.  ``extras`` is None if no feature is categorical or
-    monotone and nothing is drawn, weighed or held back: Numba then drops these branches before it compiles what they call.
+    ``pairs`` is None unless splits are searched again by the loss itself.  ``extras`` is None if no feature is
+    categorical or monotone and nothing is drawn, weighed or held back: Numba then drops these branches before it
+    compiles what they call.
 
     ``state`` begins with one node, one leaf, ``small`` 0, ``large`` and ``refused`` -1.  Afterwards
     table[:state.n_nodes] is the tree.

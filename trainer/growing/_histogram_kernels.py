@@ -41,8 +41,8 @@ FAR = np.int64(LOOK_AHEAD)
 def _accumulate(words, used, rows, packed, first, last, out):
     """out[256 * lane + code of lane] += packed[i] for the rows[i] of one block, i in first .. last.
 
-    A load, an addition and a store for each code, which is one more load: processors do more loads in a cycle than shifts and masks
-    of a word would take.
+    A load, an addition and a store for each code, which is one more load: processors do more loads in a cycle than
+    shifts and masks of a word would take.
     """
     width = words.shape[1] * 8
     codes = words.view(np.uint8).reshape(-1)
@@ -108,8 +108,8 @@ def count_share(bins, rows, packed, first, last, share, shares, histogram, table
 
     The blocks asked for are laid end to end, ``n`` rows of ``used_words[block]`` words each, and the line is cut into
     ``shares`` parts of about equal length.  Where a part begins inside a block, that block's visits stay in ``edge``
-    (width, 256); returns the number of that block, -1 if there is none.  The part in which a block begins clears the block.
-    ``table`` (width + 1, 256) is scratch.
+    (width, 256); returns the number of that block, -1 if there is none.  The part in which a block begins clears the
+    block. ``table`` (width + 1, 256) is scratch.
     """
     n, width, n_features = last - first, bins.words.shape[2] * 8, bins.n_bins.shape[0]
     whole = np.int64(0)
@@ -138,7 +138,10 @@ def count_share(bins, rows, packed, first, last, share, shares, histogram, table
 
 @kernel
 def subtract(from_parent, child, n_bins, first_feature, last_feature):
-    """Turn the histogram of the parent into that of the other child: ``from_parent[feature, bin] -= child[feature, bin]``."""
+    """Turn the histogram of the parent into that of the other child.
+
+    This is ``from_parent[feature, bin] -= child[feature, bin]``.
+    """
     for f in range(first_feature, last_feature):
         for b in range(n_bins[f]):
             from_parent[f, b] -= child[f, b]
@@ -155,7 +158,10 @@ def count_bins(column, stride, rows, first, last, counts):
 
 @kernel
 def sum_hessians(column, stride, rows, first, last, hessians, scale, sums):
-    """sums[code] = sum of round(hessian * scale) over rows[first:last] with that code of a lane; see :func:`to_bins`."""
+    """Set sums[code] to the sum of round(hessian * scale) over rows[first:last] with that code of a lane.
+
+    See :func:`to_bins`.
+    """
     sums[:] = 0
     for i in range(first, last):
         sums[column[rows[i] * stride]] += np.int64(np.rint(hessians[rows[i]] * scale))
@@ -223,7 +229,9 @@ def add_edges(crew, slot, bins, histograms):
 
 @inner_kernel
 def count_sides(crew, feature, bins, rows, first, last, hessians, scale, with_hessians, counts):
-    """Write to ``counts`` (2, 256) the number of rows of each bin of a feature and, if asked, their hessians in fine steps.
+    """Write to ``counts`` (2, 256) the number of rows of each bin of a feature.
+
+    If requested, their hessians follow in fine steps.
 
     Rows of all processes count.
     """

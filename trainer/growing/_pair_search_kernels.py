@@ -71,7 +71,10 @@ def _move_missing(column, stride, digits, pairs, first, last, highest, lowest):
 
 @inner_kernel
 def _insides(highest, lowest, inside, last, inside_left, inside_right):
-    """Compute the hessian of the pairs inside the left and the right side of every bin; ``inside`` is that of the node."""
+    """Compute the hessian of the pairs inside the left and the right side of every bin.
+
+    ``inside`` is that of the node.
+    """
     left, right = highest[0], inside - lowest[0]
     for b in range(1, last):
         left += highest[b]
@@ -101,7 +104,8 @@ def _paired_gains(prefix, extra, inside_left, inside_right, last, total_g, total
 
 @inner_kernel
 def _forbid_unsound_sides(
-    prefix, extra, inside_left, inside_right, counts, missing_left, weightless, last, n_rows, total_g, total_h, min_rows,
+    prefix, extra, inside_left, inside_right, counts, missing_left, weightless, last, n_rows, total_g, total_h,
+    min_rows,
     out,
 ):  # fmt: skip
     """out[b] = -inf where a side has too few rows, or where rounding can explain L'' of a side or both L'."""
@@ -125,7 +129,8 @@ def _forbid_unsound_sides(
 
 @inner_kernel
 def search_paired(
-    f, bins, hist, rows, first_row, last_row, pairs, first_pair, last_pair, total, inside, rules, counts, keyed, work, gain_out, split_out,
+    f, bins, hist, rows, first_row, last_row, pairs, first_pair, last_pair, total, inside, rules, counts, keyed, work,
+    gain_out, split_out,
 ):  # fmt: skip
     """Find the best split of one node by one feature, by the exact change of the loss.
 
@@ -184,7 +189,9 @@ def search_paired(
 
 @inner_kernel
 def choose_features(screen, enabled, many, chosen):
-    """chosen[:n] = the ``many`` enabled features with the highest ``screen``, best first, on ties the lowest; returns n.
+    """Set chosen[:n] to the ``many`` enabled features with the highest ``screen``, best first; return n.
+
+    Ties go to the lowest feature.
 
     0: all that are enabled, ascending.
     """
@@ -218,7 +225,8 @@ def search_node_by_pairs(crew, child, node, bins, rows, rules, nodes, histograms
     for i in range(worker, n_chosen, crew.size):
         f = chosen[i]
         search_paired(
-            f, bins, histograms.pool[slot, f], rows.rows, table[node].first, table[node].last, pairs.pairs, table[node].pairs_first, table[node].pairs_last,
+            f, bins, histograms.pool[slot, f], rows.rows, table[node].first, table[node].last, pairs.pairs,
+            table[node].pairs_first, table[node].pairs_last,
             table[node].total, table[node].inside, rules, search.counts[worker, 0], pairs.keyed[worker],
             search.work[worker], search.gains[child, worker:], search.splits[child, worker],
         )  # fmt: skip

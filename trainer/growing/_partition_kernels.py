@@ -26,7 +26,10 @@ from rankmill.trainer.growing._state_kernels import (
 
 @inner_kernel
 def write_sides(node, bins, table, sides):
-    """sides[code] = 1 if the split of the node sends rows with that code in the lane of its feature to the left, else 0."""
+    """Set sides[code] to 1 if the split sends rows with that code to the left, else to 0.
+
+    The code is in the lane of the split's feature.
+    """
     threshold, digits = table[node].threshold, bins.digits[table[node].feature]
     missing_left = table[node].missing_left != 0
     for code in range(256):
@@ -48,8 +51,8 @@ def sides_of(node, bins, table, sides):
 def partition(column, stride, sides, rows, packed, first, last, spare_rows, spare_packed):
     """Reorder rows[first:last] (and packed with them) so that the left child comes first; both keep their order.
 
-    ``column[row * stride]`` is the code of the split feature's lane, ``sides[code]`` 1 if it goes left.  Returns the number of rows
-    on the left.
+    ``column[row * stride]`` is the code of the split feature's lane, ``sides[code]`` 1 if it goes left.  Returns the
+    number of rows on the left.
     """
     left, right = first, 0
     for i in range(first, last):
@@ -101,7 +104,9 @@ def collect(spare_rows, spare_packed, first, last, n_left, left_to, right_to, ro
 
 @inner_kernel
 def part_pairs(column, stride, sides, pairs, first, last, spare, out):
-    """Reorder pairs[first:last]: pairs inside the left child, pairs inside the right one, pairs that the split separates.
+    """Reorder pairs[first:last].
+
+    First pairs inside the left child, then pairs inside the right one, then pairs that the split separates.
 
     ``out`` gets how many are left and right, and the sums of their hessians; cut ones are gone.
     """
@@ -177,7 +182,8 @@ def partition_alone(crew, node, bins, rows, table):
     """Partition a node by its split; returns the number of rows on the left."""
     first = table[node].first
     return partition(
-        column_of(bins, table[node].feature), bins.words.shape[2] * 8, sides_of(node, bins, table, rows.sides[crew.worker]),
+        column_of(bins, table[node].feature), bins.words.shape[2] * 8,
+        sides_of(node, bins, table, rows.sides[crew.worker]),
         rows.rows, rows.packed, first, table[node].last, rows.spare_rows[first:], rows.spare_packed[first:],
     )  # fmt: skip
 

@@ -3,12 +3,13 @@
     histogram[feature]    bin 0 (missing) | 1   2   3 | 4   5 ..      after bin 3: left = 1 .. 3, right = the rest;
                                            prefix[3] = their sum      missing is tried on both sides
 
-    work[0 .. 2] gains of a feature, see `_gain_kernels` | work[3] gains of one leaf (levels) | work[4 ..] `_category_kernels`
+    work[0 .. 2] gains of a feature,
+    see `_gain_kernels` | work[3] gains of one leaf (levels) | work[4 ..] `_category_kernels`
 
-The first search ignores the number of rows and takes a side for large enough if its hessian may be.  If a side then has too
-few rows, the node is searched again with counted sides, in descending order of the gains of the first search.  Bounds of
-the rounding errors decide whether a gain is real.  Ties go to the lowest feature, then the lowest bin, then missing right;
-missing values without weight go to the heavier side.
+The first search ignores the number of rows and takes a side for large enough if its hessian may be.  If a side then has
+too few rows, the node is searched again with counted sides, in descending order of the gains of the first search.
+Bounds of the rounding errors decide whether a gain is real.  Ties go to the lowest feature, then the lowest bin, then
+missing right; missing values without weight go to the heavier side.
 """
 
 from __future__ import annotations
@@ -74,8 +75,8 @@ def score_of(total, rules):
 def compared_by(gain, score, node, f, rules, extras):
     """Return the key by which features are compared: what the gain of their best split is worth, or that with noise.
 
-    With noise the key is sqrt(score + gain) plus a normal number of (tree, node, feature), where ``score`` is that of the
-    node.  It increases with the gain, so an upper bound of the gain gives an upper bound of the key.
+    With noise the key is sqrt(score + gain) plus a normal number of (tree, node, feature), where ``score`` is that of
+    the node.  It increases with the gain, so an upper bound of the gain gives an upper bound of the key.
     """
     if extras is None or rules.noise == 0.0:
         return gain
@@ -90,7 +91,10 @@ def compared_by(gain, score, node, f, rules, extras):
 
 @inner_kernel
 def _keep_one(f, node, last, histogram, bins, rules, work):
-    """Forbid all splits of a feature of one node except a random one: of the order of categories, or between bins in use."""
+    """Forbid all splits of a feature of one node except a random one.
+
+    It is random in the order of categories, or between bins in use.
+    """
     first, end = np.int64(1), np.int64(last)
     if not bins.categorical[f]:
         first, end = bins_in_use(histogram, last)
@@ -112,15 +116,17 @@ def _write_best(f, highest, histogram, last, total, bins, rules, work, split_out
 
 @inner_kernel
 def best_split(
-    histogram, total, n_rows, needed, node, bins, usable, first_feature, last_feature, rules, nodes, work, gain_out, key_out,
+    histogram, total, n_rows, needed, node, bins, usable, first_feature, last_feature, rules, nodes, work, gain_out,
+    key_out,
     split_out, of_feature, extras,
 ):  # fmt: skip
     """Find the best (feature, bin, side of missing values) of one node over a range of features, without counting rows.
 
-    ``histogram`` (n_features, 256) int64 sums to ``total`` over ``n_rows``; each side needs ``needed`` packed steps of hessian.  ``gain_out[0]`` gets the gain above ``min_gain`` (0: no split), ``key_out[0]`` its key, ``split_out``
-    [feature, bin, missing left, packed sum of the left side, set of bins (4 words)], ``of_feature`` (n_features,) the key of each feature.  With
-    ``rules.constrained`` the children's values lie in the range of the node and obey ``bins.monotone``.  ``work`` (12, 256)
-    float64 is scratch space.
+    ``histogram`` (n_features, 256) int64 sums to ``total`` over ``n_rows``; each side needs ``needed`` packed steps of
+    hessian.  ``gain_out[0]`` gets the gain above ``min_gain`` (0: no split), ``key_out[0]`` its key, ``split_out``
+    [feature, bin, missing left, packed sum of the left side, set of bins (4 words)], ``of_feature`` (n_features,) the
+    key of each feature.  With ``rules.constrained`` the children's values lie in the range of the node and obey
+    ``bins.monotone``.  ``work`` (12, 256) float64 is scratch space.
     """
     best = -np.inf
     split_out[0] = -1
@@ -155,7 +161,10 @@ def best_split(
 
 @inner_kernel
 def search_node(crew, child, node, first_feature, last_feature, bins, rules, nodes, histograms, search, extras):
-    """Search one worker's features: ``search.gains[child, worker]`` and ``search.splits[child, worker]`` get the best split."""
+    """Search one worker's features for the best split.
+
+    It goes to ``search.gains[child, worker]`` and ``search.splits[child, worker]``.
+    """
     table, worker, slot = nodes.table, crew.worker, nodes.table[node].slot
     needed = rules.least_side
     n_rows = table[node].rows
@@ -192,7 +201,8 @@ def _next_to_count(uppers, enabled, first_feature, last_feature, least, best, of
 
 @inner_kernel
 def search_counted(
-    crew, node, with_hessians, first_feature, last_feature, bins, rows, hessians, rules, nodes, histograms, search, extras
+    crew, node, with_hessians, first_feature, last_feature, bins, rows, hessians, rules, nodes, histograms, search,
+    extras
 ):  # fmt: skip
     """As :func:`search_node` for child 0, with the rows of each side counted.
 
@@ -317,7 +327,9 @@ def _add_level_gains(f, level, last, both_sides, counts, counted, least_h, bins,
 
 @inner_kernel
 def _order_for_level(f, level, last, highest, summed, bins, rules, table, pool, work):
-    """Order categories anew: by how much more all leaves gain if one goes left, with the values of the sides as they are.
+    """Order categories again by how much more all leaves gain if one goes left.
+
+    The values of the sides stay as they are.
 
     They are those of the set whose gain is ``highest``; ``summed`` are the sums of all leaves.
     """
@@ -386,8 +398,9 @@ def _level_gains(f, level, counts, counted, least_h, bins, rules, nodes, pool, w
     """Add up the gains of all leaves of a level by one feature, as :func:`feature_gains`.
 
     Returns one past the last bin, or the last category in order, and whether missing values may go left.  A leaf adds
-    nothing if the split makes one of its sides too small, or goes against a monotone constraint.  If rows are not ``counted``,
-    a leaf counts if its sides may be large enough, with a gain of 0 or more, so that the sum is an upper bound.
+    nothing if the split makes one of its sides too small, or goes against a monotone constraint.  If rows are not
+    ``counted``, a leaf counts if its sides may be large enough, with a gain of 0 or more, so that the sum is an upper
+    bound.
     """
     if extras is not None and bins.categorical[f]:
         return _level_gains_of_sets(f, level, counts, counted, least_h, bins, rules, nodes, pool, work)
@@ -494,7 +507,10 @@ def search_level_counted(
 
 @inner_kernel
 def _reaches(crew, values, scale, rows, first, last, least):
-    """Return whether the sum of round(value * scale) over rows[first:last] of all processes is at least ``least``; values >= 0."""
+    """Return whether the sum of round(value * scale) over rows[first:last] is at least ``least``; values >= 0.
+
+    The sum is over all processes.
+    """
     total = np.int64(0)
     for i in range(first, last):
         if total >= least:
@@ -505,9 +521,12 @@ def _reaches(crew, values, scale, rows, first, last, least):
 
 @kernel
 def means_differ(g_left, h_left, off_g_left, off_h_left, g_right, h_right, off_g_right, off_h_right):
-    """Return whether G/H of two sides differ by more than errors of at most ``off`` in each of the four sums can explain.
+    """Return whether G/H of two sides differ by more than rounding errors explain.
 
-    A split gains nothing if G_l/H_l = G_r/H_r, that is, if G_l H_r - G_r H_l = 0.  The errors change this difference by ``off_g_l (H_r + off_h_r) + off_h_r |G_l| + ..`` at most, and its own rounding by a few epsilon.
+    Each of the four sums has an error of at most ``off``.
+
+    A split gains nothing if G_l/H_l = G_r/H_r, that is, if G_l H_r - G_r H_l = 0.  The errors change this difference by
+    ``off_g_l (H_r + off_h_r) + off_h_r |G_l| + ..`` at most, and its own rounding by a few epsilon.
     """
     left, right = g_left * h_right, g_right * h_left
     off = off_g_left * (h_right + off_h_right) + off_h_right * abs(g_left)
@@ -517,7 +536,10 @@ def means_differ(g_left, h_left, off_g_left, off_h_left, g_right, h_right, off_g
 
 @inner_kernel
 def _packed_means_differ(left, total, n_left, n_right):
-    """Return whether packed sums of two sides, whose rows are each rounded by up to half a step, show that G/H differ."""
+    """Return whether packed sums of two sides show that G/H differ.
+
+    Each row is rounded by up to half a step.
+    """
     right = total - left
     off_left, off_right = 0.5 * n_left, 0.5 * n_right
     return means_differ(
@@ -555,7 +577,10 @@ def fine_means_differ(crew, column, stride, sides, rows, first, last, gradients,
 
 @inner_kernel
 def gains_something(crew, node, n_left, n_right, bins, rows, derivatives, rules, table):
-    """Return whether the gain of the node's split is more than rounding; fine steps decide if packed ones cannot.  By worker 0."""
+    """Return whether the gain of the node's split is more than rounding; fine steps decide if packed ones cannot.
+
+    By worker 0.
+    """
     if _packed_means_differ(table[node].left_sum, table[node].total, n_left, n_right):
         return True
     f = table[node].feature
@@ -575,7 +600,10 @@ def _enough_hessian(crew, packed_h, n_rows, first, last, rows, hessians, rules):
 
 @inner_kernel
 def sides_have_hessian(crew, node, middle, n_left, rows, hessians, rules, table):
-    """Return whether both sides of a node partitioned at ``middle`` reach the minimum sum of hessians; ``n_left`` in all processes."""
+    """Return whether both sides of a node partitioned at ``middle`` reach the minimum sum of hessians.
+
+    ``n_left`` counts rows in all processes.
+    """
     left_h = table[node].left_sum & LOW
     right_h = (table[node].total & LOW) - left_h
     return _enough_hessian(crew, left_h, n_left, table[node].first, middle, rows, hessians, rules) and _enough_hessian(

@@ -9,8 +9,8 @@
 All workers of a team run the same growth kernel concurrently.  Each does its share of a step and calls :func:`meet`, a
 barrier, before the next.  Only worker 0 writes nodes and state; the others read them after a barrier.
 
-If the rows are divided among processes, each grows the same tree from its own: worker 0 of each adds up histograms and counts
-with those of the others (:func:`add_up`), so that all take the same decisions.
+If the rows are divided among processes, each grows the same tree from its own: worker 0 of each adds up histograms and
+counts with those of the others (:func:`add_up`), so that all take the same decisions.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ _OF_NODE = (
     "left",  # its first child, the other one follows it; -1: none.  The rest is its best split
     "feature threshold missing_left left_sum",  # threshold 0: the bins whose bits are in ``set`` go left
     "pairs_first pairs_last inside",  # of ole: pairs of which both rows are in the node, and the sum of their hessians
-    "own_left all_left next_slot",  # prepared: rows that go left here and in all processes, histogram of the smaller child
+    # prepared: rows that go left here and in all processes, histogram of the smaller child
+    "own_left all_left next_slot",
 )
 _OF_STATE = (
     "n_nodes n_leaves n_waiting n_free",  # nodes, leaves, waiting nodes, free slots
@@ -59,7 +60,10 @@ _sched_yield = types.ExternalFunction("sched_yield", types.int32())
 
 
 class Rules(NamedTuple):
-    """Constraints of a tree, and the scales of its sums; steps are units of packed sums, fine steps those of exact sums."""
+    """Constraints of a tree, and the scales of its sums.
+
+    Steps are units of packed sums, fine steps those of exact sums.
+    """
 
     max_leaves: int = 31
     max_depth: int = 0  # 0: any
@@ -124,7 +128,9 @@ class Crew(NamedTuple):
 
 
 class Bins(NamedTuple):
-    """``words[block, row, w]`` holds the lanes ``8 w .. 8 w + 7`` of a block, the first in the lowest byte; see ``layout``.
+    """``words[block, row, w]`` holds the lanes ``8 w .. 8 w + 7`` of a block.
+
+    The first is in the lowest byte; see ``layout``.
 
     Counting needs no others than those without a default.
     """
@@ -228,8 +234,8 @@ def _wait(flags, index, number, stop, looks):
 def meet(barrier):
     """Wait at a barrier until all workers have reached it; False: one has failed, and all must stop.
 
-    flags[w * LINE] belongs to worker w; a worker that fails sets flags[size * LINE].  After the barrier each worker sees
-    what the others wrote before it.
+    flags[w * LINE] belongs to worker w; a worker that fails sets flags[size * LINE].  After the barrier each worker
+    sees what the others wrote before it.
     """
     if barrier.size == 1:
         return True
@@ -254,7 +260,10 @@ def own_features(crew, n_features):
 
 @inner_kernel
 def counted_features(crew, n_features):
-    """Return the range of features whose sides this worker counts: with other processes worker 0 has all, as it adds up."""
+    """Return the range of features whose sides this worker counts.
+
+    With other processes worker 0 has all, as it adds up.
+    """
     if crew.peers == 0:
         return own_features(crew, n_features)
     return np.int64(0), np.int64(n_features) if crew.worker == 0 else np.int64(0)
@@ -319,7 +328,10 @@ def _make_node(table, node, first, last, rows, depth, total):
 
 @inner_kernel
 def make_children(table, node, left, own_left, n_left):
-    """Create ``left`` and the node after it from the rows of ``node``: the first ``own_left`` go left, in all processes ``n_left``."""
+    """Create ``left`` and the node after it from the rows of ``node``.
+
+    The first ``own_left`` rows go left here, ``n_left`` in all processes.
+    """
     middle, depth = table[node].first + own_left, table[node].depth + 1
     total, left_sum = table[node].total, table[node].left_sum
     _make_node(table, left, table[node].first, middle, n_left, depth, left_sum)

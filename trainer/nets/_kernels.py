@@ -1,9 +1,10 @@
 """Passes through a net over a batch, and steps of its weights.  The callers check the arguments.
 
-Sums over rows are sums over blocks of ``BLOCK`` rows, added up in their order, whichever thread computes them: the bits are the same for
-any number of threads.  Columns past the last of a layer are zeros everywhere.
+Sums over rows are sums over blocks of ``BLOCK`` rows, added up in their order, whichever thread computes them: the bits
+are the same for any number of threads.  Columns past the last of a layer are zeros everywhere.
 
-``z`` holds the sums of a layer, ``h`` its outputs ``activation(z * factor + shift)``, ``d`` the derivative of the loss by them.
+``z`` holds the sums of a layer, ``h`` its outputs ``activation(z * factor + shift)``, ``d`` the derivative of the loss
+by them.
 """
 
 from __future__ import annotations
@@ -26,7 +27,10 @@ _OF_NOISE = np.float32(np.sqrt(3.0) / 65536.0)  # the sum of four uniform number
 
 @kernel
 def gather(source, rows, first, last, noise, key, out):
-    """out[r] = source[rows[r]], plus noise of this standard deviation: the sum of four uniform numbers, nearly normal."""
+    """Set out[r] to source[rows[r]] plus noise of this standard deviation.
+
+    The noise is the sum of four uniform numbers, nearly normal.
+    """
     n = source.shape[1]
     for r in range(first, last):
         row = rows[r]
@@ -67,7 +71,10 @@ def sums_of_columns(z, first, last, sums, squares):
 
 @kernel
 def moments(sums, squares, n_blocks, n_rows, gains, shifts, epsilon, mean, inverse, factor, shift, variance):
-    """Turn sums over blocks into each column's mean and variance, and batch normalisation into ``z * factor + shift``."""
+    """Turn sums over blocks into each column's mean and variance.
+
+    Batch normalisation becomes ``z * factor + shift``.
+    """
     for c in range(mean.shape[0]):
         total, square = 0.0, 0.0
         for block in range(n_blocks):
@@ -83,7 +90,10 @@ def moments(sums, squares, n_blocks, n_rows, gains, shifts, epsilon, mean, inver
 
 @kernel
 def outputs(z, first, last, n_columns, factor, shift, activation, key, dropped, h):
-    """Write h = activation(z * factor + shift), of which ``dropped`` / 65536 are set to 0 and the others scaled up to the same mean."""
+    """Write h = activation(z * factor + shift).
+
+    A share of ``dropped`` / 65536 is set to 0; the others are scaled up to the same mean.
+    """
     width = z.shape[1]
     scale = np.float32(65536.0 / (65536.0 - dropped))
     limit = np.uint64(dropped)
@@ -236,7 +246,8 @@ def first_layer(
 
 @kernel
 def next_layer(
-    z, n_columns, factor, shift, activation, key, dropped, h, first, last, weights, bias, normalised, z_next, sums, squares
+    z, n_columns, factor, shift, activation, key, dropped, h, first, last, weights, bias, normalised, z_next, sums,
+    squares
 ):  # fmt: skip
     """Write the outputs of a layer, and the sums of the next."""
     for begin in range(first, last, BLOCK):
@@ -346,7 +357,10 @@ def learn_inputs(x, d, n_rows, first, last, weights, gradient, first_moment, sec
 
 @kernel
 def net_of_one(x, hidden, biases, top, h):
-    """Write the outputs of the hidden units (tanh) of one document; return its score.  No hidden units: a linear score."""
+    """Write the outputs of the hidden units (tanh) of one document; return its score.
+
+    No hidden units: a linear score.
+    """
     score = 0.0 * top[0]
     if hidden.shape[1] == 0:
         for k in range(x.shape[0]):
@@ -380,8 +394,8 @@ def add_backward(x, slope, hidden, top, h, to_hidden, to_biases, to_top, factor)
 def pair_by_pair(x, grades, hidden, biases, top, sigma, to_hidden, to_biases, to_top, rate):
     """RankNet as it was first: for each pair, two passes forward and two backward.
 
-    With a ``rate`` above 0 every pair changes the weights at once (Burges 2010, eqn 2); with 0 the gradient of the query is
-    added to ``to_hidden``, ``to_biases`` and ``to_top``.  ``x`` (n, n_inputs), ``hidden`` (n_inputs,
+    With a ``rate`` above 0 every pair changes the weights at once (Burges 2010, eqn 2); with 0 the gradient of the
+    query is added to ``to_hidden``, ``to_biases`` and ``to_top``.  ``x`` (n, n_inputs), ``hidden`` (n_inputs,
     n_hidden), ``biases`` and ``top`` (n_hidden,); without hidden units ``top`` is (n_inputs,).  Returns the loss.
     """
     n = x.shape[0]

@@ -1,7 +1,7 @@
 """Expectation maximisation over counts, and predictions over result lists.
 
-A cell is what one examination probability is for: a rank (position-based model), a rank and the rank of the last click (user browsing
-model), or "went on after a click at this rank" (dependent click model).  A row is a document in a cell.
+A cell is what one examination probability is for: a rank (position-based model), a rank and the rank of the last click
+(user browsing model), or "went on after a click at this rank" (dependent click model).  A row is a document in a cell.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ LEAST = 1e-6  # predicted probabilities are kept in [LEAST, 1 - LEAST]
 
 @kernel
 def poisson_weights(session, replicate, thresholds, out):
-    """out[i] = a Poisson(1) number that depends on the session and the replicate: how many thresholds its draw reaches."""
+    """Set out[i] to a Poisson(1) number that depends on the session and the replicate.
+
+    It is the number of thresholds that its draw reaches.
+    """
     for i in range(session.shape[0]):
         draw = uniform(random_bits(session[i], replicate))
         n = 0
@@ -90,15 +93,18 @@ def _step(rows, free, parameters, sums, out):
 
 @kernel
 def maximise(rows, free, tolerance, parameters, scratch, trace):
-    """Run EM for ``P(click) = theta[cell] gamma[document] + trust[cell]`` until it converges; return the length of ``trace``.
+    """Run EM for ``P(click) = theta[cell] gamma[document] + trust[cell]`` until it converges.
 
-    The length is negative if it did not converge.  EM is slow where most impressions are unexamined, so that each pair of steps is extrapolated (SQUAREM, Varadhan and Roland 2008,
-    step length S3); an extrapolation that lowers the likelihood is dropped.
+    Return the length of ``trace``.
+
+    The length is negative if it did not converge.  EM is slow where most impressions are unexamined, so that each pair
+    of steps is extrapolated (SQUAREM, Varadhan and Roland 2008, step length S3); an extrapolation that lowers the
+    likelihood is dropped.
 
     rows        document, cell, shown, clicks (rows,); shown and clicks are real numbers
     free        (2 cells,) 1 where theta, then trust, is estimated, 0 where it stays
-    tolerance   stop when no theta, relative to the first, and no trust changes by this share in a step, or the log-likelihood
-                by a hundred times this number
+    tolerance   stop when no theta, relative to the first, and no trust changes by this share in a step, or the
+                log-likelihood by a hundred times this number
     parameters  (2 cells + documents,) theta, trust and gamma, IN the start, OUT the estimates
     scratch     (6, 2 cells + documents)
     trace       (most steps,) OUT the log-likelihood before each step that was kept and after the last, ascending
@@ -158,7 +164,9 @@ def maximise(rows, free, tolerance, parameters, scratch, trace):
 
 @kernel
 def relevance_given(document, theta, trust, shown, clicks, prior, out):
-    """out[d] = the gamma that maximises the likelihood of the rows of d, (rows,) in ascending order of document; bisection.
+    """Set out[d] to the gamma that maximises the likelihood of the rows of d, by bisection.
+
+    (rows,) are in ascending order of document.
 
     The derivative of clicks log(theta gamma + trust) + skips log(1 - theta gamma - trust), and of the prior, falls.
     """
@@ -185,7 +193,9 @@ def relevance_given(document, theta, trust, shown, clicks, prior, out):
 
 @kernel(allocates=True)
 def add_pairs(document, rank, shown, clicks, ranks, weighted, unclicked):
-    """Add click-through rates of documents shown at two ranks to ``weighted[k, l]``, the rest to ``unclicked`` (ranks, ranks).
+    """Add click-through rates of documents shown at two ranks to ``weighted[k, l]``.
+
+    The rest goes to ``unclicked`` (ranks, ranks).
 
     ``[k, l]`` is the rate at k of documents that were also shown at l (Agarwal et al. 2019, equations 5 and 6).
     """
@@ -210,7 +220,8 @@ def add_pairs(document, rank, shown, clicks, ranks, weighted, unclicked):
 def follow_lists(start, document, rank, clicked, keep, gamma, examination, continuation, trust, out):
     """Predict each click from the clicks above it, for lists with ``keep``; sums by rank.
 
-    The user continues with probability ``going``, which is updated by Bayes' rule after a skip and is ``continuation`` after a click.
+    The user continues with probability ``going``, which is updated by Bayes' rule after a skip and is ``continuation``
+    after a click.
     ``out`` (4, ranks): impressions, log-likelihood, probabilities of examination, clicks.
     """
     ranks = continuation.shape[0]

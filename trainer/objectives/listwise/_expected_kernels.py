@@ -12,7 +12,9 @@ from rankmill.foundation.kernels.randoms import random_bits, uniform
 
 @kernel
 def _smallest_first(keys, items, n, places, placed):
-    """Write into ``placed`` the ``places`` items with the smallest keys, in order; cells 0 .. n - places of ``items`` keep the others.
+    """Write into ``placed`` the ``places`` items with the smallest keys, in order.
+
+    Cells 0 .. n - places of ``items`` keep the others.
 
     A heap: O(n + places log n).  ``keys`` and ``items`` (n,) are overwritten; equal keys may come in any order.
     """
@@ -74,8 +76,8 @@ def _values(e, n, gains, discounts, places, value):
 def _exact_gradient(e, n, gains, discounts, places, value, reach, spread, g, h):
     """Add dE/ds to g and the surrogate hessian to h, summed over the sets of documents that can come first.
 
-    The rest of an order depends only on the set before it, so 2^n sets replace n! orders: with Q_i the value of placing i
-    next and V the mean of Q, dE/ds_i = sum over sets of P(set) p_i (Q_i - V).  h: see :func:`_spreads`.
+    The rest of an order depends only on the set before it, so 2^n sets replace n! orders: with Q_i the value of placing
+    i next and V the mean of Q, dE/ds_i = sum over sets of P(set) p_i (Q_i - V).  h: see :func:`_spreads`.
     """
     _values(e, n, gains, discounts, places, value)
     _spreads(n, discounts, places, spread)
@@ -119,7 +121,8 @@ def _spreads(n, discounts, places, spread):
 
     The surrogate hessian is h_i = E[sum over p up to the place of i of p_i (1 - p_i) (gain_i + mean gain) spread_p],
     the mean taken over the documents left at p, weighted by strength.  In the gradient, the sum of p_i (Q_i - V),
-    Q_i - V is about (gain_i - mean gain) 2 spread_p: steps g / h of single documents are at most about 2, as in LambdaMART.
+    Q_i - V is about (gain_i - mean gain) 2 spread_p: steps g / h of single documents are at most about 2, as in
+    LambdaMART.
     """
     later = 0.0
     for place in range(places - 1, -1, -1):
@@ -138,13 +141,14 @@ def _draw_order(e, n, places, key, keys, items, placed):
 
 @kernel
 def _sampled_gradient(
-    e, n, gains, discounts, places, samples, key, keys, items, orders, left_over, to_go, means, chosen, left, mean_gain, spread, seen, g, h,
+    e, n, gains, discounts, places, samples, key, keys, items, orders, left_over, to_go, means, chosen, left, mean_gain,
+    spread, seen, g, h,
 ):  # fmt: skip
     """Add to g the mean over samples of sum_p (G_p - b_p) d log p_p / ds, and to h the surrogate of :func:`_spreads`.
 
-    G_p is the DCG from place p on of the order drawn, b_p its mean over the other samples, which are independent of this one,
-    so that the estimate is unbiased.  d log p_p / ds_i = [i at p] - p_i over the documents left at p.  One pass per sample by
-    sums relative to the remaining strength S: t = e / S, r = (S - e) / S.
+    G_p is the DCG from place p on of the order drawn, b_p its mean over the other samples, which are independent of
+    this one, so that the estimate is unbiased.  d log p_p / ds_i = [i at p] - p_i over the documents left at p.  One
+    pass per sample by sums relative to the remaining strength S: t = e / S, r = (S - e) / S.
     """
     for place in range(places):
         means[place] = 0.0
@@ -262,7 +266,10 @@ def expected_dcg_losses(
 
 @kernel
 def _noisy_order(scores, first, n, noise, key, places, x, keys, items, placed):
-    """x[i] = s / noise + z of the n rows from ``first`` on, relative to the first; ``placed``: the ``places`` highest, in order."""
+    """Set x[i] to s / noise + z of the n rows from ``first`` on, relative to the first.
+
+    ``placed``: the ``places`` highest, in order.
+    """
     for i in range(n):
         x[i] = (scores[first + i] - scores[first]) / noise + normal(uniform(random_bits(key, i)))
         keys[i] = -x[i]
@@ -288,14 +295,15 @@ def smoothed_gradients(
 ):  # fmt: skip
     """Gradient of -scale E[DCG@cutoff of s + noise z], a sample of z at a time, each document's own z integrated out.
 
-    With the others fixed at x_j = s_j + noise z_j, DCG is a step function of the position of i: when i passes j, at rank r
-    among the others, DCG gains (gain_i - gain_j) (discount_r - discount_{r+1}), and the density of i there is
-    phi((x_j - s_i) / noise) / noise.  The sum over j is d/ds_i of the mean over z_i.  The mean over the list, 0 for the true
-    gradient, is subtracted.  h = sum of |jump| phi / noise^2.
+    With the others fixed at x_j = s_j + noise z_j, DCG is a step function of the position of i: when i passes j, at
+    rank r among the others, DCG gains (gain_i - gain_j) (discount_r - discount_{r+1}), and the density of i there is
+    phi((x_j - s_i) / noise) / noise.  The sum over j is d/ds_i of the mean over z_i.  The mean over the list, 0 for the
+    true gradient, is subtracted.  h = sum of |jump| phi / noise^2.
 
-    With ``cascade`` the gains are chances to stop the reader, and a jump counts with the chance to pass all others above j:
-    with i above j the two ranks have R_i d_r + (1 - R_i) R_j d_{r+1}, and with j above i the same with i and j exchanged;
-    the products R_i R_j cancel in the difference.
+    With ``cascade`` the gains are chances to stop the reader, and a jump counts with the chance to pass all others
+    above j:
+    with i above j the two ranks have R_i d_r + (1 - R_i) R_j d_{r+1}, and with j above i the same with i and j
+    exchanged; the products R_i R_j cancel in the difference.
     """
     for q in range(first_query, last_query):
         first, n, scale = starts[q], starts[q + 1] - starts[q], scales[q]

@@ -28,7 +28,9 @@ def exponentials_of_lists(values, starts, out):
 
 @kernel
 def _softmax(scores, first, last, p, rest):
-    """Write p of rows first .. last (2 or more) and rest = 1 - p, both without cancellation; return (top row, e of it / sum of e).
+    """Write p of rows first .. last (2 or more) and rest = 1 - p, both without cancellation.
+
+    Return (top row, e of it / sum of e).
 
     Only the top document can have p near 1, and its rest is the sum of the others.
     """
@@ -100,7 +102,10 @@ def softmax_masses(scores, starts, first_query, last_query, list_weights, spare,
 
 @kernel
 def _kept(hessian, least, key, first, second):
-    """Return the hessian that a pair counts with: its own, or if that is below ``least``, ``least`` with probability hessian / least, else 0."""
+    """Return the hessian with which a pair counts.
+
+    If its own is below ``least``, it is ``least`` with probability hessian / least, else 0.
+    """
     if hessian >= least:
         return hessian
     return least if uniform(random_bits(random_bits(key, first), second)) * least < hessian else 0.0
@@ -139,7 +144,8 @@ def product_pairs(
 def shuffle_ties(sorted_rows, grades, starts, first_query, last_query, key, order):
     """Write ``sorted_rows`` into ``order``, the rows of one grade of a list in random order.
 
-    ``sorted_rows`` (n_rows,) holds the rows of each query by grade, the best first.  Fisher-Yates from the inside out, keyed by (key, query, place).
+    ``sorted_rows`` (n_rows,) holds the rows of each query by grade, the best first.  Fisher-Yates from the inside out,
+    keyed by (key, query, place).
     """
     for q in range(first_query, last_query):
         of_query = random_bits(key, q)
@@ -227,11 +233,13 @@ def likelihood_losses(scores, starts, order, list_weights, out):
 
 @kernel
 def likelihood_pairs(
-    starts, first_query, last_query, order, chosen, left, list_weights, least, key, ends, fill, first_rows, second_rows, hessians
+    starts, first_query, last_query, order, chosen, left, list_weights, least, key, ends, fill, first_rows, second_rows,
+    hessians
 ):  # fmt: skip
     """Pairs of a list with hessian w (sum of the product of their x_p over the places up to the earlier of the two).
 
-    ``chosen`` and ``left`` as :func:`likelihood_gradients` wrote them; ``ends`` and ``fill`` as for :func:`product_pairs`.
+    ``chosen`` and ``left`` as :func:`likelihood_gradients` wrote them; ``ends`` and ``fill`` as for
+    :func:`product_pairs`.
     """
     for q in range(first_query, last_query):
         count, b = 0, 1.0
@@ -297,7 +305,10 @@ def centred_losses(scores, starts, targets, weights, out):
 
 @kernel
 def draw_targets(gains, starts, first_query, last_query, key, targets):
-    """Write targets[row] = (gain + 1 - u) / its sum over the list, u uniform, keyed by (key, query, place in the list)."""
+    """Set targets[row] to (gain + 1 - u) / its sum over the list, u uniform.
+
+    u is keyed by (key, query, place in the list).
+    """
     for q in range(first_query, last_query):
         of_query = random_bits(key, q)
         total = 0.0
@@ -312,7 +323,9 @@ def draw_targets(gains, starts, first_query, last_query, key, targets):
 def preconditioned_gradients(
     scores, starts, first_query, last_query, targets, list_weights, terms, work, gradients, hessians
 ):
-    """Write ``terms`` terms of diag(H) H^-1 g for the gradient g and Hessian H of softmax's cross entropy; h = w p (1 - p).
+    """Write ``terms`` terms of diag(H) H^-1 g; h = w p (1 - p).
+
+    g and H are gradient and Hessian of softmax's cross entropy.
 
     H = D - O with D its diagonal: D H^-1 g = g + O D^-1 g + (O D^-1)^2 g + .., and (O D^-1 x)_i = p_i (sum over j other
     than i of x_j / (1 - p_j)): each term sums to 0 over the list as g does.  Only the top document can have 1 - p

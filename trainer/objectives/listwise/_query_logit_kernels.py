@@ -13,10 +13,12 @@ _NOTHING = 1e-15  # share of the sum of weights that counts as 0
 
 @kernel
 def best_shift(scores, classes, weights, first, last):
-    """Return (c, sum of w, whether there is one): sum of w / (1 + exp(-(s + c))) = sum of w y over the rows first .. last.
+    """Return (c, sum of w, whether there is one) for the rows first .. last.
 
-    There is none if only one class has weight.  The sum increases with c, and c is between the log odds minus the highest score
-    and minus the lowest: Newton's steps, or bisection if one leaves that range.
+    c solves: sum of w / (1 + exp(-(s + c))) = sum of w y.
+
+    There is none if only one class has weight.  The sum increases with c, and c is between the log odds minus the
+    highest score and minus the lowest: Newton's steps, or bisection if one leaves that range.
     """
     ones, zeros, highest, lowest = 0.0, 0.0, -np.inf, np.inf
     for row in range(first, last):

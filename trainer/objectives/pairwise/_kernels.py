@@ -1,8 +1,8 @@
 """Gradients of pairs of documents.  The objectives check the arguments.
 
-``row`` numbers documents as stored; ``rank`` is the position by score, 0 first; ``order[rank]`` is the row at that rank.
-``high``/``low`` compare grades, never scores.  ``exp`` and ``log`` are polynomials from
-+ - * / alone, so that the bits are the same on every CPU.
+``row`` numbers documents as stored; ``rank`` is the position by score, 0 first; ``order[rank]`` is the row at that
+rank. ``high``/``low`` compare grades, never scores.  ``exp`` and ``log`` are polynomials from + - * / alone, so that
+the bits are the same on every CPU.
 """
 
 from __future__ import annotations
@@ -37,12 +37,15 @@ Floats = npt.NDArray[np.float64]
 
 
 class PairWeights(NamedTuple):
-    """The weight of a pair: ``scale |x_i - x_j| (upper_i - lower_j)``, times the weights of its documents and of its query.
+    """The weight of a pair: ``scale |x_i - x_j| (upper_i - lower_j)``.
 
-    ``shape`` is the layout of ``upper`` and ``lower``: ``BY_RANK`` by rank; ``BY_PLACE`` by place, times ``lift`` at the place of
-    i; ``BY_STEP`` ``upper[i]`` and ``lower[longest + j - i]``; ``EVEN`` by rank, with the sign of x_i - x_j for the difference.
-    ``TABLE``: weights are in a table instead, see :func:`pair_terms`.  Arrays by rank or step are ``LANES`` cells longer than the
-    longest query.
+    The weights of its documents and of its query multiply it.
+
+    ``shape`` is the layout of ``upper`` and ``lower``: ``BY_RANK`` by rank; ``BY_PLACE`` by place, times ``lift`` at
+    the place of i; ``BY_STEP`` ``upper[i]`` and ``lower[longest + j - i]``; ``EVEN`` by rank, with the sign of x_i -
+    x_j for the difference.
+    ``TABLE``: weights are in a table instead, see :func:`pair_terms`.  Arrays by rank or step are ``LANES`` cells
+    longer than the longest query.
     """
 
     shape: int
@@ -126,8 +129,8 @@ def _stands_before(scores, key, a, b):
 def order_by_score(scores, key, first, last, order, spare):
     """Sort ``order[first:last]``, which holds the rows first .. last in any order, best row first.
 
-    The order is strict, so the result does not depend on the initial ``order``; it is fast if that is nearly sorted, as it is
-    from one round to the next.  Merge sort from runs of eight; ``spare`` is scratch for last - first rows.
+    The order is strict, so the result does not depend on the initial ``order``; it is fast if that is nearly sorted, as
+    it is from one round to the next.  Merge sort from runs of eight; ``spare`` is scratch for last - first rows.
     """
     n = last - first
     run = 8
@@ -168,7 +171,9 @@ def _vector_of(builder, value):
 
 @intrinsic
 def pairs_of_one(typingctx, s, e, gain, discount, weight, g, h, first, last, one, rules):
-    """Pair document ``one`` with the documents first .. last, which rank below it; return sums of forces, hessians and |forces|.
+    """Pair document ``one`` with the documents first .. last, which rank below it.
+
+    Return sums of forces, hessians and |forces|.
 
     ``one`` is (s, e, gain, discount) of the document, ``rules`` is (scale, sigma, floor, slope).  For every j::
 
@@ -261,7 +266,9 @@ def _lay_out(q, scores, starts, w, rules, ranking):
 
 @kernel(inline="always")
 def _pairs_at(i, first, n, scale, laid_out, w, rules, ranking):
-    """Add the pairs of the document at rank i with those below it to g and h by rank; return the sums of :func:`pairs_of_one`.
+    """Add the pairs of the document at rank i with those below it to g and h by rank.
+
+    Return the sums of :func:`pairs_of_one`.
 
     ``laid_out`` is the result of :func:`_lay_out`, ``scale`` the factor of all pairs of the query.
     """
@@ -294,11 +301,11 @@ def lambdas(scores, starts, first_query, last_query, w, rules, ranking, gradient
     """Gradients and hessians of pairs whose weight is a product of a difference of documents and one of places.
 
     For each pair with different values x and at least one document among the first ``truncation`` ranks, i above j,
-    dZ = scale |x_i - x_j| (upper_i - lower_j) (see :class:`PairWeights` and ``rankmill.scorer.metrics.swaps``; for nDCG gain
-    and discount, Burges 2010, section 6), rho = 1/(1+exp(sigma (s_high - s_low))):  g_high -= sigma dZ rho,  g_low +=
-    sigma dZ rho,  both hessians += sigma^2 dZ rho (1 - rho).
-    ``normalise``: dZ is damped, see :func:`_lay_out`, and the query's sums are scaled by log2(1 + S) / S with S = the sum
-    over both members of sigma dZ rho (LightGBM's two rules).  ``factors`` (n_queries,) gets the factor of each
+    dZ = scale |x_i - x_j| (upper_i - lower_j) (see :class:`PairWeights` and ``rankmill.scorer.metrics.swaps``; for nDCG
+    gain and discount, Burges 2010, section 6), rho = 1/(1+exp(sigma (s_high - s_low))):  g_high -= sigma dZ rho,  g_low
+    += sigma dZ rho,  both hessians += sigma^2 dZ rho (1 - rho).
+    ``normalise``: dZ is damped, see :func:`_lay_out`, and the query's sums are scaled by log2(1 + S) / S with S = the
+    sum over both members of sigma dZ rho (LightGBM's two rules).  ``factors`` (n_queries,) gets the factor of each
     query's sums.
     """
     g, h = ranking.work[4], ranking.work[5]
@@ -335,12 +342,14 @@ def lambdas(scores, starts, first_query, last_query, w, rules, ranking, gradient
 
 @kernel
 def lambda_hessians(out, scores, starts, first_query, last_query, w, rules, ranking, factors, begin):
-    """List the pairs of :func:`lambdas` from cell ``begin`` on: both rows and -d2L / ds_i ds_j; return the end of the list.
+    """List the pairs of :func:`lambdas` from cell ``begin`` on; return the end of the list.
 
-    ``factors`` are those that :func:`lambdas` wrote.  Pairs below ``out.least`` are kept with probability hessian / least and then
-    have the hessian ``least``, by systematic sampling: of their hessians, laid end to end from a random start, those that contain
-    a multiple of ``least``.  It takes one pass of sums, and has less noise than single draws.  The lists need one cell more than
-    there are pairs.
+    A pair has both rows and -d2L / ds_i ds_j.
+
+    ``factors`` are those that :func:`lambdas` wrote.  Pairs below ``out.least`` are kept with probability hessian /
+    least and then have the hessian ``least``, by systematic sampling: of their hessians, laid end to end from a random
+    start, those that contain a multiple of ``least``.  It takes one pass of sums, and has less noise than single draws.
+    The lists need one cell more than there are pairs.
     """
     order, c, least = ranking.order, ranking.work[5], out.least
     first_rows, second_rows, pair_hessian = out.first_rows, out.second_rows, out.pair_hessian
@@ -394,7 +403,9 @@ def lambda_hessians(out, scores, starts, first_query, last_query, w, rules, rank
 def lambda_hessians_inside(
     scores, starts, first_query, last_query, w, rules, ranking, factors, leaf_of_row, steps, inside
 ):
-    """Add to ``inside[leaf]`` the hessians, times ``steps``, of the pairs of :func:`lambdas` with both rows in the leaf.
+    """Add to ``inside[leaf]`` the hessians, times ``steps``, of pairs with both rows in the leaf.
+
+    The pairs are those of :func:`lambdas`.
 
     ``factors`` are those that :func:`lambdas` wrote; leaf -1 means no leaf.  Hessians are added up for each upper
     document in one order and rounded.
@@ -438,17 +449,18 @@ def pair_terms(
 ):
     """Process pairs one by one: as :func:`lambdas`, but for every kind of pair, loss and output.
 
-    ``out.what``: ``GRADIENTS`` writes gradients, hessians and factors; ``LOSSES`` each query's loss; ``SHARES`` the loss of
-    the pairs of each document, so that each pair counts for both of its documents; ``HESSIANS`` lists, from cell ``begin`` on, both rows and the hessian of every pair of the last gradients, with their ``factors``; those below
-    ``least`` with probability hessian / least, and then with ``least``.  Returns the end of the list.
+    ``out.what``: ``GRADIENTS`` writes gradients, hessians and factors; ``LOSSES`` each query's loss; ``SHARES`` the
+    loss of the pairs of each document, so that each pair counts for both of its documents; ``HESSIANS`` lists, from
+    cell ``begin`` on, both rows and the hessian of every pair of the last gradients, with their ``factors``; those
+    below ``least`` with probability hessian / least, and then with ``least``.  Returns the end of the list.
 
     The pairs are those of different grades (``ties``: those of equal grades too, with target 1/2), or ``given`` ones if
-    there are some: of query q ``given.starts[q]`` to ``given.starts[q + 1]``.  ``fraction`` below 1 keeps each pair with that
-    probability, by a draw keyed by ``key`` and both rows, with weight 1 / fraction.
+    there are some: of query q ``given.starts[q]`` to ``given.starts[q + 1]``.  ``fraction`` below 1 keeps each pair
+    with that probability, by a draw keyed by ``key`` and both rows, with weight 1 / fraction.
 
-    ``loss``: ``LOGISTIC`` with target t, d = s_i - s_j: w ((1 - t) sigma d + log(1 + exp(-sigma d))); ``EXPONENTIAL``: w (t
-    exp(-d) + (1 - t) exp(d)), continued beyond d = 30 along its tangent with a constant hessian.
-    w is dZ as in :func:`lambdas` (``TABLE``: ``table[cells[q] - cells[first_query] + i n + j]``) times all weights.
+    ``loss``: ``LOGISTIC`` with target t, d = s_i - s_j: w ((1 - t) sigma d + log(1 + exp(-sigma d))); ``EXPONENTIAL``:
+    w (t exp(-d) + (1 - t) exp(d)), continued beyond d = 30 along its tangent with a constant hessian. w is dZ as in
+    :func:`lambdas` (``TABLE``: ``table[cells[q] - cells[first_query] + i n + j]``) times all weights.
     """
     what, least, sigma, order, spare, work = (
         out.what,
@@ -616,10 +628,10 @@ def user_swaps(function, order, starts, first_query, last_query, grades, depth, 
 def neighbours(out, scores, starts, first_query, last_query, w, shuffles, ranking, noisy, room):
     """YetiRank: logistic losses of neighbours in ``permutations`` orders by sigma s + noise, ``noisy`` (n_rows,).
 
-    A pair at the ranks r, r + 1 (from 0) has the weight decay^r |x_i - x_j| / permutations times all weights.  If the rule is
-    not ``DECAYS``, dZ of the metric replaces decay^r |x_i - x_j|; the arrays of ``w`` are those of `SwapDeltas`, by rank for
-    ``OF_RANKS`` and else by place, which the passes of the metric write.  Of ``out.what``, ``HESSIANS`` writes every pair of every
-    permutation, from cell ``room[q]`` on.
+    A pair at the ranks r, r + 1 (from 0) has the weight decay^r |x_i - x_j| / permutations times all weights.  If the
+    rule is not ``DECAYS``, dZ of the metric replaces decay^r |x_i - x_j|; the arrays of ``w`` are those of
+    `SwapDeltas`, by rank for ``OF_RANKS`` and else by place, which the passes of the metric write.  Of ``out.what``,
+    ``HESSIANS`` writes every pair of every permutation, from cell ``room[q]`` on.
     """
     what, gradients, hessians = out.what, out.gradients, out.hessians
     values, weights, scales, upper, lower, lift = w.values, w.documents, w.scales, w.upper, w.lower, w.lift

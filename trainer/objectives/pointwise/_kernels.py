@@ -83,8 +83,8 @@ def huber(scores, targets, weights, delta, first, last, gradients, hessians):
 def sort_by_value(values, mass, first, last, spare_values, spare_mass):
     """Sort ``values[first:last]`` ascending, ``mass`` along with them and ascending among equals.
 
-    Sums in this order therefore do not depend on the initial order.  Merge sort from runs of 16; the spare arrays are scratch
-    for the same range.
+    Sums in this order therefore do not depend on the initial order.  Merge sort from runs of 16; the spare arrays are
+    scratch for the same range.
     """
     for start in range(first, last, _RUN):
         for i in range(start + 1, min(last, start + _RUN)):
@@ -121,8 +121,8 @@ def sort_by_value(values, mass, first, last, spare_values, spare_mass):
 def quantile_of_sorted(values, mass, first, last, alpha):
     """Weighted quantile of ascending values: the least v for which the values up to v hold alpha of the mass.
 
-    If they hold exactly alpha (to 1e-10), the midpoint of v and the next value with mass: then the quantile alpha of -v is
-    minus the quantile 1 - alpha of v, and the median of 1, 2 is 1.5.  0 if there is no mass.
+    If they hold exactly alpha (to 1e-10), the midpoint of v and the next value with mass: then the quantile alpha of -v
+    is minus the quantile 1 - alpha of v, and the median of 1, 2 is 1.5.  0 if there is no mass.
     """
     total = 0.0
     for i in range(first, last):
@@ -533,7 +533,8 @@ def hazard_steps(events, weights, order, leaf_of, hazards, slopes, bends, ridge,
     With p_j(k) the share of leaf k in the risk set of event j, G_k = sum w_j (I(leaf of j = k) - p_j(k)) and H = sum
     w_j (diag p_j - p_j p_j').  Two rows a, b share the risk sets of the events up to the earlier of their times, so
     row by row from the latest, b adds e_b bend_b times the mass of every leaf so far to the sum of p p'.
-    H is singular, since a constant changes nothing: ``ridge``, and the largest diagonal element times ``least_ridge``, are added to it.
+    H is singular, since a constant changes nothing: ``ridge``, and the largest diagonal element times ``least_ridge``,
+    are added to it.
     """
     n_leaves = step.shape[0]
     weighted = weights.shape[0] > 0
