@@ -121,7 +121,6 @@ def make_models() -> None:
     run("train", "letor", "--name", "lambdamart", "--registry", "registry", *TREES, "--resume", "lambdamart@1",
         "--n-rounds", 5, "--lambda-l2", 1.0)  # fmt: skip
     run("models", "promote", "lambdamart@1", "--registry", "registry", "--force", "--reason", "first")
-    run("models", "tag", "lambdamart@2", "quality=good", "--registry", "registry")
     run("models", "export", "lambdamart@1", "-o", "version.tar", "--registry", "registry")
     run("tune", "letor", "-o", "tuning", "--vary", "learning_rate=0.05..0.3:log", "--trials", 2, "--repeat", 0,
         "--compare-by", "valid", "--workers", 1, "--n-rounds", 3, *TREES)  # fmt: skip

@@ -291,7 +291,7 @@ def test_judgments_pairs_and_clicks_are_read_without_their_empty_parts(tmp_path)
     assert report.manifest.pairs.pairs == 1
     assert [line.split(",")[0] for line in said] == ["skipped 2 of 3 files"] * 2
     with open_click_log([tmp_path / "clicks"], say=said.append) as log:
-        assert log.totals.rows == 2
+        assert log.rows == 2
     assert len(said) == 3
 
 
