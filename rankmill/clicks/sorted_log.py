@@ -31,7 +31,7 @@ from rankmill.pipeline.arrow import as_array
 from rankmill.pipeline.group.query_splits import hash_ids
 
 RESIDENT = 290 * 10**6  # bytes of the process with libraries, and memory that allocators keep
-BYTES_A_ROW = 64  # of a block while it is put together
+BYTES_A_ROW = 88  # of a block while it is put together
 _LEAST_SORTING = 100 * 10**6  # bytes of DuckDB, beside which no block is in memory
 _BATCH_ROWS = 1 << 16
 _BLOCK_ROWS = 1 << 20  # rows of a block, unless one query has more
