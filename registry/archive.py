@@ -19,6 +19,7 @@ import hashlib
 import io
 import os
 import re
+import shutil
 import tarfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -33,6 +34,7 @@ from rankmill.foundation.storage.staging import scratch_folder
 from rankmill.registry.blob_store import Format, Store
 from rankmill.registry.commit_log import CommitLog, entry_name, every_log
 from rankmill.registry.model_state import GENESIS, State
+from rankmill.registry.names import NAME
 from rankmill.registry.promotion import report_fault
 from rankmill.registry.rendering import what_of
 from rankmill.registry.storage import FORMAT_NAME
@@ -41,7 +43,7 @@ from rankmill.registry.verification import verify
 
 LARGEST = 8**11 - 1  # bytes in a member: eleven octal digits, 8 GiB
 ATTEMPTS = 20  # of an import, if other writers commit first
-_MEMBER = re.compile(r"FORMAT\.json|models/[^/]+/log/[0-9]{20}\.json|blobs/[^/]+/[0-9a-f]{64}")
+_MEMBER = re.compile(rf"FORMAT\.json|models/{NAME.pattern}/log/[0-9]{{20}}\.json|blobs/{NAME.pattern}/[0-9a-f]{{64}}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +164,12 @@ def _unpacked(path: Path, folder: Path) -> CommitLog:
         for member in tar:
             if member.type != tarfile.REGTYPE or not _MEMBER.fullmatch(member.name):
                 raise IntegrityError(f"found {member.name!r} of type {member.type!r}; export the model again")
-            tar.extract(member, folder, filter="data")
+            place, content = folder / member.name, tar.extractfile(member)
+            if content is None or place.exists():
+                raise IntegrityError(f"found {member.name!r} twice; export the model again")
+            place.parent.mkdir(parents=True, exist_ok=True)
+            with place.open("xb") as file:  # never the time, mode or owner that the bundle claims
+                shutil.copyfileobj(content, file)
     store = Store(folder)
     logs = list(every_log(store)) if store.exists() else []
     if len(logs) != 1:

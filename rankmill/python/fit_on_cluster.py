@@ -104,7 +104,7 @@ def fit_on_cluster(
         asked, parameters = parameters, with_preset(parameters, shape_of_dataset(dataset), resume)
         if start is not None and further:
             parameters = replace(parameters, n_rounds=start.n_rounds + parameters.n_rounds)
-        with verbosely(own.verbose, parameters, choices_line(asked, parameters)) as progress:
+        with verbosely(own.verbose, parameters, choices_line(asked, parameters, "a cluster trains")) as progress:
 
             def listen(record: RoundRecord) -> None:
                 progress.update(record)

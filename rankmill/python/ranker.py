@@ -456,6 +456,8 @@ class Ranker(Routed):
         alone = "it starts from another model" if start or base else why_trees_alone(asked, data.train)
         values = [rows.values for rows in (train, *(rows for _, rows in watched[:1])) if rows.values is not None]
         alone = alone or ("a BinnedDataset has bins alone" if len(values) < 1 + bool(watched) else "")
+        alone = alone or ("callbacks are given" if listeners else "")
+        alone = alone or ("there are several eval sets" if len(watched) > 1 else "")
         with verbosely(own.verbose, parameters, choices_line(asked, parameters, alone)) as progress:
             options = TrainingOptions(
                 eval_metrics=metrics,

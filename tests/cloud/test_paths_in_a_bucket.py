@@ -117,7 +117,7 @@ def test_everything_has_the_same_bytes_in_a_bucket(s3, inputs, tmp_path):
         said("evaluate", out / "ranked", "--metric", "ndcg@10", "--per-query", out / "each.csv", "--json")
         said("evaluate", out / "lists.run", "--qrels", source / "qrels.txt", "--json")
         said("compare", out / "ranked", out / "lists.run", "--qrels", source / "qrels.txt", "--json")
-        said("report", "web@1", "-o", out / "report", *registry)
+        said("report", "web@1", "--on", dataset, "-o", out / "report", *registry)
     here, found = files_in(tmp_path / "out"), download(there / "out")
     for files in (here, found):
         for path in [path for path in files if path.startswith("registry/")]:

@@ -301,6 +301,33 @@ def test_an_export_names_the_folder_that_takes_no_file(
     assert not [path for path in tmp_path.iterdir() if path.is_file()]
 
 
+@pytest.mark.parametrize(
+    ("name", "times"),
+    [
+        ("FORMAT.json", 2),
+        ("models/../log/00000000000000000000.json", 1),
+        ("models/a\0b/log/00000000000000000000.json", 1),
+        (f"models/{'a' * 300}/log/00000000000000000000.json", 1),
+        (f"blobs/../{'a' * 64}", 1),
+    ],
+)
+def test_members_that_no_registry_has_are_refused(other: Registry, tmp_path: Path, name: str, times: int) -> None:
+    with tarfile.open(tmp_path / "b.tar", "w", format=tarfile.PAX_FORMAT) as tar:
+        for _ in range(times):
+            tar.addfile(tarfile.TarInfo(name))
+    with refused(IntegrityError, "b.tar", "damaged"):
+        other.import_(tmp_path / "b.tar")
+
+
+def test_a_time_that_no_file_can_have_is_refused(other: Registry, tmp_path: Path) -> None:
+    member = tarfile.TarInfo("FORMAT.json")
+    member.mtime = 1 << 80
+    with tarfile.open(tmp_path / "b.tar", "w", format=tarfile.GNU_FORMAT) as tar:
+        tar.addfile(member)
+    with refused(IntegrityError, "b.tar", "damaged"):
+        other.import_(tmp_path / "b.tar")
+
+
 def test_what_is_refused_leaves_no_registry_behind(web: Registry, tmp_path: Path) -> None:
     web.export("web", tmp_path / "web.tar")
     with refused(PromotionRefused, "web.tar", "production", "--move-aliases"):

@@ -64,6 +64,18 @@ def test_with_options_that_only_one_kind_has_the_trees_are_alone_and_it_is_said_
     assert f"preset auto-2, trees alone ({next(iter(given))} is given)" in capsys.readouterr().err
 
 
+def test_callbacks_and_several_eval_sets_are_of_trees_alone():
+    x, y, qid = rows(1)
+    heard = []
+    ranker = Ranker(preset="auto-2", verbose=0, early_stopping_rounds=5)
+    found = ranker.fit(x, y, qid=qid, eval_set=[rows(2, 20), rows(3, 20)], eval_names=["one", "two"])
+    assert list(found.evals_result_) == ["train", "one", "two"]
+    assert found.forest_.n_trees
+    found = ranker.fit(x, y, qid=qid, callbacks=[lambda record: heard.append(record.round_number) or record.round_number == 4])
+    assert heard == [1, 2, 3, 4]
+    assert found.forest_.n_rounds == 4
+
+
 def test_without_an_eval_set_folds_of_the_train_rows_judge():
     found = fitted(valid=False)
     assert isinstance(found.model_, Blend)
