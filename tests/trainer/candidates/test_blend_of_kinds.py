@@ -71,7 +71,9 @@ def test_callbacks_and_several_eval_sets_are_of_trees_alone():
     found = ranker.fit(x, y, qid=qid, eval_set=[rows(2, 20), rows(3, 20)], eval_names=["one", "two"])
     assert list(found.evals_result_) == ["train", "one", "two"]
     assert found.forest_.n_trees
-    found = ranker.fit(x, y, qid=qid, callbacks=[lambda record: heard.append(record.round_number) or record.round_number == 4])
+    found = ranker.fit(
+        x, y, qid=qid, callbacks=[lambda record: heard.append(record.round_number) or record.round_number == 4]
+    )
     assert heard == [1, 2, 3, 4]
     assert found.forest_.n_rounds == 4
 
