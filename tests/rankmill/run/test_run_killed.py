@@ -109,14 +109,19 @@ def wait_for_the_lease(project: Path, process: subprocess.Popen[bytes]) -> None:
     until((project / "out" / "lease").exists, process)
 
 
-@pytest.mark.slow
-def test_killed_at_random_moments(tmp_path: Path, test_data: Path, capsys) -> None:
+def whole_run(tmp_path: Path, test_data: Path) -> tuple[Path, float, float]:
+    """A run that nothing disturbs: its project, and its seconds until it had the lease and after that."""
     whole = mq2008_project(tmp_path / "whole", test_data / "mq2008")
     process, began = start(whole), time.monotonic()
     wait_for_the_lease(whole, process)
     start_up = time.monotonic() - began
     assert process.wait() == 0
-    seconds = time.monotonic() - began - start_up
+    return whole, start_up, time.monotonic() - began - start_up
+
+
+@pytest.mark.slow
+def test_killed_at_random_moments(tmp_path: Path, test_data: Path, capsys) -> None:
+    whole, start_up, seconds = whole_run(tmp_path, test_data)
     expected, story = artefacts(whole), reported(whole)
     assert story == [("register", 1), ("gate", 1), ("promote", 1)]
     draw = random.Random(2008)
@@ -155,12 +160,7 @@ def test_killed_at_random_moments(tmp_path: Path, test_data: Path, capsys) -> No
 @pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGINT])
 def test_stopped_at_random_moments(tmp_path: Path, test_data: Path, kind: signal.Signals) -> None:
     """SIGTERM and SIGINT leave with 143 and 130, soon, and what comes of the rerun is the same."""
-    whole = mq2008_project(tmp_path / "whole", test_data / "mq2008")
-    process, began = start(whole), time.monotonic()
-    wait_for_the_lease(whole, process)
-    start_up = time.monotonic() - began
-    assert process.wait() == 0
-    seconds = time.monotonic() - began - start_up
+    whole, _, seconds = whole_run(tmp_path, test_data)
     expected, story = artefacts(whole), reported(whole)
     draw = random.Random(15)
     for trial in range(3):
