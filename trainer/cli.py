@@ -18,7 +18,7 @@ from rankmill.foundation.storage.location import Location
 from rankmill.registry.cli_options import DEFAULT_FOLDER, NewModel, RegistryFolder
 from rankmill.trainer.nets.options import FROM, NET, SHARED, ModelOptions
 from rankmill.trainer.options import CheckpointOptions, HowOptions, MachineOptions, SeedOptions
-from rankmill.trainer.parameters import BLENDING, TrainParameters
+from rankmill.trainer.parameters import TrainParameters
 
 app = typer.Typer()
 
@@ -70,7 +70,7 @@ def train(
     from rankmill.registry import Registry
     from rankmill.registry.names import check_name
     from rankmill.trainer.candidates.blend_on_dataset import BlendCandidate
-    from rankmill.trainer.presets import why_trees_alone
+    from rankmill.trainer.presets import blends
     from rankmill.trainer.progress import note_few_queries, to_stderr
     from rankmill.trainer.rounds.checkpoints import FinishedTrainings
     from rankmill.trainer.training_options import TrainingOptions
@@ -90,11 +90,7 @@ def train(
         base_model=starting_model(start.base_model, registry),
     )
     opened = Dataset.open(dataset)
-    if (
-        parameters.rounds_by == "valid"
-        and parameters.keeps_best
-        and (parameters.preset != BLENDING or why_trees_alone(parameters))
-    ):
+    if parameters.rounds_by == "valid" and parameters.keeps_best and not blends(parameters):
         note_few_queries(opened, "the number of rounds")
     with ExitStack() as stack:
         if how.where.cluster is not None:

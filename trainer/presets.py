@@ -109,6 +109,11 @@ def why_trees_alone(given: TrainParameters, rows: RankedRows | None = None) -> s
     return f"the rows have {found[0]}" if found else ""
 
 
+def blends(given: TrainParameters) -> bool:
+    """Return whether ``given`` asks for a blend; what is trained on may still allow trees alone."""
+    return given.preset == BLENDING and not why_trees_alone(given)
+
+
 def choices_line(given: TrainParameters, chosen: TrainParameters, alone: str = WHERE_BLENDED) -> str:
     """Return a line with the values that the preset of ``given`` has ``chosen`` and that are not the usual ones.
 

@@ -157,9 +157,10 @@ def train_and_register(
     check_name(name)
     say = options.on_message or to_stderr
     plan = plan_candidate(dataset, parameters, options, seeds)
-    alone = why_trees_alone_on(parameters, options, seeds, plan)
-    blends = parameters.preset == BLENDING and not alone
-    plan = replace(plan, choices=choices_line(parameters, plan.parameters, alone))
+    blends = False
+    if parameters.preset == BLENDING:
+        alone = why_trees_alone_on(parameters, options, seeds, plan)
+        blends, plan = not alone, replace(plan, choices=choices_line(parameters, plan.parameters, alone))
     registry.prepare()
     say(plan.render())
     if blends:

@@ -155,7 +155,7 @@ def scores_of(
 def check_features(dataset: Dataset, predictor: Predictor, name: str) -> None:
     """Raise CandidatesRejected if ``dataset`` lacks a feature of the model, or has it in another kind.
 
-    ``called`` names the model.
+    ``name`` names the model.
     """
     has = set(dataset.feature_names)
     if lacking := [feature for feature in predictor.feature_names if feature not in has]:

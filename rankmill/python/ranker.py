@@ -77,7 +77,7 @@ from rankmill.trainer.nets.training import train_net
 from rankmill.trainer.objectives.registry import learns_labels
 from rankmill.trainer.objectives.user import spelled
 from rankmill.trainer.parameters import ALL, AUTO, BLENDING, GRADES, TrainParameters, all_parameters
-from rankmill.trainer.presets import choices_line, shape_of_rows, why_trees_alone, with_preset
+from rankmill.trainer.presets import blends, choices_line, shape_of_rows, why_trees_alone, with_preset
 from rankmill.trainer.progress import TrainingProgress, to_stderr, verbosely
 from rankmill.trainer.rounds.early_stopping import GoalMean, parse_measure
 from rankmill.trainer.rounds.train_on_rows import fit
@@ -432,9 +432,13 @@ class Ranker(Routed):
         parameters = self.checked_parameters(names, more.get("early_stopping_rounds"))
         n_threads = workers_for(own.binning.n_threads)
         _check_labels(columns, parameters.objective)
-        blends = parameters.preset == BLENDING and not why_trees_alone(parameters)
+        blended = blends(parameters)
         binned = partial(
-            BinnedRows.of_given, own=own.binning, regression=learns_labels(parameters.objective), base=base, keep=blends
+            BinnedRows.of_given,
+            own=own.binning,
+            regression=learns_labels(parameters.objective),
+            base=base,
+            keep=blended,
         )
         train = binned(given, where="fit ")
         given_names = given.given_names
@@ -453,11 +457,16 @@ class Ranker(Routed):
         if asked.refit is None and own.verbose:
             for name in then:
                 to_stderr(f'fit: {learnt_in_the_end(name)}; score others, or give refit="none"')
-        alone = "it starts from another model" if start or base else why_trees_alone(asked, data.train)
         values = [rows.values for rows in (train, *(rows for _, rows in watched[:1])) if rows.values is not None]
-        alone = alone or ("a BinnedDataset has bins alone" if len(values) < 1 + bool(watched) else "")
-        alone = alone or ("callbacks are given" if listeners else "")
-        alone = alone or ("there are several eval sets" if len(watched) > 1 else "")
+        alone = ""
+        if asked.preset == BLENDING:
+            reasons = (
+                "it starts from another model" if start or base else why_trees_alone(asked, data.train),
+                "a BinnedDataset has bins alone" if len(values) < 1 + bool(watched) else "",
+                "callbacks are given" if listeners else "",
+                "there are several eval sets" if len(watched) > 1 else "",
+            )
+            alone = next(filter(None, reasons), "")
         with verbosely(own.verbose, parameters, choices_line(asked, parameters, alone)) as progress:
             options = TrainingOptions(
                 eval_metrics=metrics,
@@ -465,7 +474,7 @@ class Ranker(Routed):
                 n_threads=n_threads,
                 on_round=_all_of(progress, listeners),
             )
-            if blends and not alone:
+            if blended and not alone:
                 blend = blend_of_kinds(data, values[0], values[1] if watched else None, asked, options)
                 self._keep(blend.model, blend.best_round, blend.history, given_names, blend.cross_validation)
             else:
@@ -473,7 +482,7 @@ class Ranker(Routed):
                 trained = result.forest if base is None else base.joined(result.forest)
                 _warn_of(note_without_splits(trained), 3)
                 self._keep(trained, result.best_round, result.history, given_names, result.cross_validation)
-        if blends and not alone and own.verbose:
+        if blended and not alone and own.verbose:
             to_stderr(f"fit: {blend.facts.line()}")
         warn_of_gains(data.train.grades, parameters.gain, 3)
         self._seen = seen_queries(train.queries, {name: rows.queries for name, rows in then.items()})

@@ -218,7 +218,8 @@ def contributions_of(
     """
     if isinstance(model, Forest):
         return shap_values(model, values, qid=qid, n_rounds=n_rounds, n_threads=n_threads)
-    predictor_of(model, n_rounds=n_rounds)  # which refuses rounds of other models
+    if n_rounds is not None:
+        predictor_of(model, n_rounds=n_rounds)  # refuses it
     weights = model.weights.tolist() if isinstance(model, Blend) else [1.0]
     total = np.zeros((len(values), model.n_features))
     expected = model.base_score if isinstance(model, Blend) else 0.0
