@@ -118,7 +118,7 @@ def run_demo(
         ["data", "synth", "-o", text["judgments"], "--queries", str(queries), "--seed", str(seed)],
         ["data", "ingest", text["judgments"], "-o", text["dataset"], "--split", "train=0.7,valid=0.15,test=0.15"],
         ["data", "bin", text["dataset"]],
-        ["train", text["dataset"], "--name", "demo", "--registry", text["registry"], "--early-stopping-rounds", "20"],
+        ["train", text["dataset"], "--name", "demo", "--registry", text["registry"], "--budget", "fast"],
         ["models", "gate", "demo@1", "--on", text["dataset"], "--registry", text["registry"]],
         ["models", "promote", "demo@1", "--registry", text["registry"], "--reason", "first of the demo"],
         ["models", "list", "--registry", text["registry"]],

@@ -83,9 +83,10 @@ class TrainParameters:
     """
 
     preset: str = option(
-        default=AUTO,
-        help="What chooses the options that you leave out: auto-1 (by the number of queries), auto-2 (the same, and "
-        "blends two kinds of trees and a net) or defaults-1 (fixed values). Options that you give always win.",
+        default=BLENDING,
+        help="What chooses the options that you leave out: auto-2 (blends two kinds of trees and a net; with an option "
+        "of trees alone it is auto-1), auto-1 (by the number of queries) or defaults-1 (fixed values). Options that "
+        "you give always win.",
         choices=PRESETS,
     )
     budget: str = younger(
@@ -606,10 +607,10 @@ def options_for(parameters: Mapping[str, Any]) -> dict[str, Any]:
     {'preset': 'defaults-1', 'max_leaves': 15}
     """
     if parameters.get("preset") == BLENDING:
-        usual = TrainParameters().as_dict()
+        usual = TrainParameters().as_dict() | {"preset": AUTO}
         return {name: value for name, value in parameters.items() if name in OF_EVERY_KIND and value != usual[name]}
     values = all_parameters(parameters)
-    left_out = (OLDEST if values["preset"] == DEFAULTS else TrainParameters()).as_dict() | {"preset": AUTO}
+    left_out = (OLDEST if values["preset"] == DEFAULTS else TrainParameters()).as_dict() | {"preset": BLENDING}
     return {name: values[name] for name, usual in left_out.items() if values[name] != usual}
 
 

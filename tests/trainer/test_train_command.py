@@ -78,7 +78,7 @@ def test_the_values_that_a_preset_chose_are_printed(dataset, typed):
     ):  # fmt: skip
         err = typed.err(f"{words.format(dataset)} --n-rounds 2")
         (line,) = [line for line in err.splitlines() if "preset" in line]
-        assert line.startswith("preset auto-1: ")
+        assert line.startswith("preset auto-2, trees alone (")
         assert not unnamed(line, "learning_rate")
         assert "n_rounds" not in line  # given
     assert "preset" not in typed.err(f"train {dataset} --name web {SMALL} --preset defaults-1")

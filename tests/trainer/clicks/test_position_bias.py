@@ -276,7 +276,7 @@ def test_labels_are_relevance_on_average_also_with_trust():
 def test_a_file_of_clicks_fit_is_kept_as_its_numbers(tmp_path):
     path = tmp_path / "pbm.json"
     write_propensities(path, Propensities(model="pbm", examination=(1.0, 0.5), low=(1.0, 0.4), high=(1.0, 0.6)))
-    found = TrainParameters(propensities=path)
+    found = TrainParameters(preset="auto-1", propensities=path)
     assert found.propensities == {"examination": [1.0, 0.5]} == as_propensities(str(path))
     assert options_for(found.stored())["propensities"] == {"examination": [1.0, 0.5]}
     assert "propensities" not in TrainParameters().stored()

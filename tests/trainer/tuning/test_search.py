@@ -362,7 +362,7 @@ def test_the_command(dataset, tmp_path, typed):
     command = f"tune {dataset.path} -o {tmp_path}/t --trials 2 --n-rounds 2 --workers 1 --repeat 1"
     out, err = typed(f"{command} --objective l2")
     assert not unnamed(err, "2 random trials", "8 parameters", "ndcg@10", "5 folds")  # not the objective
-    assert '[train]\nobjective = "l2"\nmetric = "ndcg@10"\nn_rounds = ' in out
+    assert '[train]\npreset = "auto-1"\nobjective = "l2"\nmetric = "ndcg@10"\nn_rounds = ' in out
     reported = typed.json(f"{command} --objective l2")
     assert reported == json.loads((tmp_path / "t/table.json").read_text())
     assert [each["trial"] for each in reported["trials"] if not each["parameters"]] == [0]
