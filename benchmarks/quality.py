@@ -42,6 +42,7 @@ from benchmarks.quality_sets import GENERATED, REAL, SETS, SMALL, Unit, units
 from benchmarks.report import render, surroundings, table
 from rankmill.scorer.metrics import Policy, parse_metric
 from rankmill.scorer.metrics.per_query import PreparedQueries
+from rankmill.trainer.parameters import TrainParameters
 
 NDCG = parse_metric("ndcg@10")
 POLICY = Policy(gain="exp", ties="expected", nothing_relevant="skip")
@@ -62,7 +63,7 @@ class System:
     def key(self) -> str:
         """The name of its files in the cache, which its settings decide."""
         package = "" if self.kind in {OURS, *NETS} else version("xgboost-cpu" if self.kind == "xgboost" else self.kind)
-        settings = {"preset": "auto-1", **self.settings} if self.kind == OURS else dict(self.settings)
+        settings = {"preset": TrainParameters().preset, **self.settings} if self.kind == OURS else dict(self.settings)
         facts = [self.kind, package, settings, self.code, ROUNDS, PATIENCE, *(["refit"] if self.refit else [])]
         return f"{self.kind}-{hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]}"
 
@@ -92,10 +93,17 @@ def ours(parts: Parts, settings: Mapping[str, Any], seed: int) -> stopped.Scored
 
 
 NETS = {"net": net_systems.only_net, "blend": net_systems.blend}
-PEERS = {"lightgbm": stopped.lightgbm, "xgboost": stopped.xgboost, "catboost": stopped.catboost}
+PEERS = {
+    "lightgbm": stopped.lightgbm,
+    "xgboost": stopped.xgboost,
+    "hessboost": stopped.hessboost,
+    "catboost": stopped.catboost,
+}
 _PUBLISHED = {net_systems.PUBLISHED: True, net_systems.RATES: (1e-5, 1e-4, 1e-3, 1e-2, 1e-1)}
 _LIGHTGBM = {"objective": "lambdarank", "metric": "ndcg", "eval_at": [10], "num_threads": 1}
 _XGBOOST = {"objective": "rank:ndcg", "eval_metric": "ndcg@10", "tree_method": "hist", "nthread": 1}
+_HESSBOOST = {"objective": "rank:ndcg", "eval_metric": "ndcg@10", "nthread": 1}
+_MODEST = {"grow_policy": "lossguide", "max_depth": 0, "max_leaves": 16, "eta": 0.05}
 _CATBOOST = {
     "loss_function": "YetiRank", "eval_metric": "NDCG:top=10;type=Exp;hints=skip_train~true", "thread_count": 1
 }  # fmt: skip
@@ -103,6 +111,7 @@ BUILT_IN = {
     system.name: system
     for system in (
         System("ours", OURS, {}),
+        System("ours fast", OURS, {"budget": "fast"}),
         System("ours without refit", OURS, {"refit": "none"}),
         System("ours defaults-1", OURS, {"preset": "defaults-1"}),
         System("ours, codes as numbers", OURS, {"categorical": None}),
@@ -115,10 +124,9 @@ BUILT_IN = {
         System("lightgbm", "lightgbm", _LIGHTGBM),
         System("lightgbm modest", "lightgbm", {**_LIGHTGBM, "num_leaves": 16, "learning_rate": 0.05}),
         System("xgboost", "xgboost", _XGBOOST),
-        System(
-            "xgboost modest", "xgboost",
-            {**_XGBOOST, "grow_policy": "lossguide", "max_depth": 0, "max_leaves": 16, "eta": 0.05},
-        ),
+        System("xgboost modest", "xgboost", {**_XGBOOST, **_MODEST}),
+        System("hessboost", "hessboost", _HESSBOOST),
+        System("hessboost modest", "hessboost", {**_HESSBOOST, **_MODEST}),
         System("catboost", "catboost", _CATBOOST),
         System("catboost modest", "catboost", {**_CATBOOST, "depth": 4, "learning_rate": 0.05}),
     )

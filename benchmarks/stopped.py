@@ -57,6 +57,20 @@ def xgboost(parts: Parts, parameters: Mapping[str, object], rounds: int, patienc
     return Scored(np.asarray(scores, dtype=np.float64), n_rounds)
 
 
+def hessboost(parts: Parts, parameters: Mapping[str, object], rounds: int, patience: int) -> Scored:
+    import hessboost as hb
+
+    def matrix(split: Split) -> hb.DMatrix:
+        return hb.DMatrix(split.x, split.grades, group=split.sizes)
+
+    booster = hb.train(
+        {**parameters}, matrix(parts.train), rounds, verbose_eval=False,
+        **({"evals": [(matrix(parts.valid), "valid")], "early_stopping_rounds": patience} if patience else {}),
+    )  # fmt: skip
+    n_rounds = booster.best_iteration + 1 if patience else rounds
+    return Scored(np.asarray(booster.predict(matrix(parts.test), output_margin=True), dtype=np.float64), n_rounds)
+
+
 def catboost(parts: Parts, parameters: Mapping[str, object], rounds: int, patience: int) -> Scored:
     """``seed`` in ``parameters`` is CatBoost's ``random_seed``."""
     import catboost as cb
