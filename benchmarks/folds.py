@@ -68,19 +68,19 @@ def binned(train: Split, valid: Split | None, test: Split, policy: Policy) -> Bi
     spec = matrix_bins(names, train.x)
     bins = apply_bins(train.x, spec)
     blocked = BlockedBins.from_batches([bins], len(train.grades), spec.n_bins)
-    watched = None if valid is None else RankedRows(valid.grades, valid.starts, [apply_bins(valid.x, spec)])
+    valid_rows = None if valid is None else RankedRows(valid.grades, valid.starts, [apply_bins(valid.x, spec)])
     queries = PreparedQueries(test.grades, test.starts, policy)
     return BinnedFold(
-        spec, RankedRows(train.grades, train.starts, blocked), watched, test, queries, np.ascontiguousarray(bins.T)
+        spec, RankedRows(train.grades, train.starts, blocked), valid_rows, test, queries, np.ascontiguousarray(bins.T)
     )
 
 
-def letor_folds(folder: Path, work: Path, policy: Callable[[int], Policy], *, watched: bool = True) -> list[BinnedFold]:
-    """Read the five folds; without ``watched`` the valid part is not used and all rounds are kept."""
+def letor_folds(folder: Path, work: Path, policy: Callable[[int], Policy], *, stopped: bool = True) -> list[BinnedFold]:
+    """Read the five folds; without ``stopped`` the valid part is not used and all rounds are kept."""
     folds = []
     for number in range(PARTS):
         fold = make_fold(folder, number, work)
-        folds.append(binned(fold.train, fold.valid if watched else None, fold.test, policy(fold.dataset.max_grade)))
+        folds.append(binned(fold.train, fold.valid if stopped else None, fold.test, policy(fold.dataset.max_grade)))
     return folds
 
 

@@ -78,7 +78,7 @@ def curves(fold: BinnedFold, parameters: TrainParameters) -> dict[str, npt.NDArr
 
 def data_sets(given: argparse.Namespace, work: Path) -> Iterator[tuple[str, list[BinnedFold]]]:
     if given.folder:
-        yield given.folder.name, letor_folds(given.folder, work, lambda top: Policy(max_grade=top), watched=False)
+        yield given.folder.name, letor_folds(given.folder, work, lambda top: Policy(max_grade=top), stopped=False)
     if given.generated_queries:
         folds = []
         for seed in given.seeds:

@@ -149,7 +149,7 @@ def main() -> None:
     given = arguments()
     with tempfile.TemporaryDirectory() as work:
         if given.letor:
-            fold = letor_folds(given.letor, Path(work), lambda top: Policy(max_grade=top), watched=False)[0]
+            fold = letor_folds(given.letor, Path(work), lambda top: Policy(max_grade=top), stopped=False)[0]
         else:
             fold = binned(drawn(given.queries, 1), None, drawn(100, 1001), Policy(max_grade=4))
     base = TrainParameters(

@@ -30,9 +30,9 @@ def lightgbm(parts: Parts, parameters: Mapping[str, object], rounds: int, patien
     rows = lgb.Dataset(
         parts.train.x, parts.train.grades, group=parts.train.sizes, categorical_feature=[*parts.categorical]
     )
-    watched = lgb.Dataset(parts.valid.x, parts.valid.grades, group=parts.valid.sizes, reference=rows)
+    valid = lgb.Dataset(parts.valid.x, parts.valid.grades, group=parts.valid.sizes, reference=rows)
     booster = lgb.train(
-        {"verbosity": -1, **parameters}, rows, rounds, [watched] if patience else None,
+        {"verbosity": -1, **parameters}, rows, rounds, [valid] if patience else None,
         callbacks=[lgb.early_stopping(patience, verbose=False)] if patience else None,
     )  # fmt: skip
     n_rounds = booster.best_iteration if patience else rounds

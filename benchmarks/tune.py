@@ -71,7 +71,7 @@ def optuna_lightgbm(fold: Fold, seed: int, minutes: float) -> Found:
     fixed = {"objective": "lambdarank", "metric": "ndcg", "eval_at": [10], "num_threads": 1, "verbosity": -1,
              "seed": seed, "bagging_freq": 1, "feature_pre_filter": False}  # fmt: skip
     rows = lgb.Dataset(fold.train.x, fold.train.grades, group=fold.train.sizes, free_raw_data=False)
-    watched = lgb.Dataset(fold.valid.x, fold.valid.grades, group=fold.valid.sizes, reference=rows)
+    valid = lgb.Dataset(fold.valid.x, fold.valid.grades, group=fold.valid.sizes, reference=rows)
     best: tuple[float, Any, dict[str, Any]] = (-1.0, None, {})
 
     def objective(trial: optuna.Trial) -> float:
@@ -86,7 +86,7 @@ def optuna_lightgbm(fold: Fold, seed: int, minutes: float) -> Found:
             "bagging_fraction": trial.suggest_float("bagging_fraction", 0.4, 1.0),
         }
         stop = lgb.early_stopping(PATIENCE, verbose=False)
-        booster = lgb.train(given, rows, ROUNDS, [watched], callbacks=[stop])
+        booster = lgb.train(given, rows, ROUNDS, [valid], callbacks=[stop])
         score = float(booster.best_score["valid_0"]["ndcg@10"])
         if score > best[0]:
             best = score, booster, given

@@ -241,7 +241,7 @@ class NotFiniteScore(CandidatesRejected):
 
 
 class ConversionRefused(DataRejected):
-    """The format of another tool cannot express a model, or ours cannot express a model of another tool."""
+    """The format of another tool cannot express a model, or our format cannot express a model of another tool."""
 
 
 class PromotionRefused(RankmillError):

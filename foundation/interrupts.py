@@ -63,7 +63,7 @@ def interruptible(connection: Any) -> None:
 def leave(code: int) -> NoReturn:
     """Exit after a command that has ended with ``code``; if a signal has ended it, with the code of that.
 
-    A later signal changes nothing.  After an earlier one the interpreter is not taken apart: threads of libraries may
+    A later signal changes nothing.  After an earlier one the interpreter is not finalised: threads of libraries may
     still run, and libraries whose calls were interrupted would print what they have left.
     """
     for number in SIGNALS:

@@ -326,7 +326,7 @@ class ReadOptions:
     )
     unjudged: Unjudged = option(
         default="keep",
-        help="How to treat rows without a grade: keep them apart, read the grade as zero, or reject them.",
+        help="How to treat rows without a grade: keep them as candidates, read the grade as zero, or reject them.",
         choices=get_args(Unjudged),
         panel=_GRADES,
     )

@@ -236,7 +236,7 @@ class Blobs:
         return [name for name in names if not _BLOB.fullmatch(name) and not name.startswith(".")]
 
     def delete(self, blob: Blob) -> None:
-        """Delete a blob, for ever."""
+        """Delete a blob."""
         with contextlib.suppress(FileNotFoundError):
             self._storage.remove(blob.path)
 

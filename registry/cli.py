@@ -391,7 +391,7 @@ def gc(
         typer.Option(
             metavar="7d|36h|..",
             help="Time for which nothing must have kept a version before its bytes are deleted."
-            " Shorten it only if nobody else uses the registry.",
+            " Shorten it only if no other process uses the registry.",
         ),
     ] = "7d",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and change nothing.")] = False,
@@ -402,7 +402,7 @@ def gc(
 
     Kept are the last three versions that each alias pointed to, and the --keep newest. Any other version is swept once
     nothing has kept it for --grace: its bytes are deleted, while its manifest and history stay. An alias of its own
-    keeps a version for ever. Run this command on a schedule, for example once a day.
+    keeps a version forever. Run this command on a schedule, for example once a day.
 
     Example: rankmill models gc --dry-run
     """

@@ -106,7 +106,7 @@ def _fault(state: State, alias: str, version: int, policy: AliasPolicy, gate: Ga
 def report_fault(state: State, gate: GateRecord, report_of: Callable[[GateRecord], Mapping[str, object]]) -> str | None:
     """Return in what the report of ``gate``, as far as it says, contradicts the entry of the log; None if in nothing.
 
-    ``state`` knows the versions that both speak of.
+    ``state`` knows the versions in both.
     """
     try:
         report = report_of(gate)
@@ -124,7 +124,7 @@ def report_fault(state: State, gate: GateRecord, report_of: Callable[[GateRecord
         expected["reasons"] = []
     for what, wanted in expected.items():
         found = report.get(what)
-        if what not in report and not (what == "worse" and "candidate" in report):  # which only tells that it is so
+        if what not in report and not (what == "worse" and "candidate" in report):  # which only says that it is so
             continue
         if isinstance(wanted, dict) and isinstance(found, dict):
             found = {key: found.get(key) for key in wanted}

@@ -6,9 +6,9 @@ and rollbacks are entries of the same log: of two writers of the same number, on
 other made.  So no alias ever points to a swept version, and no version is swept that an alias points to or that a
 rollback would return to.
 
-*Which files go* is decided under the model's lock, which everybody holds who stores blobs, until the entry that refers
-to them is committed: blobs that are older than the grace period and that no entry refers to, except as the model of a
-swept version.  In a bucket, which has no locks, a writer relies on the objects alone that it has written itself, within
+*Which files are deleted* is decided under the model's lock, which a writer of blobs holds until the entry that refers
+to them is committed.  They are blobs that are older than the grace period and that no entry refers to, except as the
+model of a swept version.  In a bucket, which has no locks, a writer relies only on objects that it wrote itself, within
 the grace period.
 
 *Clocks.*  The time of an entry is the later of its own timestamp and its file's; the current time is the earlier of our

@@ -14,7 +14,7 @@ def metric_of_list(metric, grades, policy):
 
 
 def swap_delta(metric, grades, i, j, policy, *, tail=False):
-    """|metric after - metric before| when the ranks i and j swap; ``tail``: sums go on below k, the ideal is of k."""
+    """|metric after - metric before| when the ranks i and j swap; ``tail``: sums continue below k, the ideal is of k."""
     swapped = list(grades)
     swapped[i], swapped[j] = grades[j], grades[i]
     if tail and metric.name in {"ndcg", "dcg"}:

@@ -34,7 +34,7 @@ class ThreadPeers:
         self._engine, self._group, self._worker, self._name = engine, group, workers[number], name
         self.exchanges, self.bytes_sent, self._step = 0, 0, 0
 
-    def tell(self, word: bytes) -> None:
+    def notify(self, word: bytes) -> None:
         self._engine.reported.setdefault(self._name, queue.SimpleQueue()).put(word)
 
     def gather(self, values: np.ndarray) -> list[np.ndarray]:

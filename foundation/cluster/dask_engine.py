@@ -29,7 +29,7 @@ _PATIENCE_SECONDS = 30.0  # without any worker
 _START_SECONDS = 120.0  # of local workers: each imports its libraries
 _HOST = "127.0.0.1"
 _PROFILER = "distributed.worker.profile.enabled"
-"""Dask's profiler asks for the frames of all threads 100 times a second.  That can block CPython for ever while threads
+"""Dask's profiler asks for the frames of all threads 100 times a second.  That can block CPython forever while threads
 start and end: observed with 3.11, in a worker that waited in ``sys._current_frames`` and held the interpreter's lock.
 """
 
@@ -301,7 +301,7 @@ def _work(duty: Duty, function: Callable[[Any, int], Any], item: Any, threads: i
 
     if dask.config.get(_PROFILER):
         raise InputError(
-            f"the worker on {platform.node()} has Dask's profiler, which can stop it for ever; start workers with"
+            f"the worker on {platform.node()} has Dask's profiler, which can block it forever; start workers with"
             f" {_SWITCH} in their environment"
         )
     worker = get_worker()

@@ -164,7 +164,7 @@ class DaskPeers:
             if not at_once and (late or self._cut_off):
                 raise ConnectionError(f"worker {self._addresses[self.number]} could not send all to the others")
 
-    def tell(self, word: bytes) -> None:
+    def notify(self, word: bytes) -> None:
         """Send ``word`` to the caller of the computation."""
         self._worker.log_event(self._token, word)
 
@@ -187,7 +187,7 @@ class DaskPeers:
 
     def _look(self) -> None:
         """Stop if the result is not wanted any more."""
-        if time.perf_counter() >= self._next_look:  # also if nobody is waited for
+        if time.perf_counter() >= self._next_look:  # also if no peer is waited for
             self._stop()
             self._next_look = time.perf_counter() + _LOOK_SECONDS
 
@@ -224,7 +224,7 @@ class DaskPeers:
     def _wait(self, exchange: int, sender: int) -> tuple[Sequence[int], Any]:
         """Return the lengths and the values of an exchange that process ``sender`` sends.
 
-        Raises Unwanted if nobody waits for the result any more, which is so soon after a worker was lost, and
+        Raises Unwanted if the result is no longer needed, which is so soon after a worker was lost, and
         ConnectionError if one cannot be reached that is not lost.
         """
         began = time.monotonic()
@@ -238,7 +238,7 @@ class DaskPeers:
                     if time.monotonic() > report_at:
                         report_at += _PATIENCE_SECONDS
                         late = self._addresses[sender]
-                        self.tell(pickle.dumps(f"worker {self._addresses[self.number]} waits for {late}"))
+                        self.notify(pickle.dumps(f"worker {self._addresses[self.number]} waits for {late}"))
             found: tuple[Sequence[int], Any] = self._box.arrived.pop((exchange, sender))
             return found
 

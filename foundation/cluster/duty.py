@@ -25,7 +25,7 @@ _unwanted: ContextVar[Callable[[], bool] | None] = ContextVar("_unwanted", defau
 
 
 class Unwanted(BaseException):
-    """Nobody waits for the result of this task any more."""
+    """The result of this task is no longer needed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ _PATIENCE_SECONDS = 30.0  # without any worker
 _MOST_LOSSES = 3  # of workers by one task
 _MOST_LOSSES_TOGETHER = 5  # of workers that work together, one after another without progress
 _FAREWELL_SECONDS = 2.0  # of the others, when the first has its result
-_JOIN_SECONDS = 20.0  # before a worker that joins makes all others begin anew
+_JOIN_SECONDS = 20.0  # before a worker that joins makes all others start again
 
 TASKS_A_WORKER = 4
 """Tasks of a stage for each worker: enough that waiting for the last one is short."""
@@ -90,7 +90,7 @@ class Cluster:
         return self._name.startswith("local:")
 
     def workers(self) -> Mapping[str, int]:
-        """Return the threads of each worker that is there now, by its name; ClusterUnavailable if nobody can tell."""
+        """Return the threads of each present worker, by name; ClusterUnavailable if the scheduler does not answer."""
         return self._engine.workers()
 
     def run(
@@ -198,7 +198,7 @@ class Cluster:
         function: Callable[[Member[Item], int], Result],
         item: Callable[[], Item],
         folder: Path,
-        hear: Callable[[bytes], object] = lambda _: None,
+        on_message: Callable[[bytes], object] = lambda _: None,
         *,
         resumes: bool = True,
     ) -> Result:
@@ -216,8 +216,8 @@ class Cluster:
             Returns what all members get, whenever they begin; it must be possible to pickle, as ``function``.
         folder
             A folder that all workers must see.
-        hear
-            Called with what peers tell; returns true if it is progress, after which losses are counted anew.
+        on_message
+            Called with each message of a peer; returns true if it is progress, which sets the count of losses to 0.
         resumes
             As in :meth:`run`.
 
@@ -236,7 +236,7 @@ class Cluster:
 
                 def note(word: bytes) -> None:
                     nonlocal progress
-                    progress |= bool(hear(word))
+                    progress |= bool(on_message(word))
 
                 with Duty.shared(folder) as duty:
                     try:
@@ -256,7 +256,7 @@ class Cluster:
                 losses = 1 if progress else losses + 1
                 if losses >= _MOST_LOSSES_TOGETHER:
                     raise WorkerLost(
-                        f"{losses} times in turn a worker of {self._name} was lost, perhaps for lack of memory"
+                        f"a worker of {self._name} was lost {losses} times in turn, perhaps for lack of memory"
                     )
 
     def _watch(
@@ -265,7 +265,7 @@ class Cluster:
         calls: dict[int, int],
         here: Mapping[str, int],
         results: dict[int, Result],
-        hear: Callable[[bytes], object],
+        on_message: Callable[[bytes], object],
     ) -> tuple[BaseException | None, bool]:
         """Wait for all calls of a group; return a failure, and whether a worker was lost or has joined."""
         names, began, looked = list(here), time.monotonic(), 0.0
@@ -273,7 +273,7 @@ class Cluster:
         while True:
             ended = self._engine.ended(_LOOK_SECONDS)
             for word in self._engine.words(group):
-                hear(word)
+                on_message(word)
             failures: dict[int, BaseException] = {}
             lost = ""
             for end in ended:
@@ -281,9 +281,9 @@ class Cluster:
                 if number is None:
                     continue
                 if end.lost:
-                    lost = f"a worker of {self._name} was lost ({names[number]}); the others go on"
+                    lost = f"a worker of {self._name} was lost ({names[number]}); the others continue"
                 elif isinstance(end.error, ConnectionError):
-                    lost = f"{end.error}; all workers begin anew"
+                    lost = f"{end.error}; all workers start again"
                 elif end.error is not None:
                     failures[number] = end.error
                 else:
@@ -299,10 +299,10 @@ class Cluster:
                 looked = time.monotonic()
                 now = self._engine.workers()
                 if gone := [names[number] for number in calls.values() if names[number] not in now]:
-                    lost = f"a worker of {self._name} was lost ({', '.join(gone)}); the others go on"
+                    lost = f"a worker of {self._name} was lost ({', '.join(gone)}); the others continue"
                 added = [name for name in now if name not in here]
                 if not lost and added and looked - began >= _JOIN_SECONDS:
-                    lost = f"{', '.join(added)} joined {self._name}; all workers share the work anew"
+                    lost = f"{', '.join(added)} joined {self._name}; the work is divided among all workers again"
             if lost:
                 self._on_loss(lost)
                 return None, True

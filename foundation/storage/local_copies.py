@@ -171,7 +171,7 @@ class LocalCopies:
         return self._clients[place]
 
     def forget_clients(self) -> None:
-        """Open buckets anew when they are needed next, by the environment as it is then."""
+        """Open buckets again when they are needed next, by the environment at that time."""
         self._clients.clear()
 
     @property
@@ -268,7 +268,7 @@ class LocalCopies:
         return any(one(each, client) for each in (url, *(url / name for name in LAST)))
 
     def sweep(self) -> None:
-        """Remove the objects in the cache that have no local name here; for a cache that nobody shares."""
+        """Remove the objects in the cache that have no local name here; for a cache that is not shared."""
         used = {place.readlink() for place in self._names if place.is_symlink()}
         for content in (self._kept / "objects").glob("*/*"):
             if content not in used:

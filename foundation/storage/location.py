@@ -18,7 +18,7 @@ _URL = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]+):/(/?)(.*)", flags=re.DOTALL)
 
 @dataclass(frozen=True, order=True, slots=True)
 class ObjectUrl:
-    """An object, or all objects below a prefix, of one bucket.  It is built and taken apart like a path.
+    """An object, or all objects below a prefix, of one bucket.  It is joined and split like a path.
 
     >>> log = ObjectUrl("s3", "models", "web") / "log" / "1.json"
     >>> print(log, log.name, log.parent)

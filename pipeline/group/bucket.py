@@ -1,6 +1,6 @@
 """The final rows of a bucket.
 
-They are read from the spill, graded, merged if requested, and sorted canonically; unjudged ones are kept apart.
+They are read from the spill, graded, merged if requested, and sorted canonically; unjudged ones are kept separately.
 
 They are a record batch of the narrow columns: qid, doc_id, grade, optional columns and goals. Columns whose names begin
 with a space are the input file, two words of a digest, and the index among the spilled rows.

@@ -143,12 +143,12 @@ def write_shard(
     n, width = int(spilled.rows[number]), len(layout.features)
     values = scratch.values.array(n, width) if n * width * 4 <= memory else None
     bucket = Bucket(spilled, number, layout, values)
-    rows, apart, of_rows, of_judgments = read_graded(bucket)
+    rows, unjudged_rows, of_rows, of_judgments = read_graded(bucket)
     summary = ShardSummary(bucket=number, rows_tally=of_rows, judgments_tally=of_judgments)
-    if len(apart):
-        staged = _write_rows(apart, bucket, folder, memory, scratch)
+    if len(unjudged_rows):
+        staged = _write_rows(unjudged_rows, bucket, folder, memory, scratch)
         digest, size = _kept(staged, folder / UNJUDGED)
-        unjudged = UnjudgedShard(bucket=number, rows=len(apart), digest=digest, size=size)
+        unjudged = UnjudgedShard(bucket=number, rows=len(unjudged_rows), digest=digest, size=size)
         summary = replace(summary, unjudged=unjudged)
     if not len(rows):
         return summary

@@ -49,7 +49,7 @@ class Propensities:
         (ranks,) the probability of a click on an irrelevant document at that rank, if the model has it (Vardasbi et al.
         2020: beta).
     continuation
-        (ranks,) the probability that users go on after a click at that rank, of the dependent click model.
+        (ranks,) the probability that users continue after a click at that rank, of the dependent click model.
     by_last_click
         (ranks, rank) examination by rank and rank of the last click above (0: none), of the user browsing model; rank k
         has k values.

@@ -1,4 +1,4 @@
-"""Read the lines of CSV and TSV into columns of text and a matrix of numbers; DuckDB takes them apart.
+"""Read the lines of CSV and TSV into columns of text and a matrix of numbers; DuckDB splits them.
 
 A cell in quotes may contain delimiters, and a quote as two; it ends on its line.  Blanks around a cell without quotes
 are no part of it, in the first line too.  Empty lines are skipped.

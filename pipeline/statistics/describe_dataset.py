@@ -225,7 +225,7 @@ class Description:
         if self.repeats is not None:
             lines.append(f"repeated  {repeated(self.repeats)}")
         if self.unjudged_rows:
-            lines.append(f"unjudged  {self.unjudged_rows:,} rows that nobody judged, kept for re-ranking")
+            lines.append(f"unjudged  {self.unjudged_rows:,} rows without a judgment, kept for re-ranking")
         return lines
 
     def _split_table(self) -> Any:

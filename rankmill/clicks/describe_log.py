@@ -123,7 +123,7 @@ class ClickLogDescription:
         share = self.repeated_impressions / self.impressions
         note = (
             f"{self.repeated_documents:,} of {self.documents:,} documents were shown at several positions"
-            f" ({share:.1%} of the impressions); only they tell position from relevance"
+            f" ({share:.1%} of the impressions); only they separate position from relevance"
         )
         lines += ["", labelled("note", note)]
         for what, found in (("lists", self.many_lists), ("clicks", self.many_clicks)):

@@ -183,7 +183,7 @@ def _columns(
         )
     if "session" not in column_of and "list" not in column_of:
         raise DataRejected(
-            f"{path}: no column tells result lists apart: expected one with the session (visit), or with the id "
+            f"{path}: no column identifies result lists: expected one with the session (visit), or with the id "
             "of the list or the time at which it was shown; if there is one, name it with "
             f"{spelled_with('columns', {'session': NAME})} or list=NAME"
         )

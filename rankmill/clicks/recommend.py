@@ -1,6 +1,6 @@
 """Whether to correct for position bias, and by which click model.
 
-The limits are ours, from simulated logs (docs/benchmarks/clicks.md): a correction takes out the bias towards the ranker
+The limits are from simulated logs (docs/benchmarks/clicks.md): a correction takes out the bias towards the ranker
 that made the lists, and adds noise.  It is not worth that with few clicks, nor if that ranker is good.
 """
 
@@ -20,7 +20,7 @@ ENOUGH_CLICKS = 3.0
 """Clicks for each document that was shown, from which on a correction is recommended."""
 RANKED_WELL = 0.4
 """Correlation of relevance and position within queries, from which on no correction is recommended."""
-CORRECTING = ("pbm", "ubm", "trust", "allpairs", "randomised")  # models that tell position from relevance by swaps
+CORRECTING = ("pbm", "ubm", "trust", "allpairs", "randomised")  # models that separate position from relevance by swaps
 
 
 @dataclass(frozen=True, slots=True)

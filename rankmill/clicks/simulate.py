@@ -67,7 +67,7 @@ class UserModel(NamedTuple):
     slope: npt.NDArray[np.float64]
     """(ranks,) what makes an examined document be clicked; trust bias."""
     continuation: npt.NDArray[np.float64]
-    """(ranks,) the probability that the user goes on after a click there."""
+    """(ranks,) the probability that the user continues after a click there."""
 
 
 @dataclass(frozen=True)
@@ -270,7 +270,7 @@ def generated_queries(parameters: SynthParameters, logger: str) -> tuple[Queries
 
 
 def _scores_of_run(path: Path, documents: pa.Array[Any]) -> npt.NDArray[np.float64]:
-    """Return the score of each of ``documents`` (n,), whose ids tell their queries."""
+    """Return the score of each of ``documents`` (n,), whose ids contain their queries."""
     found = np.full(len(documents), np.nan)
     for lines in read_ranked_lines(path):
         place = pc.index_in(lines.doc_id, documents)

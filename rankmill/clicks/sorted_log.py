@@ -45,7 +45,7 @@ ROWS = columns_of(
     doc_id=pa.string(),
     clicked=pa.uint8(),
 )
-"""Rows of a log: ``session`` is a hash, ``within`` is what tells the lists of one session and query apart."""
+"""Rows of a log: ``session`` is a hash, ``within`` distinguishes the lists of one session and query."""
 _HASHED = pa.schema([pa.field("hash", pa.uint64(), nullable=False), *ROWS])
 _PACKED = pa.ipc.IpcWriteOptions(compression="lz4")
 _LARGEST = "SELECT min(qid), count(*) FROM log_rows GROUP BY hash ORDER BY 2 DESC, 1 LIMIT 1"
@@ -214,7 +214,7 @@ class _Rows(NamedTuple):
 def _whole_queries(ordered: Path, most: int) -> Iterator[list[_Rows]]:
     """Yield the rows of some queries, ``most`` or fewer, or of one query that has more."""
     whole: list[_Rows] = []
-    last: list[_Rows] = []  # of a query that may go on
+    last: list[_Rows] = []  # of a query that may continue
     n_whole = n_last = 0
     for rows in _read(ordered):
         if rows.query[0]:

@@ -144,7 +144,7 @@ def seen_queries(overlaps: Mapping[str, Overlap | None], *, allowed: bool) -> Gu
     if not parts:
         words = "none that " + " or ".join(known) + " was trained on"
         partly = [
-            f"of {found.queries:,} the sketch of {name} tells {found.looked_at:,}"
+            f"of {found.queries:,} the sketch of {name} covers {found.looked_at:,}"
             for name, found in known.items()
             if not found.exact
         ]

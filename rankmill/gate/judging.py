@@ -281,7 +281,7 @@ def _refuse_too_few(queries: GradedQueries, now: Evaluation, metric: Metric) -> 
     if counted < FEWEST_QUERIES:
         raise CandidatesRejected(
             f"{queries.dataset.path}: {counted} of {len(now.qids):,} queries of the split {queries.split} count for "
-            f"{metric}, as two versions can differ only in queries with two documents that it tells apart by their "
+            f"{metric}, as two versions can differ only in queries with two documents that it distinguishes by their "
             f"grades; an interval needs at least {FEWEST_QUERIES}, and a useful one hundreds"
         )
 

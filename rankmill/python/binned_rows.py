@@ -18,7 +18,7 @@ from rankmill.python.given_rows import Expected, GivenRows
 from rankmill.seen_queries import DigestedQueries
 from rankmill.trainer.candidates.combined_forests import BaseModel
 from rankmill.trainer.candidates.train_on_dataset import facts_of_data
-from rankmill.trainer.data.rows import RankedRows, TrainingData, watched
+from rankmill.trainer.data.rows import RankedRows, TrainingData, as_eval_set
 from rankmill.trainer.data.training_rows import categories_of, read_rows
 from rankmill.trainer.objectives.registry import learns_labels
 from rankmill.trainer.options import MachineOptions
@@ -181,9 +181,9 @@ class BinnedRows:
         return self.binspec.feature_names, self.binspec.categories
 
     @property
-    def watched(self) -> RankedRows:
+    def as_eval_set(self) -> RankedRows:
         """The rows as an eval set."""
-        return watched(self.rows)
+        return as_eval_set(self.rows)
 
     def training_data(self, objective: str | None, eval_sets: Sequence[tuple[str, BinnedRows]] = ()) -> TrainingData:
         """Return what a training for ``objective`` learns from.
@@ -202,7 +202,7 @@ class BinnedRows:
             rows = replace(rows, labels=None)
         return TrainingData(
             train=rows,
-            eval_sets=[(name, binned.watched) for name, binned in eval_sets],
+            eval_sets=[(name, binned.as_eval_set) for name, binned in eval_sets],
             edges=[feature.edges for feature in self.binspec.features],
             categories=self.categories,
             feature_names=self.feature_names,

@@ -99,8 +99,8 @@ class DaskRows:
                 instead = "; give qid" if name == "group" else ""
                 raise InvalidParameter(f"{where}takes no {name} on a cluster{instead}")
             columns[role] = _column(name, value, X, names, where)
-        apart = {value for value in columns.values() if isinstance(value, str)} | {*goals}
-        given_names = None if names is None else tuple(name for name in names if name not in apart)
+        no_features = {value for value in columns.values() if isinstance(value, str)} | {*goals}
+        given_names = None if names is None else tuple(name for name in names if name not in no_features)
         if expected is None:
             given_names = without_index(X, given_names, categorical)
         features = made_up_names(len(X.columns)) if given_names is None else given_names

@@ -305,7 +305,7 @@ def _are_dates(column: Any) -> bool:
 
 
 def _are_mostly_single(column: Any) -> bool:
-    """Whether most texts of a column are in one row alone, so that it has no categories to speak of."""
+    """Whether most texts of a column are in one row alone, so that its texts are no categories."""
     items = [value for value in _items_of(column) if isinstance(value, str) and value]
     return len(items) >= _LEAST_TEXTS and 2 * len({*items}) > len(items)
 

@@ -88,7 +88,7 @@ def fit_on_cluster(
         "fit ",
         categorical=own.binning.categorical or (),
     )
-    watched = _eval_set(given, rows)
+    eval_rows = _eval_set(given, rows)
     parameters = ranker.checked_parameters(rows.features, given.get("early_stopping_rounds"))
     resume = None if start is None else StartingModel(start)
     options = TrainingOptions(eval_metrics=metrics, resume=resume)
@@ -100,7 +100,7 @@ def fit_on_cluster(
         scratch_folder("fit", scratch) as folder,
         open_cluster(own.cluster, say or (lambda _: None)) as cluster,
     ):
-        dataset = _dataset_of(rows, watched, folder, cluster, own.binning, say)
+        dataset = _dataset_of(rows, eval_rows, folder, cluster, own.binning, say)
         asked, parameters = parameters, with_preset(parameters, shape_of_dataset(dataset), resume)
         if start is not None and further:
             parameters = replace(parameters, n_rounds=start.n_rounds + parameters.n_rounds)
@@ -171,7 +171,7 @@ def _eval_set(given: Mapping[str, Any], rows: DaskRows) -> DaskRows | None:
 
 def _dataset_of(
     rows: DaskRows,
-    watched: DaskRows | None,
+    eval_rows: DaskRows | None,
     folder: Path,
     cluster: Cluster,
     binning: BinningOptions,
@@ -179,7 +179,7 @@ def _dataset_of(
 ) -> Dataset:
     """Make a binned dataset in ``folder``."""
     engine, files = cluster.engine, {}
-    for split, part in {"train": rows, "valid": watched}.items():
+    for split, part in {"train": rows, "valid": eval_rows}.items():
         if part is not None:
             (folder / split).mkdir()
             files[split] = part.write(engine, folder / split)

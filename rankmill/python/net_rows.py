@@ -55,20 +55,20 @@ def expected_of(given: GivenRows | BinnedRows) -> Expected:
     return names, texts
 
 
-def with_eval_set(data: NetData, name: str, watched: NetData) -> NetData:
-    """Return ``data`` with the rows of ``watched`` to decide which epoch is kept, as ``name`` in records.
+def with_eval_set(data: NetData, name: str, eval_set: NetData) -> NetData:
+    """Return ``data`` with the rows of ``eval_set`` to decide which epoch is kept, as ``name`` in records.
 
     Raises
     ------
     InvalidParameter
         They have other features, or lack a goal.
     """
-    if tuple(watched.feature_names) != tuple(data.feature_names) or {*watched.categories} != {*data.categories}:
+    if tuple(eval_set.feature_names) != tuple(data.feature_names) or {*eval_set.categories} != {*data.categories}:
         raise InvalidParameter(f"eval set {name!r}: its features are not those of the training data")
     return replace(
         data,
-        valid=watched.train,
+        valid=eval_set.train,
         valid_name=name,
-        max_grade=max(data.max_grade, watched.max_grade),
-        goals={goal: max(highest, watched.goals.get(goal, 0)) for goal, highest in data.goals.items()},
+        max_grade=max(data.max_grade, eval_set.max_grade),
+        goals={goal: max(highest, eval_set.goals.get(goal, 0)) for goal, highest in data.goals.items()},
     )

@@ -443,8 +443,8 @@ class Ranker(Routed):
         train = binned(given, where="fit ")
         given_names = given.given_names
         del X, given  # what is not needed any more
-        watched = eval_sets_of(eval_set, more, train.expected, partial(binned, reference=train.binspec))
-        data = train.training_data(parameters.objective, watched)
+        eval_sets = eval_sets_of(eval_set, more, train.expected, partial(binned, reference=train.binspec))
+        data = train.training_data(parameters.objective, eval_sets)
         start = None if forest is None else StartingModel(forest)
         asked, parameters = parameters, with_preset(parameters, shape_of_rows(data), start)
         if forest is not None and init_model is not None:
@@ -453,18 +453,18 @@ class Ranker(Routed):
             learning = resolved(data.train, parameters)
             if learning.learn_from == GRADES:
                 warnings.warn(what_is_learnt_from(data.train, learning), UserWarning, stacklevel=2)
-        then = dict(watched[:1]) if parameters.refit == ALL else {}
+        then = dict(eval_sets[:1]) if parameters.refit == ALL else {}
         if asked.refit is None and own.verbose:
             for name in then:
                 to_stderr(f'fit: {learnt_in_the_end(name)}; score others, or give refit="none"')
-        values = [rows.values for rows in (train, *(rows for _, rows in watched[:1])) if rows.values is not None]
+        values = [rows.values for rows in (train, *(rows for _, rows in eval_sets[:1])) if rows.values is not None]
         alone = ""
         if asked.preset == BLENDING:
             reasons = (
                 "it starts from another model" if start or base else why_trees_alone(asked, data.train),
-                "a BinnedDataset has bins alone" if len(values) < 1 + bool(watched) else "",
+                "a BinnedDataset has bins alone" if len(values) < 1 + bool(eval_sets) else "",
                 "callbacks are given" if listeners else "",
-                "there are several eval sets" if len(watched) > 1 else "",
+                "there are several eval sets" if len(eval_sets) > 1 else "",
             )
             alone = next(filter(None, reasons), "")
         with verbosely(own.verbose, parameters, choices_line(asked, parameters, alone)) as progress:
@@ -475,7 +475,7 @@ class Ranker(Routed):
                 on_round=_all_of(progress, listeners),
             )
             if blended and not alone:
-                blend = blend_of_kinds(data, values[0], values[1] if watched else None, asked, options)
+                blend = blend_of_kinds(data, values[0], values[1] if eval_sets else None, asked, options)
                 self._keep(blend.model, blend.best_round, blend.history, given_names, blend.cross_validation)
             else:
                 result = fit(data, parameters, options)
@@ -532,12 +532,12 @@ class Ranker(Routed):
                 raise InvalidParameter(f"{name} is of trees; leave it out with model net{instead}")
         _check_labels(more, options.objective)
         data = rows_for_net(given, options, "fit ")
-        watched = eval_sets_of(eval_set, more, expected_of(given), lambda rows: rows_for_net(rows, options))
-        if len(watched) > 1:
+        eval_sets = eval_sets_of(eval_set, more, expected_of(given), lambda rows: rows_for_net(rows, options))
+        if len(eval_sets) > 1:
             raise InvalidParameter(
-                f"a net takes one eval set, which decides the epoch that is kept; got {len(watched)}"
+                f"a net takes one eval set, which decides the epoch that is kept; got {len(eval_sets)}"
             )
-        for name, rows in watched:
+        for name, rows in eval_sets:
             data = with_eval_set(data, name, rows)
         given_names = given.given_names
         del given

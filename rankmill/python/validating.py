@@ -91,7 +91,7 @@ def cross_validate(
         with verbosely(ranker.verbose, epochs, folds_alone=True, step="epoch") as progress:
             return cross_validate_net(
                 of_net, options, epochs.folds, eval_metrics=metrics, n_threads=workers_for(own.n_threads),
-                on_round=_telling(progress, on_round),
+                on_round=_reporting(progress, on_round),
             )  # fmt: skip
     given, parameters = _binned(
         ranker, binned_or_given(X, y, qid, group, columns, own, _CROSS_VALIDATE), _CROSS_VALIDATE
@@ -101,21 +101,21 @@ def cross_validate(
     asked, parameters = parameters, with_preset(parameters, shape_of_rows(data).in_folds())
     warn_of_gains(data.train.grades, parameters.gain, 3)
     with verbosely(ranker.verbose, parameters, choices_line(asked, parameters), folds_alone=True) as progress:
-        report, n_threads = _telling(progress, on_round), workers_for(own.n_threads)
+        report, n_threads = _reporting(progress, on_round), workers_for(own.n_threads)
         return cross_validate_rows(
             data, parameters, TrainingOptions(eval_metrics=metrics, n_threads=n_threads, on_round=report)
         )
 
 
-def _telling(
+def _reporting(
     progress: TrainingProgress, on_round: Callable[[int, RoundRecord], object] | None
 ) -> Callable[[RoundRecord], None]:
-    def tell(record: RoundRecord) -> None:
+    def report(record: RoundRecord) -> None:
         progress.update(record)
         if on_round is not None:
             on_round(record.fold, record)
 
-    return tell
+    return report
 
 
 def select_features(
@@ -172,8 +172,8 @@ def select_features(
     train, parameters = _binned(
         ranker, binned_or_given(X, y, qid, group, columns, own.binning, _SELECT_FEATURES), _SELECT_FEATURES
     )
-    watched = eval_sets_of(eval_set, {}, train.expected, lambda rows: _binned(ranker, rows, "", train.binspec)[0])
-    data = train.training_data(parameters.objective, watched)
+    eval_sets = eval_sets_of(eval_set, {}, train.expected, lambda rows: _binned(ranker, rows, "", train.binspec)[0])
+    data = train.training_data(parameters.objective, eval_sets)
     warn_of_gains(data.train.grades, parameters.gain, 3)
     options = TrainingOptions(
         n_threads=workers_for(own.binning.n_threads), on_message=to_stderr if own.verbose else None

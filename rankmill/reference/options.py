@@ -1,23 +1,21 @@
-"""Generate the table of options of objectives, and scorer/arguments.py with the types of options.
+"""Generate scorer/arguments.py with the types of options, and cells of the tables of options.
 
-`rankmill.reference.pages` has the other pages, and writes all of it.
+`rankmill.reference.pages` writes both.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from dataclasses import Field
 from math import inf
 from typing import Any
 
-from rankmill.foundation.options import Option, argument_type, declared_in, default_of, option_of
+from rankmill.foundation.options import Option, argument_type, declared_in
 from rankmill.gate.gate_rules import GateOptions
 from rankmill.pipeline.options import BinOptions, IngestOptions, QueryOptions, SynthParameters
 from rankmill.scorer import arguments as scorer_arguments
 from rankmill.scorer.metrics.metric_options import Policy
 from rankmill.scorer.options import CandidateOptions, ConvertOptions, JudgedOptions, RerankOptions, Selection
-from rankmill.trainer.objectives.spelling import OBJECTIVES, class_named
 from rankmill.trainer.options import CheckpointOptions, SeedOptions, SpaceOptions, StartOptions, TuneOptions
 from rankmill.trainer.parameters import TrainParameters
 
@@ -63,33 +61,6 @@ def _typed_dict(name: str, group: Any, bases: tuple[str, ...]) -> str:
     own = [f"    {each.name}: {argument_type(each)}\n" for each in declared_in(group) if each.name not in inherited]
     head = f"class {name}({', '.join(bases or ('TypedDict',))}, total=False):"
     return f'\n\n{head}\n    """The options of `{group.__name__}`."""\n\n{"".join(own)}'
-
-
-def objective_options() -> str:
-    """Return the page about the options in the brackets of objectives, each class once."""
-    lines = [
-        f"# Options of objectives\n\n{HOW}",
-        "",
-        "Write them in brackets after the name: `quantile(alpha=0.9)`. Objectives that are not listed have no options.",
-        "",
-        "| objective | option | default | allowed | what it does |",
-        "|---|---|---|---|---|",
-    ]
-    names: dict[type[Any], list[str]] = {}
-    for name in OBJECTIVES:
-        names.setdefault(class_named(name).Options, []).append(name)
-    for group, of in names.items():
-        lines += [
-            f"| {', '.join(f'`{name}`' for name in of)} | `{each.name}` | {_description_cells(each)} |"
-            for each in declared_in(group)
-        ]
-    return "\n".join(lines) + "\n"
-
-
-def _description_cells(each: Field[Any]) -> str:
-    """Return the last three cells of a row: default, allowed values and help."""
-    declared = option_of(each)
-    return f"{default_cell(default_of(each))} | {allowed_cell(declared)} | {cell(declared.help)}"
 
 
 def default_cell(value: Any) -> str:

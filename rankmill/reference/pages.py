@@ -1,6 +1,6 @@
 """The generated pages of the documentation.
 
-They are every command, the keys of ``rankmill.toml``, the exit codes and the Python API.
+They are every command, the keys of ``rankmill.toml``, conventions, exit codes and the Python API.
 
 ``python -m rankmill.reference.pages docs`` writes them below ``docs``, and beside it ``scorer/arguments.py``, the types
 of options as arguments; ``--check docs`` exits with 1 if one is out of date.
@@ -32,7 +32,6 @@ from rankmill.reference.options import (
     cell,
     code,
     default_cell,
-    objective_options,
 )
 from rankmill.scorer.metrics.conventions import CONVENTIONS, OURS
 from rankmill.scorer.metrics.metric_options import Policy
@@ -101,22 +100,31 @@ SECTIONS = {
     "": "At the top of the file.",
     "cluster": "[Several machines](../cluster.md) for the stages that can use them. Leave the section out for none.",
     "clicks": "A click log that becomes judgments ([nightly runs from clicks](../clicks-nightly.md)). Leave the "
-    "section out for none. As the options of"
-    " [`clicks fit`](commands/clicks-fit.md) and [`clicks judge`](commands/clicks-judge.md).",
-    "ingest": "Where judgments come from. As the options of [`data ingest`](commands/data-ingest.md).",
-    "bin": "How finely features are cut. As the options of [`data bin`](commands/data-bin.md).",
-    "train": "The model's name and the training parameters. As the options of [`train`](commands/train.md).",
+    "section out for none.",
+    "ingest": "Where judgments come from.",
+    "bin": "How finely features are cut.",
+    "train": "The model's name and the training parameters.",
     "blend": "A [blend](../blends.md) of the trained model with others, which later stages judge and use. Leave the "
     "section out for none.",
     "evaluate": "What is measured on queries that were not trained on, and under which [conventions](../metrics.md).",
     "gate": "The [gate](../gates.md) before an alias. Leave the section out to register versions without a gate.",
     "promote": "An unprotected alias that every new version takes without a gate.",
-    "rerank": "Candidate lists to rank. Leave the section out to rank nothing. As the options of "
-    "[`rerank`](commands/rerank.md).",
+    "rerank": "Candidate lists to rank. Leave the section out to rank nothing.",
     "report": "The [report](../report.md).",
     "drift": "[Drift](../drift.md) check before the training. Leave the section out for none.",
 }
 """Description of each section of the file."""
+
+LIKE_OPTIONS = {
+    "clicks": ("clicks fit", "clicks judge"),
+    "ingest": ("data ingest",),
+    "bin": ("data bin",),
+    "train": ("train",),
+    "evaluate": ("evaluate",),
+    "gate": ("models gate",),
+    "rerank": ("rerank",),
+}
+"""The commands whose options are keys of a section: their pages describe these keys."""
 
 KEYS = {
     "work": "Folder for the dataset, the models in training, evaluations and ranked lists.",
@@ -153,7 +161,6 @@ KEYS = {
 def generated() -> dict[str, str]:
     """Return the text of every generated page by its path below ``docs``."""
     return {
-        "reference/objective-options.md": objective_options(),
         "reference/commands.md": COMMANDS_HEAD + "".join(_rows_of_commands()),
         **{_place(name): f"# rankmill {name}\n\n{HOW}\n{_command(name, one)}" for name, one in _commands()},
         "reference/configuration.md": KEYS_HEAD + "".join(_sections_of_keys()),
@@ -163,7 +170,11 @@ def generated() -> dict[str, str]:
     }
 
 
-LIKE_TRAIN = ("cv", "select-features", "tune")  # their pages link to the options of train
+LIKE: Mapping[str, tuple[str, ...]] = {  # the commands whose pages describe options of these
+    **dict.fromkeys(("cv", "select-features", "tune"), ("train",)),
+    "evaluate": ("rerank",),
+    **dict.fromkeys(("compare", "explain-metric", "models gate", "inspect"), ("rerank", "evaluate")),
+}
 
 
 def _commands() -> Iterator[tuple[str, Any]]:
@@ -190,28 +201,34 @@ def _rows_of_commands() -> Iterator[str]:
 
 def _command(name: str, command: Any) -> str:
     arguments = [param for param in command.params if param.param_type_name == "argument"]
-    options = [param for param in command.params if param.param_type_name == "option"]
-    words = [f"{param.opts[0]} {param.metavar or param.name.upper()}" for param in options if param.required]
+    required = [param for param in _options(command).values() if param.required]
+    words = [f"{param.opts[0]} {param.metavar or param.name.upper()}" for param in required]
     words += [_argument(param) for param in arguments]
     text = f"\n```text\nrankmill {' '.join([name, *words])} [OPTIONS]\n```\n\n" + _help(command.help)
     if any(param.help for param in arguments):
         text += "\n| argument | what it is |\n|---|---|\n"
         text += "".join(f"| `{_argument(param)}` | {cell(param.help or '')} |\n" for param in arguments)
-    rows = _rows_of_options(name, command)
-    if name in LIKE_TRAIN:
-        of_train = _rows_of_options("train", dict(_commands())["train"])
-        same = [flag for flag, row in rows.items() if of_train.get(flag) == row]
-        rows = {flag: row for flag, row in rows.items() if flag not in same}
-        text += "\nOptions of [`rankmill train`](train.md), described there: "
-        text += ", ".join(f"[`{flag}`](train.md#{flag.lstrip('-')})" for flag in same) + ".\n"
-    return text + "\n| option | what it does |\n|---|---|\n" + "".join(rows.values()) if rows else text
-
-
-def _rows_of_options(name: str, command: Any) -> dict[str, str]:
-    """Return the row of each option by its longest flag."""
+    left = _options(command)
+    for other in LIKE.get(name, LIKE.get(name.partition(" ")[0], ())):
+        there = _options(dict(_commands())[other])
+        same = [flag for flag, param in left.items() if flag in there and _facts(param) == _facts(there[flag])]
+        left = {flag: param for flag, param in left.items() if flag not in same}
+        page = _place(other).rpartition("/")[2]
+        links = ", ".join(f"[`{flag}`]({page}#{flag.lstrip('-')})" for flag in same)
+        text += f"\nOptions of [`rankmill {other}`]({page}), described there: {links}.\n" if same else ""
     declared = _declared_in_groups(name)
+    rows = "".join(_row(param, declared.get(param.name)) for param in left.values())
+    return text + "\n| option | what it does |\n|---|---|\n" + rows if rows else text
+
+
+def _options(command: Any) -> dict[str, Any]:
+    """Return the options of a command by their longest flags."""
     options = [param for param in command.params if param.param_type_name == "option" and param.name != "help"]
-    return {max(param.opts, key=len): _row(param, declared.get(param.name)) for param in options}
+    return {max(param.opts, key=len): param for param in options}
+
+
+def _facts(param: Any) -> tuple[Any, ...]:
+    return param.help, param.default, param.required, param.multiple, param.opts
 
 
 def _declared_in_groups(name: str) -> Mapping[str, Option]:
@@ -276,16 +293,34 @@ def _sections_of_keys() -> Iterator[str]:
     unused = set(KEYS)
     for name, kind in _sections():
         title, lead = (f"[{name}]", f"{name}.") if name else ("Top level", "")
-        yield f"\n## {title}\n\n{SECTIONS[name]}\n\n| key | what it does |\n|---|---|\n"
+        rows: list[str] = []
+        same: list[str] = []
+        options = _links_to_options(LIKE_OPTIONS.get(name, ()))
         for key, default, declared in _keys_of(kind):
             unused.discard(lead + key)
             allowed = allowed_cell(declared) if declared is not None else ""
             description = cell(declared.help) if declared is not None else KEYS[lead + key]
-            yield f"| `{key}` | {description}{_bound_to(default, allowed)} |\n"
+            link = options.get((key, description)) if declared is not None else None
+            same += [f"[`{key}`]({link})"] if link else []
+            rows += [] if link else [f"| `{key}` | {description}{_bound_to(default, allowed)} |\n"]
+        yield f"\n## {title}\n\n{SECTIONS[name]}\n"
+        if rows:
+            yield f"\n| key | what it does |\n|---|---|\n{''.join(rows)}"
+        if same:
+            named = " and ".join(f"[`{one}`]({_place(one).removeprefix('reference/')})" for one in LIKE_OPTIONS[name])
+            yield f"\nKeys that are options of {named}, described there: {', '.join(same)}.\n"
     if unused:
-        raise LookupError(
-            f"rankmill.reference.pages describes keys that there are none of: {', '.join(sorted(unused))}"
-        )
+        raise LookupError(f"rankmill.reference.pages describes unknown keys: {', '.join(sorted(unused))}")
+
+
+def _links_to_options(names: Sequence[str]) -> dict[tuple[str, str], str]:
+    """Return the place of each option of these commands, by its name and its help."""
+    commands = dict(_commands())
+    return {
+        (param.name, cell(param.help or "")): f"{_place(name).removeprefix('reference/')}#{flag.lstrip('-')}"
+        for name in names
+        for flag, param in _options(commands[name]).items()
+    }
 
 
 def _sections() -> Iterator[tuple[str, Any]]:

@@ -299,7 +299,7 @@ def _notes(
             counts = ", ".join(f"{count:,} by {metric}" for metric, count in alike.items() if count)
             notes.append(
                 f"left out, as {rankings[i].name} and {name} cannot differ in them: {counts} (queries without two "
-                "documents that the metric tells apart)"
+                "documents that the metric distinguishes)"
             )
         if rankings[i].name in rankings[baseline].seeds:
             notes.append(f"{rankings[i].name} and {name} differ in their seed only: what they differ by is chance")

@@ -241,8 +241,8 @@ def _score_candidates(
     sources: list[Source]
     column: Callable[[str], pl.DataFrame]
     if dataset is None or scope is None:
-        apart = evaluated.qrels is not None and evaluated.qrels.roles is not None
-        reading = replace(reading, columns_elsewhere=apart)
+        elsewhere = evaluated.qrels is not None and evaluated.qrels.roles is not None
+        reading = replace(reading, columns_elsewhere=elsewhere)
         graded = replace(reading, goals=evaluated.goals)
         files = files_of(paths, options.format, announce=options.announce)
         states = states_of(files)

@@ -89,7 +89,7 @@ class PlainTree:
         place = np.full(n, -1, dtype=NODE)
         place[found] = np.arange(len(found), dtype=NODE)
         if np.any(place < 0):
-            raise ValueError("a node hangs on no other, or has two parents")
+            raise ValueError("a node has no parent, or two")
         inner = self.inner[found]
         children = {side: np.where(inner, place[getattr(self, side)[found]], NODE(-1)) for side in ("left", "right")}
         kept = {
@@ -149,7 +149,7 @@ def forest_of(
         try:
             parts.append(tree.breadth_first())
         except ValueError as error:
-            raise ModelFormatError(f"{where}: tree {number} is not sound: {error}") from error
+            raise ModelFormatError(f"{where}: tree {number} is invalid: {error}") from error
     joined: dict[str, npt.NDArray[Any]] = {
         name: np.concatenate([getattr(part, name) for part in parts] or [np.empty(0, dtype=dtype)]).astype(
             dtype, copy=False
@@ -205,7 +205,7 @@ def forest_of(
             base_score=base_score, objective=objective, trees_a_round=trees_a_round, info=info,
         )  # fmt: skip
     except ValueError as error:
-        raise ModelFormatError(f"{where}: the model is not sound: {error}") from error
+        raise ModelFormatError(f"{where}: the model is invalid: {error}") from error
 
 
 def missing_as_zero(forest: Forest) -> Forest:

@@ -65,7 +65,7 @@ def write(forest: Forest, name: str) -> ConvertedModel:  # noqa: ARG001 (every f
     if np.any(forest.node_missing_left[forest.splits_by_set]):
         raise ConversionRefused(
             f"{TARGET} sends missing categories right, but this model sends them left at some nodes; convert it --to "
-            "xgboost, onnx or c"
+            "xgboost or onnx"
         )
     known = category_numbers(forest)
     of_pandas = [f for f, own in known.items() if own.texts or not own.numbers]
@@ -241,8 +241,7 @@ def read(data: bytes, where: str) -> ForeignForest:
     ModelFormatError
         It is truncated or damaged.
     ConversionRefused
-        It has linear leaves, several classes, treats zeros as no threshold can, or does not tell the texts of its
-        categories.
+        It has linear leaves, several classes, treats zeros as no threshold can, or lacks the texts of its categories.
     """
     text = text_of(data, where, "a LightGBM text model (Booster.save_model)")
     header, blocks = _blocks(text, where)
@@ -394,7 +393,7 @@ def _texts_of(text: str, header: _Block, names: Sequence[str], where: str) -> di
     """Return the texts of the categories 0, 1, .. of each feature that was a categorical column of pandas.
 
     The file lists them in the order of these columns without naming them.  If categorical_feature has more columns, the
-    largest number of each, of which feature_infos tells, must leave one way to assign them.
+    largest number of each, which is in feature_infos, must leave one way to assign them.
     """
     line = text[text.rfind("pandas_categorical:") :].partition(":")[2] if "pandas_categorical:" in text else "null"
     try:
@@ -424,7 +423,7 @@ def _texts_of(text: str, header: _Block, names: Sequence[str], where: str) -> di
     if len(ways) != 1:
         raise ConversionRefused(
             f"{where}: {len(texts)} of its {len(categorical)} categorical features were columns of pandas with "
-            "categories, and the model does not tell which; train again with all of them as such columns, or none"
+            "categories, and the model does not say which; train again with all of them as such columns, or none"
         )
     return {categorical[k]: own for k, own in zip(ways[0], texts, strict=True)}
 

@@ -7,7 +7,7 @@ therefore written so that the addition gives our cut.  Near 0, where float32 num
 
 A missing value is 0, unless since Solr 9.2 (apache/solr pull request 1257) the parameter ``isNullSameAsZero`` is false,
 the feature's ``defaultValue`` is NaN and the node has a branch ``missing``.  All numbers are written as text, as Solr
-wants them.
+requires.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ DEEPEST = 400  # levels of JSON that every reader supports
 def write(forest: Forest, name: str, *, nearest: bool = False) -> ConvertedModel:
     """Return ``forest`` as a model of this ``name``, over the features that it uses.
 
-    If Solr cannot have a threshold, ``nearest`` allows the nearest one that it can have.
+    If Solr cannot represent a threshold, ``nearest`` allows the nearest one that it can.
 
     Raises
     ------
     ConversionRefused
         It has several outputs, categorical splits, scores that float32 cannot hold, trees that are too deep, or a
-        threshold that Solr cannot have.
+        threshold that Solr cannot represent.
     """
     need_one_output(forest, TARGET)
     need_no_categories(forest, TARGET)
@@ -105,7 +105,7 @@ def before_slack(cuts: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
 
 
 def _threshold_error(forest: Forest, cuts: npt.NDArray[np.float32], off: npt.NDArray[np.float64]) -> ConversionRefused:
-    """Say which of the ``cuts``, those that are ``off``, Solr cannot have."""
+    """Return the message about the ``cuts`` that Solr cannot represent: those that are ``off``."""
     cut = cuts[np.flatnonzero(off)[0]]
     f = int(np.searchsorted(forest.cut_starts, np.flatnonzero(forest.cuts == cut)[0], side="right")) - 1
     return ConversionRefused(

@@ -1,12 +1,12 @@
 """XGBoost's model file: the learner as JSON, written and read.
 
 XGBoost compares float32 ``x < split_condition``, left if so, so its threshold is the float32 after our cut.
-``default_left`` says where missing values go.  The right child of a node lies next to its left one (its predictor adds
+``default_left`` says where missing values go.  The right child of a node is next to its left one (its predictor adds
 the outcome of the comparison to the left child).  Leaves are float32, in ``split_conditions``, and so are the sums.
 
 Categories are whole numbers.  Those in the set of a node (``categories``) go right, all others left, negative and
 unknown ones too, so children change places on the way.  Since version 3.1 ``cats`` has the names of categories: columns
-of pandas with other numbers for the same names are then read right.
+of pandas with other numbers for the same names are then read correctly.
 """
 
 from __future__ import annotations
@@ -200,7 +200,7 @@ def read(data: bytes, where: str) -> ForeignForest:
         or shape.integer("num_target", 1) > 1
         or np.any(model.array("tree_info", np.int64))
     ):
-        raise ConversionRefused(f"{where}: a model of several classes or targets: there is no one score to rank by")
+        raise ConversionRefused(f"{where}: a model of several classes or targets: there is no single score to rank by")
     if weights is not None and len(weights) != len(trees):
         raise ModelFormatError(f"{where}: {len(weights)} weights of trees (weight_drop), expected {len(trees)}")
     n_features = shape.integer("num_feature")
@@ -223,7 +223,7 @@ def read(data: bytes, where: str) -> ForeignForest:
     if not counts:
         notes.append(
             "XGBoost keeps sums of hessians (cover), no counts of training rows: inspect shap and why go by these, as "
-            "pred_contribs does; inspect dependence and interaction want documents"
+            "pred_contribs does; inspect dependence and interaction need documents (--on)"
         )
     if have_numbers(forest):
         notes.append(FRACTIONS)
@@ -303,7 +303,7 @@ def _read_tree(tree: _Object) -> tuple[PlainTree, npt.NDArray[np.float64]]:
         raise ModelFormatError(f"{tree.where}: {tree.path} has no nodes")
     if tree.at("tree_param").integer("size_leaf_vector", 1) > 1:
         raise ConversionRefused(
-            f"{tree.where}: {tree.path} has leaves of several values: there is no one score to rank by"
+            f"{tree.where}: {tree.path} has leaves of several values: there is no single score to rank by"
         )
     inner = left >= 0
     by_set = (tree.array("split_type", np.int64, n, optional=True) != 0) & inner

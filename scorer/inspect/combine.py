@@ -236,7 +236,7 @@ def _mean_curve(cuts: _Cuts, values: _Floats, counted: _Mask, low: float, high: 
 def _best(
     borders: _Floats, means: _Floats, mean_at: _MeanAt, at_ends: Mapping[float, float]
 ) -> tuple[float, float, tuple[float, float]]:
-    """Return the best value, weight and interval; intervals that running sums cannot tell apart are evaluated again.
+    """Return the best value, weight and interval; intervals that running sums cannot distinguish are evaluated again.
 
     ``at_ends`` has the values at both ends of the range, which win only if they are better than every interval.
     """

@@ -70,7 +70,7 @@ class Explainer:
 
     def __init__(self, forest: Forest | Paths, *, n_rounds: int | None = None) -> None:
         self.paths: Paths = leaf_paths(forest, n_rounds=n_rounds)
-        require_rows(self.paths, "use a model that was trained here, or convert it anew", or_cover=True)
+        require_rows(self.paths, "use a model that was trained here, or convert it again", or_cover=True)
         widest = int(np.diff(self.paths.conditions.starts).max(initial=0))
         if widest > MOST_ON_A_PATH:
             raise InputError(

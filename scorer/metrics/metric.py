@@ -96,7 +96,7 @@ class Metric:
     ------
     InputError
         The name is unknown; the cutoff is not a whole number of at least 1, or is missing or not allowed for this
-        metric; likewise the parameter; or the goal is no name.
+        metric; the same for the parameter; or the goal is no name.
     """
 
     name: str

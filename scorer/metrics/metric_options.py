@@ -54,7 +54,7 @@ class Policy:
         The value of a query without relevant documents: ``skip`` it, ``zero`` or ``one``.  DCG has no maximum of 1,
         so for DCG ``one`` counts 0 as well.
     max_grade
-        Highest grade of the scale, not of the list at hand.  ``err`` needs it: a document of grade y satisfies the
+        Highest grade of the scale, not of the list.  ``err`` needs it: a document of grade y satisfies the
         reader with probability ``(2^y - 1) / 2^max_grade``, whatever the gain is.
     map_normalisation
         What the sum of precisions in ``map`` is divided by: ``R``, the number of relevant documents; ``min(R,k)``, how

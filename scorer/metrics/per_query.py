@@ -181,10 +181,10 @@ class PreparedQueries:
         return np.equal(found[metric.measure.counts], 0)
 
     def can_differ(self, metrics: Sequence[Metric]) -> dict[Metric, npt.NDArray[np.bool_]]:
-        """Return for each metric a mask (q,) of the queries that two rankings of these documents may tell apart.
+        """Return for each metric a mask (q,) of the queries in which two rankings of these documents can differ.
 
         These are the queries whose best and worst order have different values.  So they have two documents of different
-        grades, and the metric under the policy tells these apart: not ``map`` of two grades on one side of
+        grades, and the metric under the policy distinguishes these: not ``map`` of two grades on one side of
         ``relevant_from``, ``precision@10`` of ten documents, a gain that two grades share, or a query to which the
         policy gives 0 or 1 because nothing is relevant.  The metrics over all queries together (`Measure.pooled`) keep
         all queries that are part of them.

@@ -81,8 +81,8 @@ def interval_of_mean(
     counted = values[counts]
     whole = n if weights is None else math.fsum(weights[counts].tolist())
     mean = math.fsum(counted.tolist()) / whole
-    apart = counted - (mean if weights is None else mean * weights[counts])  # with weights: the linearised ratio
-    half = _BELOW_ONE_IN_40 * math.sqrt(math.fsum((apart * apart).tolist())) / whole
+    deviations = counted - (mean if weights is None else mean * weights[counts])  # with weights: the linearised ratio
+    half = _BELOW_ONE_IN_40 * math.sqrt(math.fsum((deviations * deviations).tolist())) / whole
     return mean - half, mean + half
 
 
@@ -99,7 +99,7 @@ def sign_flip_p(
     (Phipson & Smyth 2010).  Source: Fisher 1935; Smucker, Allan & Carterette, CIKM 2007, for rankings.
 
     Each row's differences are rounded to whole multiples of its largest one divided by 2^40, so that sums are exact in
-    any order; sums that rounding cannot tell from the observed one count as equal to it, which can only raise p.
+    any order; sums within rounding of the observed one count as equal to it, which can only raise p.
 
     The signs are bits of Philox counters with key (seed, 64 queries): the same for every row and any number of threads.
     NaN counts as 0.  Memory: 8 ``flips`` bytes per row.
@@ -315,5 +315,5 @@ def _effect_size(differences: Values) -> float | None:
     mean = math.fsum(differences.tolist()) / n
     if abs(mean) <= TIED or differences.max() - differences.min() <= TIED:
         return None
-    apart = differences - mean
-    return mean / math.sqrt(math.fsum((apart * apart).tolist()) / (n - 1))
+    deviations = differences - mean
+    return mean / math.sqrt(math.fsum((deviations * deviations).tolist()) / (n - 1))

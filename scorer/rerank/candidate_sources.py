@@ -1,4 +1,4 @@
-"""Open files of candidates as sources for a model, and check that they can be read in the way of its training data."""
+"""Open files of candidates as sources for a model, and check that they can be read as its training data were."""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ def spill_folder(staging: Path, number: int) -> Path:
 
 
 def output_folder(staging: Path, label: str) -> Path:
-    """Make the folder of the lists of a model anew."""
+    """Make the folder of the lists of a model again."""
     out = staging / "out" / label
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)

@@ -94,7 +94,7 @@ def test_a_backup_taken_in_use_is_whole_and_restores_what_was(registry):
     assert [run(line) for line in lines("restore")] == [0] * 4
     assert state("registry-data") == before
     found = Registry("registry-data")
-    assert found.register("web", b"model 3", manifest=facts(3)).number == 3  # and life goes on
+    assert found.register("web", b"model 3", manifest=facts(3)).number == 3  # and later versions can be registered
 
 
 def test_the_other_way_round_a_backup_may_lack_what_its_log_refers_to(registry):

@@ -57,7 +57,7 @@ class Writer:
         self._stopped.acquire()
 
     def step(self, calls: int = 1) -> bool:
-        """Make ``calls`` calls, or as many as there are; tell whether there are more."""
+        """Make ``calls`` calls, or as many as there are; return whether there are more."""
         for _ in range(calls):
             if self.done:
                 break

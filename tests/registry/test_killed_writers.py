@@ -21,7 +21,7 @@ from tests.waiting import LIMIT
 def survive(
     root: Path, reported: Path, seconds: float, *, promoters: int, registrars: int, collectors: int = 0, seed: int
 ) -> str:
-    """Let writers work and be killed for so long, check what is left, and tell how it went."""
+    """Let writers work and be killed for so long, check what is left, and report the outcome."""
     registry = Registry(root)
     registry.prepare(protected=())
     for number in (1, 2, 3):

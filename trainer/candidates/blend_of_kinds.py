@@ -346,7 +346,7 @@ def _judged_net(task: _Task, trees: TrainParameters) -> _Judged:
 
 
 def _rows_of(fold: Fold, task: _Task) -> npt.NDArray[np.bool_]:
-    return np.repeat(fold.apart, np.diff(task.pooled.train.starts))
+    return np.repeat(fold.held_out, np.diff(task.pooled.train.starts))
 
 
 def _refit_facts(task: _Task, rounds: int) -> dict[str, JSON]:

@@ -165,11 +165,11 @@ def plan_candidate(
     plan = plan_of(dataset, replace(parameters, seed=numbers[0]), options)
     check_choice(seeds.choose, numbers, has_valid=plan.valid_rows > 0, link=plan.link)
     if seeds.choose == "best" and len(numbers) > 1:
-        valid, watched = (
+        valid, stop_metric = (
             read_columns(dataset, VALID, plan.parameters),
             stop_measure(plan.parameters, graded=plan.graded),
         )
-        check_decides(valid, watched, plan.parameters, {"": dataset.max_grade, **dataset.goals}, VALID)
+        check_decides(valid, stop_metric, plan.parameters, {"": dataset.max_grade, **dataset.goals}, VALID)
     return plan
 
 

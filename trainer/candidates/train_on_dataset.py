@@ -13,7 +13,7 @@ from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.dataset.goals import check_goal
 from rankmill.scorer.metrics import Metric, parse_metric
 from rankmill.trainer.candidates.combined_forests import BaseModel, after_base
-from rankmill.trainer.data.rows import RankedRows, TrainingData, watched
+from rankmill.trainer.data.rows import RankedRows, TrainingData, as_eval_set
 from rankmill.trainer.data.shard import span_of
 from rankmill.trainer.data.target_encoding import features_to_encode
 from rankmill.trainer.data.training_rows import (
@@ -301,7 +301,7 @@ def data_of(
         raise TrainingDataRejected(f"{dataset.path}: the train split is empty; ingest data for it")
     return TrainingData(
         train=rows,
-        eval_sets=[("valid", watched(valid, span_of(valid.starts, options.shard)))] if valid.n_rows else [],
+        eval_sets=[("valid", as_eval_set(valid, span_of(valid.starts, options.shard)))] if valid.n_rows else [],
         edges=[feature.edges for feature in binspec.features],
         categories=categories_of(dataset, binspec),
         feature_names=dataset.feature_names,

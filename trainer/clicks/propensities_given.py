@@ -32,7 +32,7 @@ def as_propensities(given: Any) -> dict[str, list[float]]:
         from rankmill.pipeline.judgments.propensities import (
             Propensities,
             read_propensities,
-        )  # NumPy, which --help does without
+        )  # NumPy, which --help does not need
 
         if isinstance(given, str | os.PathLike):
             given = read_propensities(Path(given))

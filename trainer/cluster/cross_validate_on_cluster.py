@@ -53,8 +53,8 @@ def cross_validate_on_cluster(
 
     See :func:`rankmill.trainer.candidates.train_on_dataset.cross_validate`.
 
-    They must see the dataset under the same path, and each holds all rows in memory.  ``options.on_round`` hears of the
-    rounds of a fold when it is trained; ``options.n_threads`` is not used.
+    They must see the dataset under the same path, and each holds all rows in memory.  ``options.on_round`` is called
+    with the rounds of a fold when it is trained; ``options.n_threads`` is not used.
 
     Raises
     ------
@@ -107,7 +107,7 @@ def cross_validate_on_cluster(
 
 
 def _train_fold(task: FoldTask, threads: int) -> TrainingResult:
-    """Train without a fold until nobody waits for it any more."""
+    """Train without a fold, or stop when its result is no longer needed."""
     stop_if_unwanted = stopper()
 
     def after_round(_: RoundRecord) -> None:

@@ -121,7 +121,7 @@ def train_on_cluster(
         _train_and_free,
         lambda: replace(task, start=listener.model or task.start),
         dataset.path,
-        listener.hear,
+        listener.on_message,
         resumes=checkpoints is not None,
     )
     assert result is not None  # noqa: S101 - it is that of the first worker
@@ -142,7 +142,7 @@ class _Listener:
         self._rounds = 0  # reported before; after a loss workers send them again
         self.model: bytes | None = None  # the last one that was saved
 
-    def hear(self, word: bytes) -> bool:
+    def on_message(self, word: bytes) -> bool:
         """Pass a word on; return whether it is a round that was not reported before."""
         found = pickle.loads(word)  # noqa: S301 - from our own workers
         if isinstance(found, RoundRecord):
@@ -193,7 +193,7 @@ class _Keeper(Checkpoint):
             self._rounds = rounds
             _kept[self._task.key] = rounds, model
             if self._peers.number == 0 and self._task.every < inf:
-                self._peers.tell(pickle.dumps(_Saved(rounds, model)))
+                self._peers.notify(pickle.dumps(_Saved(rounds, model)))
         self._last = time.monotonic()
 
     def forget(self) -> None:
@@ -209,10 +209,10 @@ def _train_part(member: Member[_Task], threads: int) -> TrainingResult | None:
         _kept.pop(key, None)
     with member.peers() as peers:
 
-        def tell(record: RoundRecord) -> None:
-            peers.tell(pickle.dumps(record))
+        def report(record: RoundRecord) -> None:
+            peers.notify(pickle.dumps(record))
 
-        on_round = tell if peers.number == 0 else None
+        on_round = report if peers.number == 0 else None
         options = replace(task.options, n_threads=threads, on_round=on_round, shard=RowShard.even(peers))
         keeper = _Keeper(task, peers)
         data = data_of(dataset, task.parameters, options)
@@ -220,7 +220,7 @@ def _train_part(member: Member[_Task], threads: int) -> TrainingResult | None:
         if peers.number == 0:
             rounds, seconds = len(result.history), time.perf_counter() - began
             traffic = _Traffic(rounds, peers.exchanges, peers.bytes_sent, seconds, peers.seconds_waited, peers.size)
-            peers.tell(pickle.dumps(traffic))
+            peers.notify(pickle.dumps(traffic))
     keeper.forget()
     return result if member.number == 0 else None
 

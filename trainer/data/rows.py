@@ -219,7 +219,7 @@ class RankedRows:
         With a ``span`` of other processes too, batches hold its rows alone.
         """
         if isinstance(self.bins, BlockedBins):
-            raise TypeError("rows to be watched come in row-major batches")
+            raise TypeError("rows of an eval set come in row-major batches")
         out = np.empty((self.n_rows, len(n_bins)), dtype=np.uint8)
         before, last = (0, self.n_rows) if span is None else (span.first, span.last)
         for first, rows in checked(self.bins, last - before, n_bins):
@@ -289,7 +289,7 @@ class TrainingData:
         return replace(self, train=replace(self.train, bins=self.train.blocked(self.n_bins)))
 
 
-def watched(rows: RankedRows, span: Span | None = None) -> RankedRows:
+def as_eval_set(rows: RankedRows, span: Span | None = None) -> RankedRows:
     """Return ``rows`` as an eval set: with their bins in batches, those of a ``span`` alone."""
     if not isinstance(rows.bins, BlockedBins):
         return rows

@@ -58,7 +58,7 @@ def cross_validate_net(
             return record.round_number == epochs
 
         result = train_net(
-            lambda: data.without_queries(fold.apart),
+            lambda: data.without_queries(fold.held_out),
             options if epochs is None and not last else replace(options, early_stopping_epochs=0),
             eval_metrics=eval_metrics,
             n_threads=n_threads,

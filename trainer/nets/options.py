@@ -103,7 +103,7 @@ class NetOptions:
         choices=("quantile", "log1p", "linear"),
     )
     missing_indicators: bool = option(
-        default=True, help="Add an input that tells missing values for each feature that has some in the train split."
+        default=True, help="Add an indicator of missing values for each feature that has some in the train split."
     )
     embedding_width: int = option(
         default=8, help="Numbers that represent a category of a categorical feature.", least=1, most=256
@@ -226,7 +226,7 @@ class ModelOptions(StartOptions):
         if of_trees:
             raise InvalidParameter(
                 f"{spelled(of_trees[0])} is an option of trees; leave it out with {spelled('model')} net"
-                + (f", and use {spelled('checkpoint')} to go on after a kill" if of_trees == ["resume"] else "")
+                + (f", and use {spelled('checkpoint')} to resume after a kill" if of_trees == ["resume"] else "")
             )
         return replace(
             self.net, **{name: given[name] for name in SHARED if given[name] is not None and given[name] != usual[name]}

@@ -86,9 +86,9 @@ class NetData:
         valid = None if self.valid is None else replace(self.valid, values=none)
         return replace(self, train=replace(self.train, values=none), valid=valid)
 
-    def without_queries(self, apart: npt.NDArray[np.bool_]) -> NetData:
-        """Return the train split without the queries ``apart`` (n_queries,), which become the held-out ones."""
-        split = self.train.of_queries(~apart), self.train.of_queries(apart)
+    def without_queries(self, queries: npt.NDArray[np.bool_]) -> NetData:
+        """Return the train split without ``queries``, a mask (n_queries,); these are held out."""
+        split = self.train.of_queries(~queries), self.train.of_queries(queries)
         return replace(self, train=split[0], valid=split[1], valid_name=HOLDOUT)
 
 
@@ -198,16 +198,16 @@ class _Training:
             )
         self._start = float(np.float32(objective.starting_score))
         self._measures = measures_of(self._losses, eval_metrics, graded=rows.graded)
-        self._watched = self._measures[0]
+        self._stop_metric = self._measures[0]
         self._data = data.without_values()
         self._of_train = self._queries_of(rows)
         self._valid = None if data.valid is None else self._queries_of(data.valid.rows)
-        keeps = by_query and self._valid is not None and self._watched != DEVIANCE
+        keeps = by_query and self._valid is not None and self._stop_metric != DEVIANCE
         self._by_query: list[QueryValues] | None = [] if keeps else None
         self._nets: list[Net] | None = [] if keep_nets else None
         if self._valid is not None:
             self._valid.check_decides(
-                self._watched,
+                self._stop_metric,
                 data.valid_name,
                 "cannot decide when to stop; use a split with such queries, or none",
                 constant=data.valid_name == HOLDOUT,  # the other folds decide, too
@@ -234,7 +234,7 @@ class _Training:
     def run(self, on_epoch: OnEpoch | None, resume: bytes | None) -> NetResult:
         """Train until the last epoch, or until it stops early."""
         options, rows = self._options, self._data.train.rows
-        stopping = EarlyStopping(options.early_stopping_epochs, self._watched.higher_is_better)
+        stopping = EarlyStopping(options.early_stopping_epochs, self._stop_metric.higher_is_better)
         key, rate, last_loss = self._key(), options.learning_rate, inf
         history: list[RoundRecord] = []
         best: Net | None = None
@@ -277,8 +277,8 @@ class _Training:
                 loss = record.metrics[TRAIN][str(DEVIANCE)]
                 rate *= _SLOWER if loss > last_loss else 1.0
                 last_loss = loss
-            watched = record.metrics.get(self._data.valid_name, {}).get(str(self._watched), nan)
-            stopped = stopping.update(number, watched)
+            value = record.metrics.get(self._data.valid_name, {}).get(str(self._stop_metric), nan)
+            stopped = stopping.update(number, value)
             keeps_best = self._valid is not None and options.early_stopping_epochs > 0
             if not keeps_best:
                 stopping.best_round = number
@@ -289,7 +289,7 @@ class _Training:
                 break
         assert best is not None  # noqa: S101 - there is an epoch, of this call or before
         return NetResult(
-            best, stopping.best_round, tuple(history), checkpoint(), str(self._watched),
+            best, stopping.best_round, tuple(history), checkpoint(), str(self._stop_metric),
             tuple(self._by_query or ()), tuple(self._nets or ()),
         )  # fmt: skip
 
@@ -363,7 +363,7 @@ class _Training:
         )
         means = queries.means(values)
         if queries is self._valid and self._by_query is not None:
-            self._by_query.append(queries.by_query(values)[str(self._watched)])
+            self._by_query.append(queries.by_query(values)[str(self._stop_metric)])
         if loss is not None:
             means[str(DEVIANCE)] = loss
         named = [str(each) for each in self._measures]

@@ -270,10 +270,10 @@ def check_lambdas(
     rng = np.random.default_rng(seed)
     at = rng.permutation(n) * 0.3 + rng.uniform(0.0, 0.1, n) if scores is None else np.asarray(scores, dtype=np.float64)
     jacobian = _jacobian(function, labels, bounds, at)
-    apart = np.abs(jacobian - jacobian.T)
+    differences = np.abs(jacobian - jacobian.T)
     largest = float(np.abs(jacobian).max(initial=0.0))
-    i, j = (int(k) for k in np.unravel_index(int(apart.argmax()), apart.shape)) if n else (0, 0)
-    asymmetry = float(apart.max(initial=0.0)) / largest if largest > 0.0 else 0.0
+    i, j = (int(k) for k in np.unravel_index(int(differences.argmax()), differences.shape)) if n else (0, 0)
+    asymmetry = float(differences.max(initial=0.0)) / largest if largest > 0.0 else 0.0
     return LambdaCheck(asymmetry <= tolerance, asymmetry, (i, j))
 
 

@@ -259,7 +259,7 @@ def _do_rounds(
         record = RoundRecord(round_number, means, members.oob_improvement, fold, p.seed)
         history.append(record)
         ended = options.on_round is not None and bool(options.on_round(record)) and not fold
-        if rounds is None and (value := _watched(prepared, metrics, history)) is not None:
+        if rounds is None and (value := _stop_value(prepared, metrics, history)) is not None:
             ended |= stopping.update(round_number, value)
         if not p.keeps_best or stopping.best_round in {0, round_number}:
             metrics.keep()
@@ -270,8 +270,8 @@ def _do_rounds(
     return history, (p.keeps_best and stopping.best_round) or len(history)
 
 
-def _watched(prepared: Prepared, metrics: RoundMetrics, history: Sequence[RoundRecord]) -> float | None:
-    """Return what tells whether the last round was better than those before; None where nothing does."""
+def _stop_value(prepared: Prepared, metrics: RoundMetrics, history: Sequence[RoundRecord]) -> float | None:
+    """Return the value by which early stopping compares the last round with those before; None without one."""
     if prepared.out_of_bag is not None:
         return fsum(record.oob_improvement or 0.0 for record in history)
     return history[-1].metrics[metrics.first][str(metrics.stop_metric)] if metrics.first else None

@@ -33,10 +33,10 @@ Result = TypeVar("Result", bound=Trained)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fold:
-    """A fold, which a training does without."""
+    """A fold: queries that are held out of a training."""
 
     number: int  # 1, 2, ..
-    apart: npt.NDArray[np.bool_]  # (n_queries,)
+    held_out: npt.NDArray[np.bool_]  # (n_queries,)
 
 
 def folds_of(query_names: npt.NDArray[np.int64], folds: int, seed: int) -> list[Fold]:
@@ -128,8 +128,8 @@ def cross_validated(
         stopping.update(i + 1, fsum(history[i].metrics[HOLDOUT][str(measure)] for history in histories) / len(folds))
     best, by_query = longest if only_last else stopping.best_round, None
     if values is not None and measure != DEVIANCE:
-        by_query = np.empty(len(folds[0].apart))
+        by_query = np.empty(len(folds[0].held_out))
         for fold, result in zip(folds, results, strict=True):
-            by_query[fold.apart] = values(fold, best, result)
+            by_query[fold.held_out] = values(fold, best, result)
     notes = [note(result) for result in results]
     return CrossValidation(histories, str(measure), best, by_query, unit, notes[0] if all(notes) else "")

@@ -19,7 +19,7 @@ from rankmill.trainer.objectives.protocol import QUERIES, Objective
 from rankmill.trainer.parameters import BAYESIAN, DOCUMENT, GOSS, MVS, NONE, QUERY, TrainParameters
 from rankmill.trainer.team import Team
 
-_QUERIES, _ROWS, _FEATURES, _APART, _FOLDS, _BOOTSTRAP, _NOISE, DROPPED, PERMUTED, _ORDER, _CONTROLS, GOALS = range(
+_QUERIES, _ROWS, _FEATURES, _HELD_OUT, _FOLDS, _BOOTSTRAP, _NOISE, DROPPED, PERMUTED, _ORDER, _CONTROLS, GOALS = range(
     1, 13
 )  # disjoint random streams of one seed
 
@@ -211,7 +211,7 @@ def noise_of(parameters: TrainParameters, round_number: int, tree: int, n_rows: 
     return SplitNoise(parameters.random_strength * left / (1.0 + left), key, tree_key)
 
 
-def queries_apart(
+def held_out_queries(
     names: npt.NDArray[np.int64],
     fraction: float,
     seed: int,
@@ -221,15 +221,15 @@ def queries_apart(
     ``names`` (n_queries,) are numbers that represent the ids of the queries; only they and the seed matter.
     """
     many = min(max(1, round(fraction * len(names))), max(0, len(names) - 1))
-    apart = np.zeros(len(names), dtype=np.bool_)
-    apart[_by_key(names, seed, _APART)[:many]] = True
-    return apart
+    held_out = np.zeros(len(names), dtype=np.bool_)
+    held_out[_by_key(names, seed, _HELD_OUT)[:many]] = True
+    return held_out
 
 
 def fold_of_queries(names: npt.NDArray[np.int64], folds: int, seed: int) -> npt.NDArray[np.int64]:
     """Return the fold 0 .. ``folds`` - 1 of each query (n_queries,): assigned in turn in the order of their keys.
 
-    Fold sizes differ by at most one query.  ``names`` as for :func:`queries_apart`.
+    Fold sizes differ by at most one query.  ``names`` as for :func:`held_out_queries`.
     """
     fold = np.empty(len(names), dtype=np.int64)
     fold[_by_key(names, seed, _FOLDS)] = np.arange(len(names)) % folds

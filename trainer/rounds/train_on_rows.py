@@ -21,7 +21,7 @@ from rankmill.trainer.rounds.boosting import boost
 from rankmill.trainer.rounds.checkpoints import Checkpoints
 from rankmill.trainer.rounds.cross_validation import Fold, cross_validated, folds_of
 from rankmill.trainer.rounds.early_stopping import EarlyStopping, stop_measure
-from rankmill.trainer.rounds.sampling import queries_apart
+from rankmill.trainer.rounds.sampling import held_out_queries
 from rankmill.trainer.rounds.training_result import (
     HOLDOUT,
     REFIT,
@@ -87,12 +87,12 @@ def _fit_once(
     """Train without a refit."""
     whole = None if checkpoints is None else checkpoints.of("whole")
     if parameters.rounds_by == "test":
-        apart = queries_apart(data.train.query_names, parameters.holdout_fraction, parameters.seed)
-        if not apart.any():
+        held_out = held_out_queries(data.train.query_names, parameters.holdout_fraction, parameters.seed)
+        if not held_out.any():
             raise TrainingDataRejected(
                 "rounds_by test: the train split needs at least two queries, one of them to hold out"
             )
-        data = _held_out(data.blocked(), apart, data.eval_sets)
+        data = _without(data.blocked(), held_out, data.eval_sets)
     if parameters.rounds_by != "cv":
         return boost(data, parameters, options, checkpoint=whole)
     data = data.blocked()
@@ -174,7 +174,7 @@ def train_fold(
     # all rounds of a fold are kept, so that longer trainings and measurements resume from them
     own = replace(resolved(data.train, parameters), rounds_by="valid", keep_rounds="all")
     return boost(
-        _held_out(replace(data, info={}), fold.apart),
+        _without(replace(data, info={}), fold.held_out),
         own,
         replace(options, resume=None if before is None else StartingModel(before)),
         checkpoint=None if checkpoints is None else checkpoints.of(f"fold-{fold.number}"),
@@ -228,12 +228,12 @@ def with_first_eval_set(data: TrainingData) -> TrainingData:
     return replace(data, train=train.followed_by(more, bins), eval_sets=())
 
 
-def _held_out(
-    data: TrainingData, apart: npt.NDArray[np.bool_], eval_sets: Sequence[tuple[str, RankedRows]] = ()
+def _without(
+    data: TrainingData, queries: npt.NDArray[np.bool_], eval_sets: Sequence[tuple[str, RankedRows]] = ()
 ) -> TrainingData:
-    """Return ``data`` without the queries ``apart`` (n_queries,).
+    """Return ``data`` without ``queries``, a mask (n_queries,).
 
     These become the first eval set, before ``eval_sets``.
     """
-    held_out = data.train.of_queries(apart, row_major=True)
-    return replace(data, train=data.train.of_queries(~apart), eval_sets=[(HOLDOUT, held_out), *eval_sets])
+    held_out = data.train.of_queries(queries, row_major=True)
+    return replace(data, train=data.train.of_queries(~queries), eval_sets=[(HOLDOUT, held_out), *eval_sets])

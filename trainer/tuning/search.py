@@ -251,7 +251,7 @@ def tune(
     if not first:
         raise InvalidParameter(
             f"{spelled('minutes')} {options.minutes:g}: no trial ended in time; give more {spelled('minutes')}, or "
-            f"ask for fewer {plan.base.unit}s" + "; the same command goes on where it stopped" * search.can_go_on
+            f"ask for fewer {plan.base.unit}s" + "; the same command resumes" * search.can_go_on
         )
     ranking = ordered({trial: first[trial].score for trial in first}, higher_is_better=plan.higher_is_better)
     if first[ranking[0]].score is None:
@@ -283,7 +283,7 @@ def tune(
     )
     search.store.publish(TABLE, table.to_json().encode() + b"\n")
     search.store.publish(WINNER, table.winner_toml().encode())
-    if not search.out_of_time:  # else the next call goes on from there
+    if not search.out_of_time:  # else the next call resumes there
         search.store.remove_checkpoints()
     return table
 
@@ -408,7 +408,7 @@ def _run_in_worker(task: Task) -> tuple[Task, Outcome | None]:
 
 
 def _run_on_cluster(task: Task, threads: int) -> Outcome | None:
-    """Run the task until nobody waits for it any more."""
+    """Run the task, or stop when its result is no longer needed."""
     stop_if_unwanted = stopper()
 
     def after_round(_: RoundRecord) -> None:

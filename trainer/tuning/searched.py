@@ -69,7 +69,7 @@ class SearchedTrees:
         return by_folds and self.options.refit == ALL
 
     def facts(self, dataset: Dataset) -> dict[str, JSON]:
-        """Return what tells the search from others: the bins, the parameters and the number of members."""
+        """Return what identifies the search: the bins, the parameters and the number of members."""
         return {"binspec": dataset.bin_set().binspec, "parameters": self.stored(), "members": self.members}
 
     def plan(self, dataset: Dataset, space: Space, machine: TrainingOptions, *, by_folds: bool) -> tuple[int, str]:  # noqa: ARG002
@@ -198,7 +198,7 @@ def _of_folds(cv: CrossValidation) -> Measured:
     return Measured(cv.best_round, len(cv.histories[0]), metrics, cv.by_query, cv.note)
 
 
-def _of_valid(best: int, history: tuple[RoundRecord, ...], watched: QueryValues | None) -> Measured:
-    """``watched``: the stop metric of the valid queries after the best round, if it has values of queries."""
-    by_query = None if watched is None or watched.weights is not None else watched.values
+def _of_valid(best: int, history: tuple[RoundRecord, ...], on_valid: QueryValues | None) -> Measured:
+    """``on_valid``: the stop metric of the valid queries after the best round, if it has values of queries."""
+    by_query = None if on_valid is None or on_valid.weights is not None else on_valid.values
     return Measured(best, len(history), history[best - 1].metrics["valid"], by_query)

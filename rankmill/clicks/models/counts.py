@@ -1,6 +1,6 @@
 """Counts of a click log: how often each document was shown and clicked at each rank.
 
-They are kept apart by the rank of the last click above.
+They are separate for each rank of the last click above.
 """
 
 from __future__ import annotations

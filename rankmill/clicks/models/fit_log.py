@@ -58,7 +58,7 @@ class ClickFitReport:
         found = self.propensities
         columns = {"examination": found.examination, "from": found.low, "to": found.high, "trust": found.trust}
         if found.continuation is not None:
-            columns["goes on after a click"] = found.continuation
+            columns["continues after a click"] = found.continuation
         columns["perplexity"] = None if found.held_out is None else found.held_out.perplexity
         shown = {name: values for name, values in columns.items() if values is not None}
         rows = [[str(k + 1), *(f"{values[k]:.4f}" for values in shown.values())] for k in range(len(found.examination))]

@@ -376,7 +376,7 @@ def test_what_is_counted_is_reported(tmp_path):
     answer = query_dataset(Dataset.open(tmp_path / "out"), "SELECT doc_id, text FROM unjudged, judgment_rejects")
     assert sorted(zip(*answer.to_pydict().values(), strict=True)) == [("c", "q 0 c bad"), ("d", "q 0 c bad")]
     found = describe(Dataset.open(tmp_path / "out"))
-    assert "2 rows that nobody judged" in found.render()
+    assert "2 rows without a judgment" in found.render()
     assert json.loads(found.to_json())["unjudged_rows"] == 2
 
 

@@ -282,7 +282,7 @@ def test_decimal_commas_are_distinguished_from_thousands_and_words(tmp_path):
     assert found["price"].options == (("--decimal-comma", ""),)
     found = problems_of(table(tmp_path / "b.csv", prices=["1,000", "12,000"] * 50))
     assert found["price"].options == (("--ignore", "price"),)
-    # the only problem of the file, which the reader of the rows would tell without the cure
+    # the only problem of the file, which the reader of the rows would report without the cure
     assert "--decimal-comma" in dict(
         problems_of(table(tmp_path / "c.csv", prices=["12,50"] * 100, stock="1"))["price"].options
     )

@@ -86,7 +86,7 @@ def test_a_map_that_is_none_is_refused():
 
 
 def write(path, grades, words):
-    """Rows whose grades are ``grades``, or the ``words`` for them; the features tell them apart."""
+    """Rows whose grades are ``grades``, or the ``words`` for them; the features distinguish them."""
     blank = " " if path.suffix == ".csv" else ""
     cells = [f"{blank}{words[grade]}{blank}" if words else grade for grade in grades]
     rows = [{"qid": k // 5, "doc_id": f"d{k}", "grade": cell, "f1": float(k)} for k, cell in enumerate(cells)]

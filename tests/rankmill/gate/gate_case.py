@@ -1,4 +1,4 @@
-"""Small datasets and models that a gate can tell apart."""
+"""Small datasets and models that a gate can distinguish."""
 
 from __future__ import annotations
 

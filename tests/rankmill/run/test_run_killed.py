@@ -50,7 +50,7 @@ def once(project: Path) -> None:
 
 @pytest.mark.slow
 def test_dead_between_what_a_stage_makes_and_its_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once at every stage: each run goes on where the one before it died."""
+    """Once at every stage: each run resumes where the one before it died."""
     whole, killed = write_project(tmp_path / "whole"), write_project(tmp_path / "killed")
     write_record = runner.write_record
     for stage in WITHOUT_CLICKS:

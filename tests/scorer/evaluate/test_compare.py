@@ -28,7 +28,7 @@ from tests.scorer.forests import random_forest
 from tests.scorer.rerank.candidate_files import random_candidates, write_letor
 
 METRICS = ["ndcg@5", "map", "concordance_micro", "balanced_error"]
-LEVEL = dict.fromkeys(METRICS, lambda grade: grade) | {"map": lambda grade: grade > 0}  # what the metric tells apart
+LEVEL = dict.fromkeys(METRICS, lambda grade: grade) | {"map": lambda grade: grade > 0}  # what the metric distinguishes
 
 
 def judged(seed, n_queries=15):

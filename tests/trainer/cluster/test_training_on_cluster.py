@@ -151,7 +151,7 @@ def test_workers_that_cannot_reach_each_other_begin_anew(dataset, expected):
     cluster, engine = in_threads("a", "b", at_step=cut_off, said=said)
     check_same(train_on_cluster(dataset, SHORT, OPTIONS, None, cluster, "key"), expected)
     assert engine.started == [("a", "b")] * 2
-    assert said == ["worker b cannot reach a; all workers begin anew"]
+    assert said == ["worker b cannot reach a; all workers start again"]
 
 
 def test_a_failure_of_a_worker_is_that_of_the_caller(dataset):

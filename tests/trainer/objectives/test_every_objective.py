@@ -32,7 +32,7 @@ NAMES = list(dict.fromkeys({where: name for name, where in reversed(OBJECTIVES.i
 NAMES.remove("user")  # has no function of its own: test_user_objectives.py
 # what grades of documents do not teach: how to rank them
 NOT_FOR_GRADES = {"coxph"}
-# while it averages rounds, scores alone do not tell what its loss is
+# while it averages rounds, scores alone do not determine its loss
 NO_DEVIANCE = {"gbrank"}
 
 

@@ -1,4 +1,4 @@
-"""A training that is killed goes on, with the bytes and the history of one that was not."""
+"""A training that is killed resumes, with the bytes and the history of one that was not."""
 
 import signal
 import subprocess

@@ -1,4 +1,4 @@
-"""How many rounds are kept: by the valid split, by queries kept apart, by what is out of the bag, by
+"""How many rounds are kept: by the valid split, by queries kept held_out, by what is out of the bag, by
 cross-validation."""
 
 import json
@@ -13,7 +13,7 @@ from rankmill.scorer.forest.predict import predict
 from rankmill.trainer.data.rows import RankedRows
 from rankmill.trainer.objectives.registry import objective_of
 from rankmill.trainer.rounds.early_stopping import EarlyStopping
-from rankmill.trainer.rounds.sampling import Sampler, fold_of_queries, queries_apart
+from rankmill.trainer.rounds.sampling import Sampler, fold_of_queries, held_out_queries
 from rankmill.trainer.rounds.train_on_rows import cross_validate_rows
 from rankmill.trainer.rounds.train_on_rows import fit as fit_rounds
 from rankmill.trainer.rounds.training_result import HOLDOUT, Curves
@@ -37,7 +37,7 @@ def blocked(rows):
     return replace(rows, bins=rows.blocked(np.array([len(f.edges) + 2 for f in small_data()[2].features], np.int32)))
 
 
-# folds and queries that are kept apart
+# folds and queries that are kept held_out
 
 
 @pytest.mark.parametrize("folds", [2, 3, 7, 100])
@@ -55,7 +55,7 @@ def test_folds_part_the_queries_evenly_and_by_their_names(folds):
     ("fraction", "n", "expected"), [(0.25, 100, 25), (0.001, 100, 1), (0.999, 100, 99), (0.5, 2, 1), (0.5, 1, 0)]
 )
 def test_a_fraction_of_the_queries_is_kept_apart_but_never_all(fraction, n, expected):
-    assert queries_apart(NAMES[:n], fraction, seed=7).sum() == expected
+    assert held_out_queries(NAMES[:n], fraction, seed=7).sum() == expected
 
 
 def test_rows_of_queries_take_everything_along():
@@ -99,11 +99,11 @@ def test_by_test_is_training_on_the_first_part_and_watching_the_other():
     (x, grades, starts), valid, binspec = small_data()
     parameters = {"learning_rate": 0.5, "early_stopping_rounds": 5, "n_rounds": 60}
     found = fitted(rounds_by="test", holdout_fraction=0.3, **parameters)
-    apart = queries_apart(np.arange(len(starts) - 1), 0.3, seed=7)
-    of_row = np.repeat(apart, np.diff(starts))
+    held_out = held_out_queries(np.arange(len(starts) - 1), 0.3, seed=7)
+    of_row = np.repeat(held_out, np.diff(starts))
     parts = [
         (x[mask], grades[mask], np.concatenate(([0], np.cumsum(np.diff(starts)[queries]))).astype(np.int64))
-        for mask, queries in ((~of_row, ~apart), (of_row, apart))
+        for mask, queries in ((~of_row, ~held_out), (of_row, held_out))
     ]
     plain = fit((parts[0], valid, binspec), eval_sets=[(HOLDOUT, parts[1])], **parameters)
     assert found.history == plain.history

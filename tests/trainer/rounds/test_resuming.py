@@ -83,7 +83,7 @@ def test_what_differs_is_named(change, message):
 
 @pytest.mark.parametrize("stop_metric", ["ndcg@10", "err@5"])
 def test_a_longer_scale_of_grades_is_as_if_it_had_been_so_from_the_start(stop_metric):
-    """Eval sets may be others when training goes on, also those with higher grades: no tree depends on them."""
+    """Eval sets may be others when training resumes, also those with higher grades: no tree depends on them."""
     data, (x, grades, starts) = small_data(), planted(4)
     parameters = {"stop_metric": stop_metric, "learning_rate": 0.5, "early_stopping_rounds": 9}
     half = fit(data, **{**parameters, "n_rounds": 12}).forest
