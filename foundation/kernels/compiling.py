@@ -3,7 +3,7 @@
 Numba's own ``cache=True`` falls short in five ways, so kernels have a cache of their own, a subclass of Numba 0.68's:
 
 - It notices edits in the file of a function alone.  Kernels call functions of other files, so here machine code is used
-  only while the function's module *and all of our modules that it imports, directly or not,* are unchanged.
+  only while the function's module *and all that it imports of ours, directly or not,* are what they were.
 - Several processes that start at once compile the same kernels.  Here one compiles a kernel and the others wait for it.
 - Its files are written in two steps: another process may find machine code for other types.  Here each file is whole,
   has a checksum, and says what it was compiled from and for.
@@ -253,7 +253,7 @@ class _Turns:
     """Locks of the kernels of one folder, between processes; the system frees those of a process that ends.
 
     Each is one byte of one file.  A process that compiles a kernel takes the locks of those that it calls, too: calls
-    have no cycles, so there is no deadlock.  One thread of a process compiles at a time.
+    have no cycles, so nobody waits in a circle.  One thread of a process compiles at a time.
     """
 
     def __init__(self, folder: str) -> None:

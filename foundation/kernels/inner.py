@@ -9,7 +9,7 @@ from rankmill.foundation.kernels.compiling import kernel
 
 
 def inner_kernel(function: Callable[..., Any] | None = None, **options: Any) -> Any:
-    """Do as `kernel`, without the code that unpacks the arguments of a call from Python.
+    """Do as `kernel`, without the code that takes apart the arguments of a call from Python.
 
     For a kernel with named tuples of arrays this code is longer than the kernel, and takes longer to compile.
 

@@ -31,7 +31,7 @@ KEYS = 257  # bins as pairs see them: 0 the missing that go left, 1 .. 255, 256 
 def pack_pairs(first, second, hessian, scale, drawn, pairs):
     """pairs[k] = (first << 32 | second, round(hessian * scale)) of the pairs with both rows drawn; returns how many.
 
-    ``drawn`` (n_rows,) has 1 for the rows that the tree is grown from; empty: all.
+    ``drawn`` (n_rows,) tells the rows that the tree is grown from; empty: all.
     """
     every, n = drawn.shape[0] == 0, 0
     for k in range(first.shape[0]):

@@ -58,7 +58,7 @@ from rankmill.trainer.growing._state_kernels import (
     everywhere,
 )
 
-_REFINEMENTS = 3  # times that the categories of a level are ordered again
+_REFINEMENTS = 3  # times that the categories of a level are ordered anew
 
 # -- noise -----------------------------------------------------------------------------------------------------------
 

@@ -1,8 +1,7 @@
 """Expectation maximisation over counts, and predictions over result lists.
 
 A cell is what one examination probability is for: a rank (position-based model), a rank and the rank of the last click
-(user browsing model), or "continued after a click at this rank" (dependent click model).  A row is a document of a
-cell.
+(user browsing model), or "went on after a click at this rank" (dependent click model).  A row is a document in a cell.
 """
 
 from __future__ import annotations
