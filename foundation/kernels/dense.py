@@ -227,25 +227,15 @@ def add_products(x, y, n_rows, first, last, out):
 _BLOCK = 256  # rows whose cells stay in the cache while they meet all columns; a chain goes on from block to block
 
 
-@kernel
-def transpose_panels(weights, n_outputs, out):
-    """Write the transpose of the weights to ``out``.
-
-    ``weights`` (n_panels, n_inputs, PANEL) have ``n_outputs`` columns; ``out`` is (.., n_outputs, PANEL).
-    """
-    for k in range(weights.shape[1]):
-        for c in range(n_outputs):
-            out[k // PANEL, c, k % PANEL] = weights[c // PANEL, k, c % PANEL]
-
-
-def in_panels(matrix: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """Return ``matrix`` (n_inputs, n_outputs) in panels, (n_panels, n_inputs, PANEL).
+def in_panels(matrix: npt.NDArray[np.float32], out: npt.NDArray[np.float32] | None = None) -> npt.NDArray[np.float32]:
+    """Return ``matrix`` (n_inputs, n_outputs) in panels, (n_panels, n_inputs, PANEL); in ``out`` if it is given.
 
     >>> in_panels(np.ones((2, 33), dtype=np.float32)).shape
     (2, 2, 32)
     """
     n, width = matrix.shape
-    out = np.zeros((-(-width // PANEL), n, PANEL), dtype=np.float32)
+    if out is None:
+        out = np.zeros((-(-width // PANEL), n, PANEL), dtype=np.float32)
     for p in range(len(out)):
         part = matrix[:, p * PANEL : (p + 1) * PANEL]
         out[p, :, : part.shape[1]] = part

@@ -12,7 +12,6 @@ from rankmill.foundation.kernels.compiling import kernel
 from rankmill.foundation.kernels.elementary import exp_negative, log_positive
 
 LINEAR, LOG1P, QUANTILE = 0, 1, 2  # transforms of a value
-IDENTITY, RELU, TANH = 0, 1, 2  # activations
 OTHER_CATEGORY, MISSING_CATEGORY, FIRST_CATEGORY = 0, 1, 2  # rows of a table of embeddings
 LARGEST_INPUT = 1000.0  # scaled inputs are clipped to it, so that no value, however absurd, makes a score infinite
 MOST_KNOTS = 128  # a power of two
@@ -21,23 +20,8 @@ _LARGEST = 3.4028234663852886e38  # of float32: infinite values count as that
 
 
 @kernel
-def transformed(x, kind, knots, heights, first, last):
-    """Return the transform of x, not NaN.
-
-    ``QUANTILE`` interpolates between the knots first .. last - 1, and is flat outside.
-    """
-    if kind == QUANTILE:
-        if x <= knots[first]:
-            return np.float64(heights[first])
-        if x >= knots[last - 1]:
-            return np.float64(heights[last - 1])
-        low, n = first, last - first
-        while n > 1:  # without branches that a processor would guess: every other one would be wrong
-            half = n >> 1
-            low += half if knots[low + half] <= x else 0
-            n -= half
-        share = (np.float64(x) - knots[low]) / (np.float64(knots[low + 1]) - knots[low])
-        return heights[low] + share * (np.float64(heights[low + 1]) - heights[low])
+def transformed(x, kind):
+    """Return x, not NaN, or its transform ``LOG1P``."""
     wide = min(max(np.float64(x), -_LARGEST), _LARGEST)
     if kind == LOG1P:
         size = log_positive(1.0 + abs(wide))
@@ -47,7 +31,7 @@ def transformed(x, kind, knots, heights, first, last):
 
 @kernel
 def interpolate(x, knots, heights, places, out):
-    """out[i] = the line through the knots at x[i], as :func:`transformed`; NaN for NaN.
+    """out[i] = the line through the knots at x[i], flat outside; NaN for NaN.
 
     ``knots`` and ``heights`` (MOST_KNOTS + 1,) are padded with infinity and the last height.  All rows take the same
     steps, so that they are taken as vectors.
@@ -77,22 +61,22 @@ def write_numbers(values, first, last, features, kind, centres, scales, knots, h
     They are scale (transform - centre), then indicators.
 
     A missing value (NaN) is 0, the centre; the indicator of a feature is 1 where its value is missing.  ``knots`` and
-    ``heights`` are (n_features, MOST_KNOTS + 1), see :func:`interpolate`.
+    ``heights`` of ``QUANTILE`` are (n_features, MOST_KNOTS + 1), see :func:`interpolate`; None for other transforms.
     """
     n = features.shape[0]
     x, result = np.empty(_TOGETHER, dtype=np.float32), np.empty(_TOGETHER, dtype=np.float64)
-    places, none = np.empty(_TOGETHER, dtype=np.int64), np.empty(0, dtype=np.float32)
+    places = np.empty(_TOGETHER, dtype=np.int64)
     for begin in range(first, last, _TOGETHER):
         m = min(_TOGETHER, last - begin)
         for j in range(n):
             feature, centre, scale = features[j], centres[j], scales[j]
             for i in range(m):
                 x[i] = values[begin + i, feature]
-            if kind == QUANTILE:
+            if knots is not None:
                 interpolate(x[:m], knots[j], heights[j], places, result)
             else:
                 for i in range(m):
-                    result[i] = transformed(x[i], kind, none, none, 0, 0)
+                    result[i] = transformed(x[i], kind)
             for i in range(m):
                 scaled = min(max(scale * (result[i] - centre), -LARGEST_INPUT), LARGEST_INPUT)
                 out[begin - first + i, j] = scaled if x[i] == x[i] else 0.0
@@ -145,15 +129,13 @@ def tanh(x):
 
 
 @kernel
-def activate(z, first, last, n_columns, activation):
-    """Apply the activation to the rows first <= r < last in place."""
+def squashed(z, first, last, n_columns, factor, shift, h):
+    """Write h = tanh(z * factor + shift) of the rows first <= r < last; columns from ``n_columns`` on are 0."""
     for r in range(first, last):
-        if activation == RELU:
-            for c in range(n_columns):
-                z[r, c] = max(z[r, c], np.float32(0.0))
-        elif activation == TANH:
-            for c in range(n_columns):
-                z[r, c] = tanh(z[r, c])
+        for c in range(n_columns):
+            h[r, c] = tanh(z[r, c] * factor[c] + shift[c])
+        for c in range(n_columns, z.shape[1]):
+            h[r, c] = 0.0
 
 
 @kernel

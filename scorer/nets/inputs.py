@@ -130,10 +130,10 @@ class NetInputs:
 
     @cached_property
     def padded(self) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
-        """Knots and heights of each feature, (n_numeric, MOST_KNOTS + 1): see `_kernels.interpolate`."""
-        shape = len(self.numeric) if self.transform == QUANTILE else 0, MOST_KNOTS + 1
+        """Knots and heights of ``quantile``, (n_numeric, MOST_KNOTS + 1): see `_kernels.interpolate`."""
+        shape = len(self.numeric), MOST_KNOTS + 1
         knots, heights = np.full(shape, np.inf, dtype=INPUT), np.zeros(shape, dtype=INPUT)
-        for j in range(shape[0]):
+        for j in range(len(self.numeric)):
             first, last = self.knot_starts[j], self.knot_starts[j + 1]
             knots[j, : last - first] = self.knots[first:last]
             heights[j] = self.heights[last - 1]
@@ -147,9 +147,10 @@ class NetInputs:
 
         Embeddings are left out.
         """
+        knots, heights = self.padded if self.transform == QUANTILE else (None, None)
         _kernels.write_numbers(
-            values, first, last, self.numeric, TRANSFORMS.index(self.transform), self.centres, self.scales,
-            *self.padded, self.indicators, out,
+            values, first, last, self.numeric, TRANSFORMS.index(self.transform), self.centres, self.scales, knots,
+            heights, self.indicators, out,
         )  # fmt: skip
 
     def find_categories(

@@ -238,9 +238,13 @@ class Net(Model):
             _kernels.write_embeddings(block.categories, n, inputs.embeddings, inputs.n_base, h)
         for (panels, biases), outputs in zip(self._panels, block.outputs[1:], strict=True):
             dense(h, panels, biases, 0, n, outputs)
-            _kernels.activate(outputs, 0, n, outputs.shape[1], ACTIVATIONS.index(self.activation))
+            if self.activation == RELU:
+                np.maximum(outputs[:n], 0.0, out=outputs[:n])
+            elif self.activation == TANH:
+                ones, zeros = np.ones_like(biases), np.zeros_like(biases)
+                _kernels.squashed(outputs, 0, n, len(biases), ones, zeros, outputs)
             h = outputs
-        _kernels.scores_of(h, 0, n, self.top, np.float32(self.start), out, first)
+        _kernels.scores_of(h, 0, n, self._top, np.float32(self.start), out, first)
 
     @cached_property
     def _columns(self) -> list[int]:
@@ -255,6 +259,11 @@ class Net(Model):
     def _panels(self) -> tuple[tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]], ...]:
         """Weights in panels, and biases with zeros for the columns that pad the last panel."""
         return tuple((in_panels(weights), np.pad(biases, (0, -len(biases) % PANEL))) for weights, biases in self.layers)
+
+    @cached_property
+    def _top(self) -> npt.NDArray[np.float32]:
+        """The weights of the score, writable as in training: kernels are compiled for one type."""
+        return self.top.copy()
 
     def to_bytes(self) -> bytes:
         """Return the model file; equal nets have equal bytes."""

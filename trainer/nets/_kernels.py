@@ -9,15 +9,12 @@ by them.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
 from rankmill.foundation.kernels.compiling import kernel
-from rankmill.foundation.kernels.dense import add_products, dense
 from rankmill.foundation.kernels.elementary import exp_negative, log2_positive, normal
-from rankmill.foundation.kernels.randoms import random_bits, uniform
-from rankmill.scorer.nets._kernels import RELU, TANH, scores_of, tanh, transformed, write_embeddings
+from rankmill.foundation.kernels.randoms import random_bits
+from rankmill.scorer.nets._kernels import LOG1P, tanh, transformed
 
 BLOCK = 256
 _PARTS = 4  # draws of 16 bits in one random number
@@ -26,32 +23,19 @@ _OF_NOISE = np.float32(np.sqrt(3.0) / 65536.0)  # the sum of four uniform number
 
 
 @kernel
-def gather(source, rows, first, last, noise, key, out):
-    """Set out[r] to source[rows[r]] plus noise of this standard deviation.
+def add_noise(noise, key, first, last, n_columns, x):
+    """Add noise of this standard deviation to the first columns of the rows first <= r < last.
 
     The noise is the sum of four uniform numbers, nearly normal.
     """
-    n = source.shape[1]
     for r in range(first, last):
-        row = rows[r]
-        for k in range(n):
-            out[r, k] = source[row, k]
-        if noise > 0.0:
-            for k in range(n):
-                bits = random_bits(key, np.uint64(r) * np.uint64(n) + np.uint64(k))
-                total = np.float32(0.0)
-                for _ in range(_PARTS):
-                    total += np.float32(np.int64(bits & _MASK))
-                    bits = bits >> _SIXTEEN
-                out[r, k] += noise * ((total - np.float32(131070.0)) * _OF_NOISE)
-
-
-@kernel
-def gather_categories(source, rows, first, last, out):
-    """out[r] = source[rows[r]]."""
-    for r in range(first, last):
-        for j in range(source.shape[1]):
-            out[r, j] = source[rows[r], j]
+        for k in range(n_columns):
+            bits = random_bits(key, np.uint64(r) * np.uint64(n_columns) + np.uint64(k))
+            total = np.float32(0.0)
+            for _ in range(_PARTS):
+                total += np.float32(np.int64(bits & _MASK))
+                bits = bits >> _SIXTEEN
+            x[r, k] += noise * ((total - np.float32(131070.0)) * _OF_NOISE)
 
 
 @kernel
@@ -70,27 +54,8 @@ def sums_of_columns(z, first, last, sums, squares):
 
 
 @kernel
-def moments(sums, squares, n_blocks, n_rows, gains, shifts, epsilon, mean, inverse, factor, shift, variance):
-    """Turn sums over blocks into each column's mean and variance.
-
-    Batch normalisation becomes ``z * factor + shift``.
-    """
-    for c in range(mean.shape[0]):
-        total, square = 0.0, 0.0
-        for block in range(n_blocks):
-            total += sums[block, c]
-            square += squares[block, c]
-        average = total / n_rows
-        spread = max(0.0, square / n_rows - average * average)
-        mean[c], variance[c] = average, spread
-        inverse[c] = 1.0 / np.sqrt(spread + epsilon)
-        factor[c] = gains[c] * inverse[c]
-        shift[c] = shifts[c] - mean[c] * factor[c]
-
-
-@kernel
-def outputs(z, first, last, n_columns, factor, shift, activation, key, dropped, h):
-    """Write h = activation(z * factor + shift).
+def rectified(z, first, last, n_columns, factor, shift, key, dropped, h):
+    """Write h = max(z * factor + shift, 0).
 
     A share of ``dropped`` / 65536 is set to 0; the others are scaled up to the same mean.
     """
@@ -98,13 +63,8 @@ def outputs(z, first, last, n_columns, factor, shift, activation, key, dropped, 
     scale = np.float32(65536.0 / (65536.0 - dropped))
     limit = np.uint64(dropped)
     for r in range(first, last):
-        if activation == RELU:
-            for c in range(width):
-                h[r, c] = max(z[r, c] * factor[c] + shift[c], np.float32(0.0)) * scale
-        else:
-            for c in range(width):
-                y = z[r, c] * factor[c] + shift[c]
-                h[r, c] = tanh(y) if activation == TANH else y
+        for c in range(width):
+            h[r, c] = max(z[r, c] * factor[c] + shift[c], np.float32(0.0)) * scale
         if dropped > 0:
             base = np.uint64(r) * np.uint64(width // _PARTS)
             for q in range(width // _PARTS):
@@ -118,17 +78,7 @@ def outputs(z, first, last, n_columns, factor, shift, activation, key, dropped, 
 
 
 @kernel
-def of_scores(slopes, weights, first, last, d):
-    """d[r] = slopes[r] weights: the derivative by the outputs of the last layer."""
-    n = weights.shape[0]
-    for r in range(first, last):
-        slope = np.float32(slopes[r])
-        for c in range(n):
-            d[r, c] = slope * weights[c]
-
-
-@kernel
-def through_activation(d, h, z, mean, inverse, first, last, activation, dropped, sums, products):
+def through_activation(d, h, z, mean, inverse, first, last, rectified, dropped, sums, products):
     """Turn d from the derivative by outputs into that by ``z * factor + shift``, and sum its columns by block.
 
     ``sums`` (n_blocks, n_columns) float32 gets the sums of d, ``products`` those of d times the normalised z.
@@ -141,25 +91,15 @@ def through_activation(d, h, z, mean, inverse, first, last, activation, dropped,
             sums[block, c] = 0.0
             products[block, c] = 0.0
         for r in range(begin, min(begin + BLOCK, last)):
-            if activation == RELU:
+            if rectified:
                 for c in range(width):
                     d[r, c] = d[r, c] * scale if h[r, c] > np.float32(0.0) else np.float32(0.0)
-            elif activation == TANH:
+            else:
                 for c in range(width):
                     d[r, c] = d[r, c] * (np.float32(1.0) - h[r, c] * h[r, c])
             for c in range(width):
                 sums[block, c] += d[r, c]
                 products[block, c] += d[r, c] * ((z[r, c] - mean[c]) * inverse[c])
-
-
-@kernel
-def add_blocks(parts, n_blocks, out):
-    """Write the sum of the first ``n_blocks`` rows of ``parts``, in order and rounded once, to out."""
-    for c in range(out.shape[0]):
-        total = 0.0
-        for block in range(n_blocks):
-            total += parts[block, c]
-        out[c] = total
 
 
 @kernel
@@ -175,13 +115,13 @@ def through_normalisation(d, z, mean, inverse, factor, sums, products, n_rows, f
 
 @kernel
 def slopes_of_weights(h, slopes, first, last, parts):
-    """Sum ``slopes[r] h[r]`` by block: the derivative by the weights of the score."""
+    """Sum ``slopes[r, 0] h[r]`` by block: the derivative by the weights of the score."""
     for begin in range(first, last, BLOCK):
         block = begin // BLOCK
         for c in range(parts.shape[1]):
             parts[block, c] = 0.0
         for r in range(begin, min(begin + BLOCK, last)):
-            slope = np.float32(slopes[r])
+            slope = slopes[r, 0]
             for c in range(parts.shape[1]):
                 parts[block, c] += slope * h[r, c]
 
@@ -217,142 +157,6 @@ def sgd(weights, gradient, rate, decay):
     keep, rate = np.float32(1.0 - rate * decay), np.float32(rate)
     for i in range(weights.shape[0]):
         weights[i] = weights[i] * keep - rate * gradient[i]
-
-
-@kernel
-def fold_running(running, current, share):
-    """Let running += share (current - running)."""
-    for c in range(running.shape[0]):
-        running[c] += share * (current[c] - running[c])
-
-
-@kernel
-def first_layer(
-    source, source_categories, rows, first, last, noise, key, tables, column, categories, x, weights, bias, normalised,
-    z, sums, squares,
-):  # fmt: skip
-    """Gather the inputs of these rows of a batch, and write the sums of the first layer; ``first`` begins a block."""
-    for begin in range(first, last, BLOCK):
-        end = min(begin + BLOCK, last)
-        gather(source, rows, begin, end, noise, key, x)
-        if categories.shape[1] > 0:
-            gather_categories(source_categories, rows, begin, end, categories)
-            write_embeddings(categories[begin:end], end - begin, tables, column, x[begin:end])
-        if weights.shape[0] > 0:
-            dense(x, weights, bias, begin, end, z)
-            if normalised:
-                sums_of_columns(z, begin, end, sums, squares)
-
-
-@kernel
-def next_layer(
-    z, n_columns, factor, shift, activation, key, dropped, h, first, last, weights, bias, normalised, z_next, sums,
-    squares
-):  # fmt: skip
-    """Write the outputs of a layer, and the sums of the next."""
-    for begin in range(first, last, BLOCK):
-        end = min(begin + BLOCK, last)
-        outputs(z, begin, end, n_columns, factor, shift, activation, key, dropped, h)
-        dense(h, weights, bias, begin, end, z_next)
-        if normalised:
-            sums_of_columns(z_next, begin, end, sums, squares)
-
-
-@kernel
-def last_layer(z, n_columns, factor, shift, activation, key, dropped, h, first, last, top, start, scores):
-    """Write the outputs of the last layer, and the scores."""
-    for begin in range(first, last, BLOCK):
-        end = min(begin + BLOCK, last)
-        outputs(z, begin, end, n_columns, factor, shift, activation, key, dropped, h)
-        scores_of(h, begin, end, top, start, scores, 0)
-
-
-@kernel
-def back_from_scores(slopes, top, first, last, d, h, z, mean, inverse, activation, dropped, sums, products, top_parts):
-    """Begin the way back: derivatives by the last layer, sums of its columns, and the derivative by ``top``."""
-    for begin in range(first, last, BLOCK):
-        end = min(begin + BLOCK, last)
-        of_scores(slopes, top, begin, end, d)
-        slopes_of_weights(h, slopes, begin, end, top_parts)
-        through_activation(d, h, z, mean, inverse, begin, end, activation, dropped, sums, products)
-
-
-@kernel
-def back_through_layer(
-    d, z, mean, inverse, factor, sums, products, n_rows, normalised, first, last, transposed, zeros, d_below, h_below,
-    z_below, mean_below, inverse_below, activation, dropped, sums_below, products_below,
-):  # fmt: skip
-    """Turn d into the derivative by z, and write that of the layer below, with the sums of its columns."""
-    for begin in range(first, last, BLOCK):
-        end = min(begin + BLOCK, last)
-        if normalised:
-            through_normalisation(d, z, mean, inverse, factor, sums, products, n_rows, begin, end)
-        dense(d, transposed, zeros, begin, end, d_below)
-        through_activation(
-            d_below,
-            h_below,
-            z_below,
-            mean_below,
-            inverse_below,
-            begin,
-            end,
-            activation,
-            dropped,
-            sums_below,
-            products_below,
-        )
-
-
-@kernel
-def back_to_inputs(
-    d, z, mean, inverse, factor, sums, products, n_rows, normalised, first, last, transposed, zeros, d_inputs
-):  # fmt: skip
-    """Turn d of the first layer into the derivative by z, and write that by the embeddings, if any."""
-    for begin in range(first, last, BLOCK):
-        end = min(begin + BLOCK, last)
-        if normalised:
-            through_normalisation(d, z, mean, inverse, factor, sums, products, n_rows, begin, end)
-        if transposed.shape[0] > 0:
-            dense(d, transposed, zeros, begin, end, d_inputs)
-
-
-class Rule(NamedTuple):
-    """A step of an optimiser; ``rate`` 0: none."""
-
-    adaptive: bool
-    rate: float
-    decay: float
-    beta_1: float
-    beta_2: float
-    share_1: float  # 1 - beta_1 ** step
-    share_2: float
-    epsilon: float
-
-
-@kernel
-def step(weights, gradient, first_moment, second_moment, rule, decay):
-    """Move flat weights by a step."""
-    if rule.rate == 0.0:
-        return
-    if rule.adaptive:
-        adamw(
-            weights, gradient, first_moment, second_moment, rule.rate, decay, rule.beta_1, rule.beta_2, rule.share_1,
-            rule.share_2, rule.epsilon,
-        )  # fmt: skip
-    else:
-        sgd(weights, gradient, rule.rate, decay)
-
-
-@kernel
-def learn_inputs(x, d, n_rows, first, last, weights, gradient, first_moment, second_moment, rule):
-    """Compute the gradient of these inputs' weights, (n_panels, n_inputs, PANEL), and move them by a step."""
-    gradient[:, first:last] = 0.0
-    add_products(x, d, n_rows, first, last, gradient)
-    for p in range(weights.shape[0]):
-        step(
-            weights[p, first:last].reshape(-1), gradient[p, first:last].reshape(-1),
-            first_moment[p, first:last].reshape(-1), second_moment[p, first:last].reshape(-1), rule, rule.decay,
-        )  # fmt: skip
 
 
 @kernel
@@ -427,13 +231,6 @@ def pair_by_pair(x, grades, hidden, biases, top, sigma, to_hidden, to_biases, to
 
 
 @kernel
-def to_normal(bits, out):
-    """out[i] = the normal quantile of the uniform number made of bits[i]."""
-    for i in range(bits.shape[0]):
-        out[i] = normal(uniform(bits[i]))
-
-
-@kernel
 def normal_of(shares, out):
     """out[i] = the normal quantile of shares[i], in (0, 1)."""
     for i in range(shares.shape[0]):
@@ -441,17 +238,10 @@ def normal_of(shares, out):
 
 
 @kernel
-def spread(values, kind, knots, heights, first, last):
-    """Return mean and variance of the transforms of values, (n,) without NaN, added up in their order."""
-    n = values.shape[0]
-    base = transformed(values[0], kind, knots, heights, first, last)  # differences from it lose no digits
-    total, squares = 0.0, 0.0
-    for r in range(n):
-        gap = transformed(values[r], kind, knots, heights, first, last) - base
-        total += gap
-        squares += gap * gap
-    mean = total / n
-    return base + mean, max(0.0, squares / n - mean * mean)
+def logarithms(values, out):
+    """Set out[i] to the transform ``LOG1P`` of values[i], not NaN."""
+    for i in range(values.shape[0]):
+        out[i] = transformed(values[i], LOG1P)
 
 
 @kernel(allocates=True)

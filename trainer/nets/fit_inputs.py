@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import sqrt
 
 import numpy as np
 import numpy.typing as npt
 
-from rankmill.foundation.kernels.randoms import random_bits_of
+from rankmill.foundation.kernels.randoms import random_bits_of, uniform
 from rankmill.scorer.nets._kernels import FIRST_CATEGORY, MOST_KNOTS
-from rankmill.scorer.nets.inputs import FEATURE, INPUT, QUANTILE, TRANSFORMS, NetInputs
+from rankmill.scorer.nets.inputs import FEATURE, INPUT, LINEAR, LOG1P, QUANTILE, NetInputs
 from rankmill.trainer.nets import _kernels
 from rankmill.trainer.nets.options import NetOptions
 from rankmill.trainer.team import Team
 
 _EMBEDDINGS = 0x656D626564  # key of the draws of embeddings, besides the seed
 _LEAST_VARIANCE = 1e-12  # relative to the square of the mean: less is rounding
+_LARGEST = float(np.finfo(INPUT).max)  # infinite values count as that
 _DEVIATION = 0.1  # of embeddings at the start
 
 
@@ -74,8 +76,13 @@ def normal_draws(n: int, seed: int, stream: int) -> npt.NDArray[np.float32]:
     """Return ``n`` draws of the standard normal distribution, keyed by seed and stream."""
     key = np.array([seed], dtype=np.uint64)
     seeds = np.repeat(random_bits_of(key, np.array([stream], dtype=np.uint64)), n)
-    out = np.empty(n, dtype=INPUT)
-    _kernels.to_normal(random_bits_of(seeds, np.arange(1, n + 1, dtype=np.uint64)), out)
+    bits = random_bits_of(seeds, np.arange(1, n + 1, dtype=np.uint64))
+    return _normal_of(getattr(uniform, "py_func", uniform)(bits))
+
+
+def _normal_of(shares: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:
+    out = np.empty(len(shares), dtype=INPUT)
+    _kernels.normal_of(shares, out)
     return out
 
 
@@ -86,11 +93,31 @@ def _fit(column: npt.NDArray[np.float32], kind: str) -> _Fitted:
         known.sort()
         fitted.knots, fitted.heights = _normal_scores(known)
     if len(known):
-        knots, heights = fitted.knots, fitted.heights
-        mean, variance = _kernels.spread(known, TRANSFORMS.index(kind), knots, heights, 0, len(knots))
-        fitted.centre = float(mean)
-        fitted.scale = float(1.0 / np.sqrt(variance)) if variance > _LEAST_VARIANCE * mean * mean else 0.0
+        transforms = _transformed(known, kind, fitted)
+        gaps = transforms - transforms[0]  # differences from it lose no digits
+        gap, square = (float(np.add.accumulate(each)[-1]) / len(known) for each in (gaps, gaps * gaps))
+        mean, variance = float(transforms[0]) + gap, max(0.0, square - gap * gap)
+        fitted.centre = mean
+        fitted.scale = 1.0 / sqrt(variance) if variance > _LEAST_VARIANCE * mean * mean else 0.0
     return fitted
+
+
+def _transformed(values: npt.NDArray[np.float32], kind: str, fitted: _Fitted) -> npt.NDArray[np.float64]:
+    """Return what :func:`rankmill.scorer.nets._kernels.write_numbers` makes of values before it scales them."""
+    if kind == LINEAR:
+        return np.clip(values.astype(np.float64), -_LARGEST, _LARGEST)
+    if kind == LOG1P:
+        out = np.empty(len(values))
+        _kernels.logarithms(values, out)
+        return out
+    knots, heights = fitted.knots.astype(np.float64), fitted.heights.astype(np.float64)
+    low = np.searchsorted(fitted.knots, values, side="right") - 1
+    out = heights[np.maximum(low, 0)]
+    inside = (low >= 0) & (low < len(knots) - 1)
+    low = low[inside]
+    share = (values[inside] - knots[low]) / (knots[low + 1] - knots[low])
+    out[inside] += share * (heights[low + 1] - heights[low])
+    return out
 
 
 def _normal_scores(ascending: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
@@ -106,9 +133,7 @@ def _normal_scores(ascending: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.f
     knots = np.unique(inner[np.linspace(0, len(inner) - 1, min(len(inner), MOST_KNOTS)).round().astype(np.int64)])
     knots = np.unique(knots + INPUT(0.0))  # one zero, not two
     low, high = (np.searchsorted(ascending, knots, side=side) for side in ("left", "right"))
-    heights = np.empty(len(knots), dtype=INPUT)
-    _kernels.normal_of((low + high) / (2.0 * n), heights)
-    return knots, heights
+    return knots, _normal_of((low + high) / (2.0 * n))
 
 
 def _most_frequent(column: npt.NDArray[np.float32], most: int) -> npt.NDArray[np.float32]:

@@ -8,20 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from rankmill.foundation.kernels.dense import PANEL, from_panels, in_panels, transpose_panels
+from rankmill.foundation.kernels.dense import PANEL, add_products, dense, from_panels, in_panels
 from rankmill.foundation.kernels.randoms import random_bits
-from rankmill.scorer.nets._kernels import scores_of
+from rankmill.scorer.nets._kernels import scores_of, squashed, write_embeddings
 from rankmill.scorer.nets.inputs import NetInputs
-from rankmill.scorer.nets.net import ACTIVATIONS, Layer
+from rankmill.scorer.nets.net import RELU, Layer
 from rankmill.trainer.data.layout import aligned_empty
 from rankmill.trainer.nets import _kernels
-from rankmill.trainer.nets._kernels import BLOCK, Rule
+from rankmill.trainer.nets._kernels import BLOCK
 from rankmill.trainer.nets.fit_inputs import normal_draws
 from rankmill.trainer.nets.options import ADAMW, NetOptions
 from rankmill.trainer.team import Team
@@ -31,7 +32,23 @@ EPSILON = 1e-5  # added to variances
 _BETA_1, _BETA_2, _ADAM_EPSILON = 0.9, 0.999, 1e-8
 _MOMENTUM = 0.1  # share of a batch in the running mean and variance
 _LEAST_ROWS = 512  # rows a worker
+_NUMBERS_OF_A_TURN = 1 << 17  # outputs of a layer that stay in the cache of a core until the next step reads them
 _WEIGHTS, _DROPOUT, _NOISE = 0x77656967687473, 0x64726F706F7574, 0x6E6F697365  # keys of draws
+
+
+class Rule(NamedTuple):
+    """A step of an optimiser; ``rate`` 0: none."""
+
+    adaptive: bool
+    rate: float
+    decay: float
+    beta_1: float
+    beta_2: float
+    share_1: float  # 1 - beta_1 ** step
+    share_2: float
+    epsilon: float
+
+
 NO_STEP = Rule(adaptive=False, rate=0.0, decay=0.0, beta_1=0.0, beta_2=0.0, share_1=1.0, share_2=1.0, epsilon=1.0)
 
 
@@ -148,7 +165,7 @@ class Passes:
         self.powers = np.ones(2)  # beta ** steps
         blocks = -(-most_rows // BLOCK)
         columns = [-(-width // PANEL) * PANEL for width in options.layers]
-        self._n, self._rows = 0, np.zeros(0, dtype=np.int64)
+        self._n = 0
         self._x = aligned_empty((most_rows, inputs.n_inputs), np.float32)
         self._categories = np.zeros((most_rows, len(inputs.categorical)), dtype=np.int32)
         self._z, self._h, self._d = ([aligned_empty((most_rows, c), np.float32) for c in columns] for _ in range(3))
@@ -166,9 +183,11 @@ class Passes:
         embedded = len(inputs.categorical) > 0
         padded = -(-inputs.n_inputs // PANEL) * PANEL if embedded else 0
         self._d_inputs = aligned_empty((most_rows if embedded else 0, padded), np.float32)
-        self._activation = ACTIVATIONS.index(options.activation)
+        self._rectified = options.activation == RELU
         self._dropped = round(options.dropout * 65536)
+        self._turn = max(1, _NUMBERS_OF_A_TURN // max(columns, default=BLOCK) // BLOCK) * BLOCK
 
+    @np.errstate(all="ignore")
     def forward(
         self,
         source: PreparedRows,
@@ -178,131 +197,132 @@ class Passes:
         team: Team,
     ) -> None:
         """Write the scores (n,) of these rows of ``source``, with the noise and dropout of ``key``."""
-        self._n, self._rows = len(rows), rows
-        parts, normalised = self._of_weights, self._options.batch_norm
-        noise = np.float32(self._options.input_noise)
-        layers = self.weights.n_layers
-        of_noise = np.uint64(random_bits(key, _NOISE))
-        none3, none2, none1 = np.zeros((0, 0, PANEL), np.float32), np.zeros((0, 0), np.float32), np.zeros(0, np.float32)
-        none_of_sums = np.zeros((0, 0))
+        self._n, layers, top = len(rows), self.weights.n_layers, self._of_weights["top"]
 
-        def first_layer(first: int, last: int, _: int) -> None:
-            _kernels.first_layer(
-                source.numbers, source.categories, rows, first, last, noise, of_noise, parts["tables"],
-                self._inputs.n_base, self._categories, self._x, parts["weights 1"] if layers else none3,
-                self._bias(1) if layers else none1, normalised, self._z[0] if layers else none2,
-                *(self._squares[0] if layers else (none_of_sums, none_of_sums)),
-            )  # fmt: skip
-            if not layers:
-                scores_of(self._x, first, last, parts["top"], self._start, scores, 0)
+        def layer(number: int, first: int, last: int) -> None:
+            """Write the outputs of a layer, 0 for the inputs, and from them the sums of the next one or the scores."""
+            if number == 0:
+                self._gather(source, rows, key, first, last)
+            else:
+                self._activate(number, key, first, last)
+            outputs = self._x if number == 0 else self._h[number - 1]
+            if number == layers:
+                scores_of(outputs, first, last, top, self._start, scores, 0)
+                return
+            sums, panels = self._z[number], self._of_weights[f"weights {number + 1}"]
+            dense(outputs, panels, self._bias(number + 1), first, last, sums)
+            if self._options.batch_norm:
+                _kernels.sums_of_columns(sums, first, last, *self._squares[number])
 
-        self._share(team, first_layer)
-        for number in range(1, layers + 1):
-            below, statistics = number - 1, self.statistics[number - 1]
-            if normalised:
-                _kernels.moments(
-                    *self._squares[below], -(-self._n // BLOCK), self._n, parts[f"gains {number}"],
-                    parts[f"shifts {number}"], EPSILON, statistics.mean, statistics.inverse, statistics.factor,
-                    statistics.shift, statistics.variance,
-                )  # fmt: skip
+        for number in range(layers + 1):
+            if number > 0 and self._options.batch_norm:
+                self._normalise(number)
+            self._share(team, partial(layer, number))
+
+    def _gather(self, source: PreparedRows, rows: npt.NDArray[np.int64], key: np.uint64, first: int, last: int) -> None:
+        """Write the inputs of these rows of the batch."""
+        x, chosen, n_base = self._x[first:last], rows[first:last], self._inputs.n_base
+        source.numbers.take(chosen, axis=0, out=x[:, :n_base], mode="clip")
+        if self._options.input_noise > 0.0:
+            noise = np.float32(self._options.input_noise)
+            _kernels.add_noise(noise, np.uint64(random_bits(key, _NOISE)), first, last, n_base, self._x)
+        if len(self._inputs.categorical):
+            categories = self._categories[first:last]
+            source.categories.take(chosen, axis=0, out=categories, mode="clip")
+            write_embeddings(categories, last - first, self._of_weights["tables"], n_base, x)
+
+    def _normalise(self, number: int) -> None:
+        """Compute each column's mean and variance; batch normalisation becomes ``z * factor + shift``."""
+        each, parts, blocks = self.statistics[number - 1], self._of_weights, -(-self._n // BLOCK)
+        sums, squares = (_in_order(part[:blocks]) for part in self._squares[number - 1])
+        mean = sums / self._n
+        variance = np.fmax(0.0, squares / self._n - mean * mean)
+        each.mean[:], each.variance[:] = mean, variance
+        each.inverse[:] = 1.0 / np.sqrt(variance + EPSILON)
+        each.factor[:] = parts[f"gains {number}"] * each.inverse
+        each.shift[:] = parts[f"shifts {number}"] - each.mean * each.factor
+
+    def _activate(self, number: int, key: np.uint64, first: int, last: int) -> None:
+        """Write the outputs of a layer from its sums."""
+        at, n_outputs, each = number - 1, self.weights.widths[number], self.statistics[number - 1]
+        if self._rectified:
             of_dropout = np.uint64(random_bits(key, _DROPOUT + number))
-            common = (
-                self._z[below], self.weights.widths[number], statistics.factor, statistics.shift, self._activation,
-                of_dropout, self._dropped, self._h[below],
-            )  # fmt: skip
-
-            def next_layer(
-                first: int, last: int, _: int, number: int = number, common: tuple[object, ...] = common
-            ) -> None:
-                if number == layers:
-                    _kernels.last_layer(*common, first, last, parts["top"], self._start, scores)
-                else:
-                    _kernels.next_layer(
-                        *common, first, last, parts[f"weights {number + 1}"], self._bias(number + 1), normalised,
-                        self._z[number], *self._squares[number],
-                    )  # fmt: skip
-
-            self._share(team, next_layer)
+            _kernels.rectified(
+                self._z[at], first, last, n_outputs, each.factor, each.shift, of_dropout, self._dropped, self._h[at]
+            )
+        else:
+            squashed(self._z[at], first, last, n_outputs, each.factor, each.shift, self._h[at])
 
     def _bias(self, number: int) -> Floats32:
         """Return what the sums of a layer start from: its biases, or 0 if it is normalised."""
         parts = self._of_weights
         return self._zeros[: len(parts[f"shifts {number}"])] if self._options.batch_norm else parts[f"shifts {number}"]
 
+    @np.errstate(all="ignore")
     def backward(self, slopes: npt.NDArray[np.float64], rule: Rule, team: Team) -> None:
         """Compute the gradient of the loss, and make a step. ``slopes`` (n,) are its derivatives by the last scores."""
-        n, layers, normalised = self._n, self.weights.n_layers, self._options.batch_norm
-        parts, blocks = self._of_weights, -(-self._n // BLOCK)
+        n, layers, widths, parts = self._n, self.weights.n_layers, self.weights.widths, self._of_weights
         embedded = len(self._inputs.categorical) > 0
         for number in range(1 if embedded else 2, layers + 1):
-            transpose_panels(parts[f"weights {number}"], self.weights.widths[number], self._transposed[number - 1])
-        if not layers:
+            in_panels(from_panels(parts[f"weights {number}"], widths[number]).T, self._transposed[number - 1])
+        top, forces = parts["top"], slopes.astype(np.float32)[:, None]
+        outputs, d = (self._h[-1], self._d[-1]) if layers else (self._x, self._d_inputs)
 
-            def linear(first: int, last: int, _: int) -> None:
-                for begin in range(first, last, BLOCK):
-                    end = min(begin + BLOCK, last)
-                    _kernels.slopes_of_weights(self._x, slopes, begin, end, self._top_parts)
+        def from_scores(first: int, last: int) -> None:
+            _kernels.slopes_of_weights(outputs, forces, first, last, self._top_parts)
+            if layers or embedded:
+                np.multiply(forces[first:last], top, out=d[first:last, : len(top)])
+            if layers:
+                d[first:last, len(top) :] = 0.0
+                self._through_activation(layers, first, last)
 
-            self._share(team, linear)
-            if embedded:
-                self._d_inputs[:n, : self._inputs.n_inputs] = slopes[:, None].astype(np.float32) * parts["top"]
-        else:
+        self._share(team, from_scores)
+        for number in range(layers, 0, -1):
+            for of_blocks, total in zip(self._parts[number - 1], self._totals[number - 1], strict=True):
+                total[:] = _in_order(of_blocks[: -(-n // BLOCK)])
+            self._share(team, partial(self._back_through, number))
+        self._learn(rule, team)
 
-            def from_scores(first: int, last: int, _: int) -> None:
-                top = self.statistics[-1]
-                _kernels.back_from_scores(
-                    slopes, parts["top"], first, last, self._d[-1], self._h[-1], self._z[-1], top.mean, top.inverse,
-                    self._activation, self._dropped, *self._parts[-1], self._top_parts,
-                )  # fmt: skip
-
-            if self.weights.widths[-1] < self._d[-1].shape[1]:
-                self._d[-1][:n, self.weights.widths[-1] :] = 0.0
-            self._share(team, from_scores)
-            for number in range(layers, 0, -1):
-                self._back_through(number, n, blocks, normalised=normalised, embedded=embedded, team=team)
-        self._learn(rule, blocks, team)
-
-    def _back_through(self, number: int, n: int, blocks: int, *, normalised: bool, embedded: bool, team: Team) -> None:
-        at, statistics = number - 1, self.statistics[number - 1]
-        for of_blocks, total in zip(self._parts[at], self._totals[at], strict=True):
-            _kernels.add_blocks(of_blocks, blocks, total)
-        common = (
-            self._d[at], self._z[at], statistics.mean, statistics.inverse, statistics.factor, *self._totals[at], n,
-            normalised,
+    def _through_activation(self, number: int, first: int, last: int) -> None:
+        """Turn the derivative by outputs of a layer into that by ``z * factor + shift``, and sum its columns."""
+        at, each = number - 1, self.statistics[number - 1]
+        _kernels.through_activation(
+            self._d[at], self._h[at], self._z[at], each.mean, each.inverse, first, last, self._rectified, self._dropped,
+            *self._parts[at],
         )  # fmt: skip
-        transposed = self._transposed[at]
-        if number == 1 and not embedded:
-            transposed = transposed[:0]
-        zeros = self._zeros[: transposed.shape[0] * PANEL]
 
-        def back(first: int, last: int, _: int) -> None:
-            if number == 1:
-                _kernels.back_to_inputs(*common, first, last, transposed, zeros, self._d_inputs)
-                return
-            below = self.statistics[at - 1]
-            _kernels.back_through_layer(
-                *common, first, last, transposed, zeros, self._d[at - 1], self._h[at - 1], self._z[at - 1], below.mean,
-                below.inverse, self._activation, self._dropped, *self._parts[at - 1],
-            )  # fmt: skip
+    def _back_through(self, number: int, first: int, last: int) -> None:
+        """Turn the derivative by ``z * factor + shift`` of a layer into that by z, and write that of the layer below.
 
-        if number > 1 or normalised or embedded:
-            self._share(team, back)
+        Below the first layer are the embeddings, if any.
+        """
+        at, each, d = number - 1, self.statistics[number - 1], self._d[number - 1]
+        if self._options.batch_norm:
+            _kernels.through_normalisation(
+                d, self._z[at], each.mean, each.inverse, each.factor, *self._totals[at], self._n, first, last
+            )
+        if number > 1 or len(self._d_inputs):
+            transposed = self._transposed[at]
+            zeros = self._zeros[: len(transposed) * PANEL]
+            dense(d, transposed, zeros, first, last, self._d[at - 1] if number > 1 else self._d_inputs)
+        if number > 1:
+            self._through_activation(number - 1, first, last)
 
-    def _learn(self, rule: Rule, blocks: int, team: Team) -> None:
+    def _learn(self, rule: Rule, team: Team) -> None:
         """Compute the gradients of all weights, and make a step; workers share the inputs of each layer."""
-        weights, gradient, (first_moment, second_moment) = self._of_weights, self._of_gradient, self._of_moments
-        categorical, size = len(self._inputs.categorical), team.busy(self._n, _LEAST_ROWS)
+        gradient, categorical = self._of_gradient, len(self._inputs.categorical)
+        size = team.busy(self._n, _LEAST_ROWS)
 
         def learn(worker: int) -> None:
             for number, n_inputs in enumerate(self.weights.widths[:-1], start=1):
                 name, x = f"weights {number}", self._x if number == 1 else self._h[number - 2]
                 first, last = worker * n_inputs // size, (worker + 1) * n_inputs // size
-                _kernels.learn_inputs(
-                    x, self._d[number - 1], self._n, first, last, weights[name], gradient[name], first_moment[name],
-                    second_moment[name], rule,
-                )  # fmt: skip
+                gradient[name][:, first:last] = 0.0
+                add_products(x, self._d[number - 1], self._n, first, last, gradient[name])
+                for panel in range(len(gradient[name])):
+                    self._step(name, rule, rule.decay, (panel, slice(first, last)))
             if worker == 0:
-                self._learn_vectors(rule, blocks)
+                self._learn_vectors(rule)
             if worker == size - 1 and categorical:
                 gradient["tables"][:] = 0.0
                 _kernels.add_to_tables(
@@ -313,8 +333,8 @@ class Passes:
         team.each(learn, size)
         self.steps += rule.rate > 0.0
 
-    def _learn_vectors(self, rule: Rule, blocks: int) -> None:
-        _kernels.add_blocks(self._top_parts, blocks, self._of_gradient["top"])
+    def _learn_vectors(self, rule: Rule) -> None:
+        self._of_gradient["top"][:] = _in_order(self._top_parts[: -(-self._n // BLOCK)])
         self._step("top", rule, rule.decay)
         for number, (sums, products) in enumerate(self._totals, start=1):
             self._of_gradient[f"shifts {number}"][:] = sums
@@ -323,9 +343,20 @@ class Passes:
                 self._of_gradient[f"gains {number}"][:] = products
                 self._step(f"gains {number}", rule, 0.0)
 
-    def _step(self, name: str, rule: Rule, decay: float) -> None:
-        flat = (parts[name].reshape(-1) for parts in (self._of_weights, self._of_gradient, *self._of_moments))
-        _kernels.step(*flat, rule, decay)
+    def _step(self, name: str, rule: Rule, decay: float, at: tuple[int, slice] | tuple[()] = ()) -> None:
+        """Move weights, or a contiguous part of them, by a step."""
+        if rule.rate == 0.0:
+            return
+        weights, gradient, *moments = (
+            parts[name][at].reshape(-1) for parts in (self._of_weights, self._of_gradient, *self._of_moments)
+        )
+        if rule.adaptive:
+            _kernels.adamw(
+                weights, gradient, *moments, rule.rate, decay, rule.beta_1, rule.beta_2, rule.share_1, rule.share_2,
+                rule.epsilon,
+            )  # fmt: skip
+        else:
+            _kernels.sgd(weights, gradient, rule.rate, decay)
 
     def rule(self, rate: float) -> Rule:
         """Return the next step of the optimiser."""
@@ -344,14 +375,15 @@ class Passes:
             epsilon=_ADAM_EPSILON,
         )
 
+    @np.errstate(all="ignore")
     def follow_statistics(self) -> None:
         """Let the running means and variances follow those of the last batch."""
         if not self._options.batch_norm:
             return
         share = np.float32(max(_MOMENTUM, 1.0 / self.steps))
         for each in self.statistics:
-            _kernels.fold_running(each.running_mean, each.mean, share)
-            _kernels.fold_running(each.running_variance, each.variance, share)
+            for running, current in ((each.running_mean, each.mean), (each.running_variance, each.variance)):
+                running[:] += share * (current - running)
 
     def folded(self) -> Iterator[Layer]:
         """Yield the hidden layers for scoring, with normalisation by the running statistics folded in."""
@@ -385,13 +417,20 @@ class Passes:
                 part[:] = state["running"][first : first + len(part)]
                 first += len(part)
 
-    def _share(self, team: Team, task: Callable[[int, int, int], None]) -> None:
-        """Run ``task(first row, last row, worker)`` for ranges that begin with a block and make up the batch."""
+    def _share(self, team: Team, task: Callable[[int, int], None]) -> None:
+        """Run ``task(first row, last row)`` for ranges that begin with a block and make up the batch."""
         blocks, busy = -(-self._n // BLOCK), team.busy(self._n, _LEAST_ROWS)
 
         def share(worker: int) -> None:
-            first, last = (min(self._n, k * blocks // busy * BLOCK) for k in (worker, worker + 1))
-            if first < last:
-                task(first, last, worker)
+            begin, end = (min(self._n, k * blocks // busy * BLOCK) for k in (worker, worker + 1))
+            with np.errstate(all="ignore"):  # weights that grow without bound are found after the epoch
+                for first in range(begin, end, self._turn):
+                    task(first, min(first + self._turn, end))
 
         team.each(share, busy)
+
+
+def _in_order(parts: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.float64]:
+    """Return the float64 sums (n_columns,) of the rows of ``parts`` (n_blocks, n_columns), added in their order."""
+    totals: npt.NDArray[np.float64] = np.add.accumulate(parts, axis=0, dtype=np.float64)[-1]
+    return totals
