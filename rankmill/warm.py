@@ -75,6 +75,11 @@ data bin {folder}/categories
 data describe {folder}/categories
 train {folder}/categories --name categories REGISTRY --n-rounds 3 --min-rows-in-group 5 --encode-above 100
 train {folder}/categories --name categories REGISTRY --n-rounds 3 --preset defaults-1 --min-rows-in-group 5
+train {folder}/dataset --name blend REGISTRY
+train {folder}/categories --name blend REGISTRY
+rerank {folder}/judgments.txt --model blend@1 REGISTRY -o {folder}/of-blend --top-k 3
+rerank {folder}/categories.parquet --model blend@2 REGISTRY -o {folder}/of-blends --top-k 3
+evaluate {folder}/dataset --split test --model blend@1 REGISTRY
 rerank {folder}/categories.parquet --model categories@1 REGISTRY -o {folder}/of-categories --top-k 3
 inspect shap categories@1 REGISTRY --on {folder}/categories
 TRAININGS
@@ -347,6 +352,8 @@ def _fit_arrays() -> Iterator[npt.NDArray[np.float64]]:
     for preset in ("defaults-1", "auto-1"):
         ranker = Ranker(preset=preset, n_rounds=3).fit(x, grades, qid=qid, eval_set=(x, grades, qid))
         yield ranker.predict(x)
+    for eval_set in (None, (x, grades, qid)):
+        yield Ranker().fit(x, grades, qid=qid, eval_set=eval_set).predict(x)
     for objective in sorted(OBJECTIVES.keys() - {"user"}):
         ranker = Ranker(preset="defaults-1", n_rounds=2, max_leaves=4, objective=objective)
         yield ranker.fit(x, grades, qid=qid, sample_weight=generator.uniform(size=200)).predict(x)
