@@ -26,7 +26,7 @@ def sentences(text: str) -> list[int]:
     text = re.sub(r"<!--.*?-->", "\n", text, flags=re.S)
     text = re.sub(r"^(\||#|:::| {4}|!\[).*$", "\n", text, flags=re.M)
     text = re.sub(r"^ *([-*]|\d+\.) ", "\n\n", text, flags=re.M)
-    text = re.sub(r"`[^`]*`", "code", text)
+    text = re.sub(r"`[^`]*`", "`code`", text)  # a sentence may begin with it
     text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", text)
     found = []
     for paragraph in re.split(r"\n\s*\n", text):
@@ -38,11 +38,15 @@ def sentences(text: str) -> list[int]:
 
 
 def code_prose(path: Path) -> str:
-    """Return the docstrings and the comments of a module, each a paragraph of its own; indented blocks are code."""
+    """Return the docstrings and the comments of a module, each a paragraph of its own, without examples and tables.
+
+    Indented blocks are code.
+    """
     source = path.read_text(encoding="utf-8")
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     found = [ast.get_docstring(node) or "" for node in ast.walk(ast.parse(source)) if isinstance(node, documented)]
-    found = [re.sub(r"``[^`]*``", "code", re.sub(r"^.*\n-{3,}$", "\n", text, flags=re.M)) for text in found]
+    found = [re.sub(r"^ *>>> .*?(\n\s*\n|\Z)|^=+ =+\n.*\n=+ =+$", "\n\n", text, flags=re.M | re.S) for text in found]
+    found = [re.sub(r"``[^`]*``", "`code`", re.sub(r"^.*\n-{3,}$", "\n", text, flags=re.M)) for text in found]
     tokens = tokenize.generate_tokens(io.StringIO(source).readline)
     found += [token.string.lstrip("# ") for token in tokens if token.type == tokenize.COMMENT]
     return "\n\n".join(found)

@@ -2,8 +2,8 @@
 
 A group of options is a class under ``@options``: a frozen dataclass whose fields are made by :func:`option`, with help,
 bounds and choices.  From that one declaration come the command line (`rankmill.foundation.command_line`), the keys of
-``rankmill.toml``, the parameters of Python functions and classes, the checks with their messages, and the pages of the
-reference.
+``rankmill.toml`` and the parameters of Python functions and classes.  So do the checks with their messages, and the
+pages of the reference.
 
 >>> @options
 ... class Growth:

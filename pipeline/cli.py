@@ -137,9 +137,9 @@ def query(
 ) -> None:
     """Query a dataset with SQL. This is read-only and does not verify the digests of files.
 
-    The tables are features (qid, doc_id, grade, one column a feature; NULL is missing), queries, and, where the dataset
-    has them, categories, bins, pairs, unjudged and the lists of rejects. To join features and bins, use their columns
-    shard and row. For example:
+    The tables are features (qid, doc_id, grade, one column a feature; NULL is missing) and queries.  If the dataset has
+    them, there are categories, bins, pairs, unjudged and the lists of rejects.  To join features and bins, use their
+    columns shard and row.  For example:
 
     rankmill data query DATASET "SELECT grade, count(*), avg(f1) FROM features GROUP BY grade ORDER BY grade"
 

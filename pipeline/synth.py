@@ -17,18 +17,18 @@ Ten features carry the signal; the others imitate further features of such data.
     fresh   = 30 / (30 + f10)    f10  age in days, heavy tail
 
 It has additive terms, interactions, a step, a non-monotone term, and weights that depend on the query.  Four thresholds
-on ``h + offset of the query + noise * e`` give the grades 0 to 4, which 52, 32, 13, 2 and 1 % of a large sample have; e
-and the offset are bell-shaped (the sum of four and of two uniform numbers) with standard deviation 1 and 0.41.  Ranking
-by ``h`` itself (`ideal_scores`) is the best possible ranking.
+on ``h + offset of the query + noise * e`` give the grades 0 to 4, which 52, 32, 13, 2 and 1 % of a large sample have.
+The sum of four uniform numbers is e, with standard deviation 1; the offset is that of two, with 0.41.  Ranking by ``h``
+itself (`ideal_scores`) is the best possible ranking.
 
-The features from f11 on repeat a cycle of nine kinds: a noisy copy and a rescaled exact copy of a signal feature; an
-unrelated heavy-tailed count, a count that is zero in 90 %, a flag set in 1 to 5 %, a share that is often exactly 0 or
-1, a small category, a feature of the query, and plain noise.
+The features from f11 on repeat a cycle of nine kinds.  Two are copies of a signal feature, one noisy and one exact on
+another scale.  The others are an unrelated heavy-tailed count, a count that is zero in 90 %, a flag set in 1 to 5 %, a
+share that is often exactly 0 or 1, a small category, a feature of the query, and plain noise.
 
 With ``categorical`` there are more features, c1, c2, .., whose values are text.  Category i of k, from 0, has a share
-of ``sqrt((i + 1) / k) - sqrt(i / k)`` of the documents, whatever else they are, and its own effect, which is added to
-h: uniform in -0.9 to 0.9, a standard deviation of 0.52.  The thresholds of the grades are chosen so that their shares
-stay.
+of ``sqrt((i + 1) / k) - sqrt(i / k)`` of the documents, independently of the other features.  Its effect, which is
+added to h, is uniform in -0.9 to 0.9, with a standard deviation of 0.52.  The thresholds of the grades are chosen so
+that their shares stay.
 
 The same parameters give the same bytes. Random numbers are from Philox keyed by (seed, query), values are on a decimal
 grid, and all operations are exact by IEEE 754.  The rows of a query do not depend on the number of queries; its grades

@@ -1,10 +1,10 @@
 """Delete what nothing needs: the model bytes of versions that no rule keeps, and blobs that no entry refers to.
 
-*Which versions go* is decided by a log entry, by a pure function of the state before it (`plan`): those that no rule
-keeps now, nor kept at any moment of the grace period.  They have no model bytes any more: they are swept.  Promotions
-and rollbacks are entries of the same log: of two writers of the same number, one decides again on the state that the
-other made.  So no alias ever points to a swept version, and no version is swept that an alias points to or that a
-rollback would return to.
+*Which versions are swept* is decided by a log entry, by a pure function of the state before it (`plan`).  They are
+those that no rule keeps now, nor kept at any moment of the grace period.  They have no model bytes any more: they are
+swept.  Promotions and rollbacks are entries of the same log: of two writers of the same number, one decides again on
+the state that the other made.  So no alias ever points to a swept version, and no version is swept that an alias points
+to or that a rollback would return to.
 
 *Which files are deleted* is decided under the model's lock, which a writer of blobs holds until the entry that refers
 to them is committed.  They are blobs that are older than the grace period and that no entry refers to, except as the

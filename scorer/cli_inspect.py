@@ -181,8 +181,8 @@ def dependence(
 ) -> None:
     """Show partial dependence: the mean score of the model for each value of one or two features.
 
-    Each row stands for the values between the next lower threshold and the one shown.  --split and --qid choose from
-    --on, which models without trees need; of these, rows are values of the documents.
+    Each row stands for the values between the next lower threshold and the one shown.  Models without trees need --on,
+    from which --split and --qid choose; their rows are values of the documents.
 
     Example: rankmill inspect dependence web@latest bm25
 

@@ -99,7 +99,7 @@ def bin_dataset(
     for all others.
 
     The quantiles are exact if one column of the train split can be sorted in ``memory`` bytes, minus the resident
-    memory of the process; otherwise they are from a sample, with exact counts of heavy values, zero and the extremes.
+    memory of the process.  Otherwise they are from a sample, with exact counts of heavy values, zero and the extremes.
     Counts are always exact.
 
     Files are written to ``bins/<digest>/`` and become valid when the manifest names them.  Existing bins with the same

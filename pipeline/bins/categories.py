@@ -2,9 +2,9 @@
 
 A categorical feature is stored like any other, as float32, and only equality of its values means something.  A whole
 number of up to 2^24 is its own code; any other text has a code made from its SHA-256.  Decimals that are all 0 do not
-count. So the same category has the same code in every file, dataset and model, in any order of rows. No table has to be
-shared. A category that a model has never seen equals none of those it knows.  Two texts of a feature have the same code
-by chance with a probability of 1 in 4 billion; among 10,000 texts one pair or more with 1.2 %.
+count.  So the same category has the same code in every file, dataset and model, in any order of rows.  No table has to
+be shared.  A category that a model has never seen equals none of those it knows.  Two texts of a feature have the same
+code by chance with a probability of 1 in 4 billion.  Among 10,000 texts, one pair or more has it with 1.2 %.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 They are quantiles of a sample, with exact counts of frequent values and extremes.
 
 The sample (:func:`sampled_places`): the k rows with the smallest keys.  The key of a row is element p of the splitmix64
-sequence seeded with the hash of the query's id, where p is the position of the row in its query, from 1.  It depends
-only on the data, so the sample is the same for any memory, batches, threads and order, and for every feature (Cohen and
+sequence seeded with the hash of the query's id.  The position of the row in its query is p, from 1.  It depends only on
+the data.  So the sample is the same for any memory, batches, threads and order, and for every feature (Cohen and
 Kaplan, "Summarizing data using bottom-k sketches", PODC 2007).
 
 Columns are read twice (:func:`atoms_of`)::

@@ -1,7 +1,7 @@
 """Layout of a dataset on disk: the schema of its manifest, and the names of its files.
 
-Other programs can read a dataset as a folder of Parquet files.  pandas, pyarrow and Spark skip names that begin with
-``_``, so they only see the shards of rows in ``features``.
+Other programs can read a dataset as a folder of Parquet files.  Names that begin with ``_`` are skipped by pandas,
+pyarrow and Spark, so these only see the shards of rows in ``features``.
 """
 
 from __future__ import annotations

@@ -2,9 +2,10 @@
 
 Stored datasets depend on the hash, so it is defined here.
 ``h = 0xcbf29ce484222325; for each byte b: h = (h ^ b) * 0x100000001b3 mod 2^64`` is FNV-1a.  It is xored with a salt
-and run through the finaliser of splitmix64: ``z ^= z >> 30; z *= 0xbf58476d1ce4e5b9; z ^= z >> 27; z *=
-0x94d049bb133111eb; z ^= z >> 31``.  The bucket is the remainder by the number of buckets, with salt 0; splits by shares
-and by fold use other salts and the upper bits as a fraction, so they are independent.
+and run through the finaliser of splitmix64:
+``z ^= z >> 30; z *= 0xbf58476d1ce4e5b9; z ^= z >> 27; z *= 0x94d049bb133111eb; z ^= z >> 31``.  The bucket is the
+remainder by the number of buckets, with salt 0.  Splits by shares and by fold use other salts and the upper bits as a
+fraction, so they are independent.
 
 A rule depends only on the query, so adding other queries does not change its split (with a rule by time, a newer row of
 the query itself may).

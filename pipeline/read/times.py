@@ -1,8 +1,8 @@
 """Parse the optional column of times to microseconds since 1970, UTC.
 
-A time is ISO 8601 text (a date, or a date and a time of day; UTC unless it has a zone), a timestamp or date of Arrow,
-or a whole number of seconds since 1970-01-01.  Only the years 1 to 9999 are valid, as in ISO text, so that milliseconds
-are rejected instead of read as a far future.  Fractions of a microsecond are cut off.
+A time is ISO 8601 text, a timestamp or date of Arrow, or a whole number of seconds since 1970-01-01.  Text is a date,
+or a date and a time of day; it is UTC unless it has a zone.  Only the years 1 to 9999 are valid, as in ISO text, so
+that milliseconds are rejected instead of read as a far future.  Fractions of a microsecond are cut off.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Drift reference: a small Parquet file with what is needed to compare later datasets with a deleted one.
 
-The first row is for the grades, the others for the features: cell edges and the values of
-`rankmill.pipeline.statistics.psi.Sums` (only the upper triangle of the symmetric products, row by row), and ``known``
-if there are categorical features.  The metadata key ``rankmill`` has the rest as JSON.
+The first row is for the grades, the others for the features.  A row has cell edges and the values of
+`rankmill.pipeline.statistics.psi.Sums` (only the upper triangle of the symmetric products, row by row).  It has
+``known`` if there are categorical features.  The metadata key ``rankmill`` has the rest as JSON.
 """
 
 from __future__ import annotations

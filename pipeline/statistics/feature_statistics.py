@@ -1,8 +1,8 @@
 """Statistics of features: computed for each shard while it is written, merged when read.
 
-The digest of a column is the sum over rows r of (random word r) times (bits of the value), modulo 2^64: multilinear
-hashing (Lemire and Kaser, "Strongly universal string hashing is fast", 2014).  Two different columns have the same
-digest with a probability of at most 2^-33.
+The digest of a column is the sum over rows r of ``(random word r) * (bits of the value)``, modulo 2^64.  This is
+multilinear hashing (Lemire and Kaser, "Strongly universal string hashing is fast", 2014).  Two different columns have
+the same digest with a probability of at most 2^-33.
 """
 
 from __future__ import annotations

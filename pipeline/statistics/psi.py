@@ -4,16 +4,17 @@
 An empty cell would make it infinite, so half an effective row (see below) is added to every cell of both.
 
 If both samples have the same distribution, p - q is small and the index is nearly ``sum (p - q)^2 / m``, m = (p + q) /
-2.  That is a quadratic form of a normal vector with the covariance V of p - q: a sum of independent chi-squares,
-weighted by the eigenvalues of D^-1/2 V D^-1/2, D = diag(m).  It is approximated by ``c`` times a chi-square of ``d``
-degrees of freedom with the same mean and variance: c d is the sum of the eigenvalues and c^2 d the sum of their squares
-(Satterthwaite 1946; Rao and Scott, "The analysis of categorical data from complex sample surveys", 1981).
+2.  That is a quadratic form of a normal vector with the covariance V of p - q.  So it is a sum of independent
+chi-squares, weighted by the eigenvalues of ``D^-1/2 V D^-1/2``, D = diag(m).  It is approximated by ``c`` times a
+chi-square of ``d`` degrees of freedom with the same mean and variance.  Here ``c d`` is the sum of the eigenvalues and
+``c^2 d`` the sum of their squares (Satterthwaite 1946; Rao and Scott, "The analysis of categorical data from complex
+sample surveys", 1981).
 
 For n and m independent rows in B cells, all eigenvalues but one are 1/n + 1/m, and the mean is (B - 1)(1/n + 1/m).  But
 rows of a query are not independent: a property of the query counts once, not once per document.  So V is estimated from
-the queries: with z = (rows of the query in each cell) - (its documents) p, the covariance of p is the sum of z z' over
-the queries, divided by the square of the number of rows.  The effective rows of a sample are the number of independent
-rows with the same mean.
+the queries.  With ``z = (rows of the query in each cell) - (its documents) p``, the covariance of p is the sum of
+``z z'`` over the queries, divided by the square of the number of rows.  The effective rows of a sample are the number
+of independent rows with the same mean.
 """
 
 from __future__ import annotations
@@ -138,8 +139,8 @@ def chi_square_quantile(tail: float, freedom: float) -> float:
 
     The approximation is that of Wilson and Hilferty (1931).
 
-    It is too large by 3 % at one degree of freedom and 0.6 % at ten for a tail of 0.001, and by 15 % and 2 % for a
-    millionth.
+    For a tail of 0.001 it is too large by 3 % at one degree of freedom and 0.6 % at ten.  For a millionth it is too
+    large by 15 % and 2 %.
 
     >>> round(chi_square_quantile(0.001, 10), 1)  # 29.588
     29.8
@@ -184,8 +185,9 @@ class FeatureSample:
     """The cells of one feature, and the distribution over them of the sample that they were made from.
 
     Cell 0 has the missing values, cell 1 those below ``low``, the last one those above ``high``; ``edges`` separate the
-    others. A categorical feature has NaN for ``low`` and ``high``: cell 2 + i has the values equal to ``edges[i]``, the
-    one after these has the other ones of ``known``, all categories of the sample, and the last one has new categories.
+    others.  A categorical feature has NaN for ``low`` and ``high``.  Cell 2 + i has the values equal to ``edges[i]``,
+    and the one after these has the other ones of ``known``, all categories of the sample.  The last one has new
+    categories.
     """
 
     name: str

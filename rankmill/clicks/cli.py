@@ -82,8 +82,9 @@ def describe(
 ) -> None:
     """Describe a click log, say what can be estimated from it, and recommend a click model, or not to correct.
 
-    Prints sessions, clicks by position, the number of documents that were shown at several positions, the ranking
-    policies, sessions with suspiciously many lists or clicks, and how well each click model predicts held-out sessions.
+    Prints sessions, clicks by position, and the number of documents that were shown at several positions.  Also prints
+    the ranking policies, sessions with suspiciously many lists or clicks, and how well each click model predicts
+    held-out sessions.
 
     Examples
     --------

@@ -1,8 +1,8 @@
 r"""Make judgments from clicks.
 
-A document d was shown n times, at ranks k_i, with the clicks c_i (0 or 1).  Examination is alpha_k, the trust in a rank
-is beta_k, and a and m are the strength and the mean of a prior: a impressions of an average document.  The estimates
-are
+A document d was shown n times, at ranks k_i, with the clicks c_i (0 or 1).  Examination is alpha_k, and the trust in a
+rank is beta_k.  The strength and the mean of a prior are a and m: it is worth a impressions of an average document.
+The estimates are
 
     dctr    (sum c_i + a m) / (n + a): the click-through rate of the document
     pbm     (sum (c_i - beta_i) + a m_d) / (sum alpha_i + a): the mean of relevance given the clicks.  m_d is the mean
@@ -11,14 +11,14 @@ are
     ips     (1 / n) sum (c_i - beta_i) / max(alpha_i, tau): inverse propensity, clipped at tau
     snips   ips, divided by the mean weight of a click of the query, so that it does not depend on the scale of alpha
 
-Each has a variance, from that of the clicks given the estimate.  The weight of a judgment is v / (v + variance), v
-being the variance that the prior gives to relevance: the share of the variance of estimates that is not noise; of pbm
-it is sum alpha_i / (sum alpha_i + a), the share that clicks have in the estimate.  It is below 1, the weight of a
-person's judgment.
+Each has a variance, from that of the clicks given the estimate.  The weight of a judgment is ``v / (v + variance)``, v
+being the variance that the prior gives to relevance.  It is the share of the variance of estimates that is not noise.
+For pbm it is ``sum alpha_i / (sum alpha_i + a)``, the share that clicks have in the estimate.  It is below 1, the
+weight of a person's judgment.
 
-The strength a of pbm follows from the log (empirical Bayes, by moments): relevance varies around m_d by what sums of
-clicks vary beyond their own variance, v = sum ((y_d - e_d m_d)^2 - noise_d) / w_d / sum e_d^2 / w_d with e_d = sum
-alpha_i, w_d = max(e_d, 1), and a impressions know as much as that: a = spread(m) / v - 1.
+The strength a of pbm follows from the log (empirical Bayes, by moments).  Relevance varies around m_d by what sums of
+clicks vary beyond their own variance: ``v = sum ((y_d - e_d m_d)^2 - noise_d) / w_d / sum e_d^2 / w_d`` with
+``e_d = sum alpha_i`` and ``w_d = max(e_d, 1)``.  As many impressions know as much as that: ``a = spread(m) / v - 1``.
 
 Sources: Joachims et al. 2017 (ips), Swaminathan and Joachims 2015 (snips), Vardasbi et al. 2020 (beta).
 """

@@ -1,10 +1,10 @@
 """Preference pairs from clicks: a clicked document is better than the documents of the same list that were not clicked.
 
-A click at rank k weighs ``1 / max(alpha_k, tau)``, so that clicks at ranks that are seldom examined count as often as
-they would happen if all ranks were examined (Joachims et al. 2017).  Weights are added over the sessions.  For two
-documents i and j of a query with the sums W_ij (i clicked, j not) and W_ji there is one pair: the better one has the
-larger sum, the weight is ``W_ij + W_ji``, and the probability that the better one is better is its share of it.  The
-cross-entropy of this pair is the sum of those of all single pairs.
+A click at rank k weighs ``1 / max(alpha_k, tau)`` (Joachims et al.  2017).  So clicks at ranks that are seldom examined
+count as often as they would happen if all ranks were examined.  Weights are added over the sessions.  Two documents i
+and j of a query with the sums W_ij (i clicked, j not) and W_ji are one pair.  The better one has the larger sum, the
+weight is ``W_ij + W_ji``, and the probability that the better one is better is its share of it.  The cross-entropy of
+this pair is the sum of those of all single pairs.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
 A row has ``qid``, ``doc_id``, ``position`` and ``clicked``, a ``session`` or the id of its ``list``, and may have a
 ``policy``.  A result list is what has the same session, query and list's id; without a session each list counts as one.
 
-Rows of one list that agree in position and document are one impression, clicked if one of them was: so a log may have a
-row for the impression and one for each click.  A list contradicts itself if it has two documents at a position, a
-document at two positions, or two policies; such lists are left out and count as malformed rows do.
+Rows of one list that agree in position and document are one impression, clicked if one of them was.  So a log may have
+a row for the impression and one for each click.  A list contradicts itself if it has two documents at a position, a
+document at two positions, or two policies.  Such lists are left out and count as malformed rows do.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A click log on disk: DuckDB sorts its rows, and they are put together to result lists that can be read several times.
 
-Rows are in the order of the hash of the query, the query, the session, the list, the rank and the document, so that the
+Rows are in the order of the hash of the query, the query, the session, the list, the rank and the document.  So the
 lists and their order depend neither on the order in which rows were read nor on the memory.
 """
 

@@ -1,8 +1,8 @@
 """What a click is divided by, and sums over a log: shared by judgments from clicks and by off-policy evaluation.
 
-The model is ``P(click on an impression at rank k) = alpha_k gamma + beta_k`` (Vardasbi et al. 2020, "When inverse
-propensity scoring does not work"): alpha is the examination probability, beta the clicks that come from trust in the
-rank alone, gamma the relevance.
+The model is ``P(click on an impression at rank k) = alpha_k gamma + beta_k`` (Vardasbi et al.  2020, "When inverse
+propensity scoring does not work").  The examination probability is alpha, the relevance gamma; beta are the clicks that
+come from trust in the rank alone.
 """
 
 from __future__ import annotations

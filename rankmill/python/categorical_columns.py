@@ -35,8 +35,8 @@ Texts = Mapping[str, float]
 def codes_of(name: str, column: Any) -> tuple[Codes, Texts]:
     """Return the codes of the categories in ``column`` (n,), NaN where missing, and their texts.
 
-    ``column`` is an Arrow array of text, numbers or a dictionary, or an array of objects: texts and numbers, among
-    which None, NaN, pandas.NA and the empty text are missing.
+    ``column`` is an Arrow array of text, numbers or a dictionary, or an array of objects.  Objects are texts and
+    numbers, among which None, NaN, pandas.NA and the empty text are missing.
 
     Raises
     ------

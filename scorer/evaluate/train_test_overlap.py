@@ -274,9 +274,9 @@ def _unseen_split(
 ) -> str | None:
     """Return the split that no model has seen; None if none was trained on ``dataset``.
 
-    ``learnt``: the splits among those ``filled`` that a model was trained on, by its digest; ``by_id``: the query ids
-    that another model has seen; ``names`` are those of all models, ``unknown`` of those without a record of their
-    training data.
+    ``learnt`` has the splits among those ``filled`` that a model was trained on, by its digest.  ``by_id`` has the
+    query ids that another model has seen.  ``names`` are those of all models, ``unknown`` of those without a record of
+    their training data.
     """
     also = {
         name for model, splits in learnt.items() for name in (splits if len(splits) < len(filled) else model.splits)

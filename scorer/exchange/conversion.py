@@ -269,8 +269,8 @@ def text_of(data: bytes, where: str, what: str) -> str:
 def float32_sums(forest: Forest) -> float:
     """Return a bound of the difference between ours and float32 sums of float32 leaves, in any order.
 
-    n terms are rounded, then added: each passes at most n roundings of relative error u = 2^-24, so the sum is off by
-    at most ``n u / (1 - n u)`` times the sum of the absolute terms (Higham, Accuracy and Stability of Numerical
+    The n terms are rounded, then added; each passes at most n roundings of relative error u = 2^-24.  So the sum is off
+    by at most ``n u / (1 - n u)`` times the sum of the absolute terms (Higham, Accuracy and Stability of Numerical
     Algorithms, section 4.2).  The terms are the trees, the base score, and one more for a sum that starts at 0.
     """
     n = forest.n_trees + 2

@@ -1,12 +1,12 @@
 """LightGBM's text model, version 4, written and read.
 
 LightGBM compares float64 ``x <= threshold``, left if so, and adds leaves in float64 tree by tree from 0, so that its
-scores have the bits of ours.  Bit 0 of ``decision_type`` is a categorical split, bit 1 sends missing values left, bits
-2 and 3 say what is missing: nothing (0; NaN counts as 0), zeros and NaN (1), or NaN (2).  A categorical split has the
-number of its set instead of a threshold: bits ``cat_boundaries[set]`` and on of ``cat_threshold``, 32 in each number.
-The categories in the set go left, all other values and NaN right; fractions are cut off first.  Its ``predict`` treats
-every value within 1e-35 of 0 as 0 before it walks a tree (``kZeroThreshold``); reading reproduces that, writing cannot.
-Children >= 0 are inner nodes, a child c < 0 is leaf ~c.
+scores have the bits of ours.  In ``decision_type`` bit 0 is a categorical split, and bit 1 sends missing values left.
+Bits 2 and 3 say what is missing: nothing (0; NaN counts as 0), zeros and NaN (1), or NaN (2).  A categorical split has
+the number of its set instead of a threshold: bits ``cat_boundaries[set]`` and on of ``cat_threshold``, 32 in each
+number.  The categories in the set go left, all other values and NaN right; fractions are cut off first.  Its
+``predict`` treats every value within 1e-35 of 0 as 0 before it walks a tree (``kZeroThreshold``); reading reproduces
+that, writing cannot.  Children >= 0 are inner nodes, a child c < 0 is leaf ~c.
 """
 
 from __future__ import annotations

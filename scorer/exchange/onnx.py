@@ -2,8 +2,8 @@
 
 ``BRANCH_LEQ`` goes to the true child if ``x <= value``; ``nodes_missing_value_tracks_true`` says where NaN goes.  A
 split by a set of categories is a chain of ``BRANCH_EQ``, one for each category, whose true children are the same node;
-runtimes know such chains.  The input is float32 and is cast to double, thresholds, leaves and base are doubles
-(``*_as_tensor``), so that runtimes add in double; the operator gives its sums as float32, rounded once.  Several
+runtimes know such chains.  The input is float32 and is cast to double.  Thresholds, leaves and base are doubles
+(``*_as_tensor``), so that runtimes add in double.  The operator gives its sums as float32, rounded once.  Several
 outputs go through their link in double, and the score is float32 again.
 """
 
@@ -90,10 +90,9 @@ def write(forest: Forest, name: str) -> ConvertedModel:
 def _bound(forest: Forest) -> float:
     """Return a bound of the difference to our scores: one rounding to float32, and double sums in another order.
 
-    Through a link, outputs that are off by d change the score by at most 2 d (grades) times the value V of the highest
-    grade:
-    the slopes of a softmax, weighted by values in 0 .. V, sum to at most V; slopes of the logistic function are at most
-    1/4, each enters two probabilities, and these are divided by their sum, at least 1.
+    Through a link, outputs that are off by d change the score by at most ``2 d (grades) V``, V being the value of the
+    highest grade.  The slopes of a softmax, weighted by values in 0 .. V, sum to at most V.  Slopes of the logistic
+    function are at most 1/4, each enters two probabilities, and these are divided by their sum, at least 1.
     """
     terms = forest.n_trees + 2
     outputs = forest.output_bound * (FLOAT32_ROUNDING + 2.0 * terms * FLOAT64_ROUNDING) + FLOAT32_TINY

@@ -5,9 +5,9 @@ leaves into a float32 sum (`org.apache.solr.ltr.model.MultipleAdditiveTreesModel
 therefore written so that the addition gives our cut.  Near 0, where float32 numbers are closer together than sums with
 1e-6, this can be impossible.
 
-A missing value is 0, unless since Solr 9.2 (apache/solr pull request 1257) the parameter ``isNullSameAsZero`` is false,
-the feature's ``defaultValue`` is NaN and the node has a branch ``missing``.  All numbers are written as text, as Solr
-requires.
+A missing value is 0.  Since Solr 9.2 (apache/solr pull request 1257) it is missing if the parameter
+``isNullSameAsZero`` is false, the feature's ``defaultValue`` is NaN and the node has a branch ``missing``.  All numbers
+are written as text, as Solr requires.
 """
 
 from __future__ import annotations

@@ -33,8 +33,9 @@ class SetTables(NamedTuple):
 
     They are groups of sets of one feature.
 
-    A group writes the answers of its ``size`` sets to the slots from ``slot`` on; ``tables[table_starts[g] + code]``
-    has one bit of each set: 0 if the category of ``code`` goes left, and 1 if it goes right.
+    A group writes the answers of its ``size`` sets to the slots from ``slot`` on.  In
+    ``tables[table_starts[g] + code]`` each set has one bit: 0 if the category of ``code`` goes left, and 1 if it goes
+    right.
     """
 
     starts: Indices  # (n_trees + 1,) the groups of each tree
@@ -205,7 +206,7 @@ def _levels(
     """Return where the levels of each tree start, and one split of each level; None unless every tree is oblivious.
 
     A tree is oblivious if it is full and all splits of a level are the same.  Splits are stored parents first, so split
-    l of a full tree is on level l, on the way to the leftmost leaf; the distance to ``right_leaf`` gives the level of
+    l of a full tree is on level l, on the way to the leftmost leaf.  The distance to ``right_leaf`` gives the level of
     any split.
     """
     if len(leaves) == 0 or depth.max() > MAX_LEVELS or np.any(leaves != 2.0**depth):
@@ -240,8 +241,8 @@ class CutSearch(NamedTuple):
 def search_of(forest: Forest, used: npt.ArrayLike) -> CutSearch:
     """Lay out the cuts of the features ``used`` of ``forest``.
 
-    The bucket of a value is rounded, but is monotone in the value: cuts in earlier buckets than that of x are below x
-    and cuts in later ones above, whatever the rounding.  Buckets are left out if they save no steps, for example if
+    The bucket of a value is rounded, but is monotone in the value.  So cuts in earlier buckets than that of x are below
+    x, and cuts in later ones above, whatever the rounding.  Buckets are left out if they save no steps, for example if
     nearly all cuts are close together.
     """
     features = np.asarray(used, dtype=np.int64)

@@ -1,7 +1,7 @@
 """Links: functions from the outputs of a forest to one score per document.
 
-``identity`` takes the only output.  The others turn K outputs f_0 .. f_{K-1} of a document into probabilities p of its
-grades, and the score is the expected grade (``_grade``) or the expected gain (``_gain``): ``sum_k k p_k`` or
+``identity`` takes the only output.  The others turn the K outputs ``f_0 .. f_{K-1}`` of a document into probabilities p
+of its grades.  The score is the expected grade (``_grade``) or the expected gain (``_gain``): ``sum_k k p_k`` or
 ``sum_k (2^k - 1) p_k``, summed from the lowest grade to the highest.
 
 ``softmax_*``: K grades 0 .. K - 1, ``p_k = exp(f_k) / sum_j exp(f_j)`` (McRank: Li, Burges & Wu, NIPS 2007).

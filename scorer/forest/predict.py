@@ -239,9 +239,9 @@ def predict(
     """Return the (n,) float64 scores of ``values`` (n, n_features): base + w1 * tree1 + w2 * tree2 + ... in this order.
 
     If the forest has several outputs, each is such a sum over its own trees, and the forest's link makes one score of
-    them. float64 features are rounded to float32 first; NaN is missing.  ``n_rounds`` uses this number of rounds only,
-    from ``start_round`` on; without round 0 the base score is left out, too.  The scores have the same bits for any
-    batch size and ``n_threads``.  For many batches of one model make a ``ForestPredictor`` once.
+    them.  Features in float64 are rounded to float32 first; NaN is missing.  ``n_rounds`` uses this number of rounds
+    only, from ``start_round`` on; without round 0 the base score is left out, too.  The scores have the same bits for
+    any batch size and ``n_threads``.  For many batches of one model make a ``ForestPredictor`` once.
 
     Raises
     ------

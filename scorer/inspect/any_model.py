@@ -4,15 +4,15 @@ Results are permutation importance, dependence, and why one document is above an
 
 For models of trees `contributions`, `dependence` and the importance by gains say it exactly, and without documents.
 
-**Permutation** (Breiman 2001, section 10; within queries, since a ranking compares the documents of a query): how much
-worse a metric gets where the values of a feature are exchanged among the documents of each query.
+**Permutation** (Breiman 2001, section 10): how much worse a metric gets where the values of a feature are exchanged
+among the documents of each query.  It is within queries, since a ranking compares the documents of a query.
 
 **Dependence** (Friedman 2001, section 8.2): the mean score of the documents, each with the feature replaced.
 
 **Why** document A scores more than B: the Shapley values (Shapley 1953) of the game :math:`v(S) = F(A_S, B_{N \setminus
-S})`, the score of a document that has the values of A in the features S, and those of B in the others.  They add up to
-F(A) - F(B).  Only the features in which A and B differ can matter; if they are few, all sets S are tried, else random
-orders of features (Castro, Gómez & Tejada 2009).
+S})`.  That is the score of a document with the values of A in the features S, and those of B in the others.  They add
+up to F(A) - F(B).  Only the features in which A and B differ can matter; if they are few, all sets S are tried, else
+random orders of features (Castro, Gómez & Tejada 2009).
 
 **Contributions** of a net are these values for a B without any feature (all missing), those of a blend the weighted
 sum over its parts.

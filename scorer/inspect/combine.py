@@ -1,9 +1,9 @@
 """Find the best mixture ``(1 - a) s + a t`` of the scores of two rankers by an exact sweep over a.
 
 In one query the order of ``(1 - a) s + a t`` changes only where two documents tie, at ``a = d / (d - e)`` with d and e
-their differences in s and in t: at most n (n - 1) / 2 weights, between which every metric of ranks is constant.  The
-mean over queries is therefore a step function, known exactly from one evaluation a query and open interval (Burges
-2010, section 7.1; Wu, Burges, Svore & Gao 2008).  Only pairs of different grade can change a metric.
+their differences in s and in t.  These are at most ``n (n - 1) / 2`` weights, between which every metric of ranks is
+constant.  The mean over queries is therefore a step function, known exactly from one evaluation a query and open
+interval (Burges 2010, section 7.1; Wu, Burges, Svore & Gao 2008).  Only pairs of different grade can change a metric.
 
 The best weight is never a change point itself, where documents tie.  It is an end of the range if that is better than
 all weights between: there one of the rankers is alone with its own ties.

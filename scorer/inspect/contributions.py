@@ -170,10 +170,9 @@ def chosen_two(
 class Explained:
     """A summary of the contributions of all documents, or of their SHAP interaction values.
 
-    ``mean_size`` and ``greatest`` are the mean and the greatest of the absolute values: (n_outputs, n_slots), by slot
-    of `Paths.features`; of interactions (n_outputs, n_slots, n_slots), off the diagonal the values of both orders of a
-    pair together.
-    ``centred``: the mean of each query was subtracted.
+    ``mean_size`` and ``greatest`` are the mean and the greatest of the absolute values, (n_outputs, n_slots), by slot
+    of `Paths.features`.  Of interactions they are (n_outputs, n_slots, n_slots), off the diagonal the values of both
+    orders of a pair together.  ``centred``: the mean of each query was subtracted.
     """
 
     features: tuple[str, ...]

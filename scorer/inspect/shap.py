@@ -1,16 +1,16 @@
 r"""SHAP values of each document, weighted by the training rows at each node (TreeSHAP).
 
 The value of a coalition S of features at a document is the expected output of the trees if only the features in S are
-known: a split on a feature in S sends the document to one child, any other split to both, weighted by the training rows
-that reached them (*path-dependent* TreeSHAP: Lundberg, Erion & Lee 2018, arXiv:1802.03888, algorithm 1; cover =
+known.  A split on a feature in S sends the document to one child, any other split to both, weighted by the training
+rows that reached them (*path-dependent* TreeSHAP: Lundberg, Erion & Lee 2018, arXiv:1802.03888, algorithm 1; cover =
 ``node_rows``, or for a model read from XGBoost its sums of hessians, as in its own ``pred_contribs``).  The Shapley
 value of feature j is its mean contribution over all orders in which features become known,
 
 .. math:: \phi_j = \sum_{S \subseteq N \setminus j} \frac{|S|! (|N| - |S| - 1)!}{|N|!} (v(S \cup j) - v(S)).
 
 The values of a document add up to its output minus the expected output v({}).  Here a sum over paths with exact
-quadrature replaces the paper's algorithm 2 (see ``_kernels.find_contributions``): same values, nothing is divided by a
-share, so shares of 0 are allowed and nothing cancels.
+quadrature replaces the paper's algorithm 2 (see ``_kernels.find_contributions``).  The values are the same, and nothing
+is divided by a share, so shares of 0 are allowed and nothing cancels.
 """
 
 from __future__ import annotations

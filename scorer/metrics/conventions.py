@@ -1,8 +1,8 @@
 """The metric conventions of other tools by name, each a `Policy` with exceptions for single metrics.
 
-Mistakes of a tool are not copied: the convention's remarks state them.  Sources: the tools
-themselves, run on small lists and read (trec_eval 9, gdeval.pl 1.3, LightGBM 4.7, XGBoost 3.2, CatBoost 1.2, RankLib
-2.18, scikit-learn 1.9, Eval-Score-4.0.pl, eval-score-mslr.pl), and Chapelle & Chang 2011 for the Yahoo challenge.
+Mistakes of a tool are not copied: the convention's remarks state them.  Sources are the tools themselves, run on small
+lists and read, and Chapelle & Chang 2011 for the Yahoo challenge.  The tools are trec_eval 9, gdeval.pl 1.3, LightGBM
+4.7, XGBoost 3.2, CatBoost 1.2, RankLib 2.18, scikit-learn 1.9, Eval-Score-4.0.pl and eval-score-mslr.pl.
 """
 
 from __future__ import annotations

@@ -19,9 +19,10 @@ _LARGEST_EXACT_EXPONENT = 52
 def stable_log2(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     """Logarithm to base 2 of positive finite ``x`` (any shape, float64); exact for powers of two.
 
-    Writes x = m * 2^e with m in [sqrt(1/2), sqrt(2)) and sums log2(m) = 2/ln(2) * (z + z^3/3 + z^5/5 + ...),
-    z = (m - 1) / (m + 1), |z| <= 0.172, up to z^25: the remainder is below 1e-20, the rounding of the sum below
-    1e-15 for ranks.  NumPy's elementwise + - * / are rounded one by one (no fused multiply-add) and `frexp` is exact.
+    It writes ``x = m * 2^e`` with m in [sqrt(1/2), sqrt(2)).  With ``z = (m - 1) / (m + 1)`` it sums
+    ``log2(m) = 2/ln(2) * (z + z^3/3 + z^5/5 + ...)`` up to z^25.  As ``|z| <= 0.172``, the remainder is below 1e-20,
+    and the rounding of the sum below 1e-15 for ranks.  NumPy's elementwise + - * / are rounded one by one (no fused
+    multiply-add) and `frexp` is exact.
     """
     mantissa, exponent = np.frexp(np.asarray(x, dtype=np.float64))
     low = mantissa < _SQRT_HALF

@@ -61,8 +61,8 @@ class PreparedQueries:
 
     Notes
     -----
-    R is the number of relevant documents, r counts ranks from 1, and y_r is the grade at rank r; the cutoff k, if there
-    is one, ends every sum.
+    R is the number of relevant documents, r counts ranks from 1, and y_r is the grade at rank r.  The cutoff k, if
+    there is one, ends every sum.
 
     ==================== =============================================================================================
     dcg, ndcg            sum of gain(y_r) * discount(r); divided by that of the ideal order
@@ -81,7 +81,7 @@ class PreparedQueries:
                          not above it under the other rules.  NaN if one of the two kinds is missing.
     ==================== =============================================================================================
 
-    The last two are over all queries together: a query's value is its share of the metric, times the number of queries
+    The last two are over all queries together.  A query's value is its share of the metric, times the number of queries
     that count, so that the plain mean is the metric.
 
     Evaluation is deterministic; with ties ``expected`` the order of rows within a query changes no bit.  Instances may
@@ -184,10 +184,10 @@ class PreparedQueries:
         """Return for each metric a mask (q,) of the queries in which two rankings of these documents can differ.
 
         These are the queries whose best and worst order have different values.  So they have two documents of different
-        grades, and the metric under the policy distinguishes these: not ``map`` of two grades on one side of
-        ``relevant_from``, ``precision@10`` of ten documents, a gain that two grades share, or a query to which the
-        policy gives 0 or 1 because nothing is relevant.  The metrics over all queries together (`Measure.pooled`) keep
-        all queries that are part of them.
+        grades that the metric under the policy distinguishes.  Queries without are those with two grades on one side of
+        ``relevant_from`` for ``map``, with ten documents for ``precision@10``, or with grades that share a gain.  So
+        are queries to which the policy gives 0 or 1 because nothing is relevant.  The metrics over all queries together
+        (`Measure.pooled`) keep all queries that are part of them.
         """
         grades = np.empty(self.n_rows)
         grades[self._rows] = self._grades

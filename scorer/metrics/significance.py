@@ -71,8 +71,9 @@ def interval_of_mean(
     Arguments and None are those of `percentile_interval`.
 
     Up to ``NORMAL_FROM`` values that count it is the percentile bootstrap interval, above that the normal interval.
-    The two then differ by some (z^2 - 1) g / (6 sqrt(n)) standard errors, z = 1.96 and g the skewness of the values
-    (first term of Cornish & Fisher 1937): 0.01 for a skewness of 4, while limits from 1000 replicates vary by 0.08.
+    The two then differ by some ``(z^2 - 1) g / (6 sqrt(n))`` standard errors, z = 1.96 and g the skewness of the values
+    (first term of Cornish & Fisher 1937).  That is 0.01 for a skewness of 4, while limits from 1000 replicates vary by
+    0.08.
     """
     counts = ~np.isnan(values)
     n = int(np.count_nonzero(counts))
@@ -95,11 +96,11 @@ def sign_flip_p(
 
     If two rankings are equally good, the sign of each query's difference is random.  If at most 20 queries differ, all
     2^m choices of signs are counted, and p is the share of those whose sum is at least as far from 0 as the observed
-    one; else ``flips`` choices are drawn, and p = (1 + their number) / (1 + flips), which is valid for any ``flips``
-    (Phipson & Smyth 2010).  Source: Fisher 1935; Smucker, Allan & Carterette, CIKM 2007, for rankings.
+    one.  Else ``flips`` choices are drawn, and ``p = (1 + their number) / (1 + flips)``, which is valid for any
+    ``flips`` (Phipson & Smyth 2010).  Source: Fisher 1935; Smucker, Allan & Carterette, CIKM 2007, for rankings.
 
     Each row's differences are rounded to whole multiples of its largest one divided by 2^40, so that sums are exact in
-    any order; sums within rounding of the observed one count as equal to it, which can only raise p.
+    any order.  Sums within rounding of the observed one count as equal to it, which can only raise p.
 
     The signs are bits of Philox counters with key (seed, 64 queries): the same for every row and any number of threads.
     NaN counts as 0.  Memory: 8 ``flips`` bytes per row.
@@ -296,11 +297,11 @@ def compare_paired(
 def queries_for(margin: float, found: Paired, difference: float = 0.0) -> int | None:
     """Return about how many such queries would pass ``margin`` with a power of 80 % if ``difference`` is the true one.
 
-    The lower limit is the mean minus 1.96 standard errors, and the mean is 0.84 standard errors below the true
-    difference once in five times: both together may not exceed margin + difference.  The standard error falls with the
-    square root of the number of queries, so the number of queries grows by the factor ((1.96 + 0.84) / 1.96 * width /
-    room)^2, with the width from mean to lower limit and the room margin + difference.  None if the interval is already
-    narrow enough, or no number is enough.
+    The lower limit is the mean minus 1.96 standard errors.  The mean is 0.84 standard errors below the true difference
+    once in five times.  Both together may not exceed margin + difference.  The standard error falls with the square
+    root of the number of queries.  So the number of queries grows by the factor
+    ``((1.96 + 0.84) / 1.96 * width / (margin + difference))^2``, with the width from mean to lower limit.  None if the
+    interval is already narrow enough, or no number is enough.
     """
     width, room = found.difference - found.interval[0], margin + difference
     if room <= 0.0 or width <= room:

@@ -29,7 +29,7 @@ class NetInputs:
     A numeric value x becomes ``scale (t(x) - centre)``.  The transform t is the identity (``linear``),
     ``sign(x) log(1 + |x|)`` (``log1p``), or the line through the feature's knots and heights, flat outside
     (``quantile``).  A missing value is 0, the centre.  If the feature is one of ``indicators``, its indicator is then
-    1.  A category has a row of the embeddings: row 0 of its feature is that of all other categories, row 1 that of a
+    1.  A category has a row of the embeddings.  Row 0 of its feature is that of all other categories, row 1 that of a
     missing one, and row 2 + k that of ``codes[k]``.
     """
 

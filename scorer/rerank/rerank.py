@@ -40,10 +40,10 @@ class RerankReport:
     """The result of a re-ranking.  ``rows`` counts candidates, ``rows_written`` those in the top ``top_k``.
 
     ``columns_guessed``: the columns that were inferred to be qid, doc_id and grade.  ``lacking``: the number of
-    documents of a first-stage run that had no row of features and were dropped.  ``repeated``: the number of written
-    documents that are above in the same list already, as the candidates have them several times (of a list of more than
-    four million, the first ones are compared).
-    ``lacks_counts``: the top k of judged candidates is in one file without counts of the grades below.
+    documents of a first-stage run that had no row of features and were dropped.  ``repeated`` is the number of written
+    documents that are above in the same list already, as the candidates have them several times.  Of a list of more
+    than four million, the first ones are compared.  ``lacks_counts``: the top k of judged candidates is in one file
+    without counts of the grades below.
     """
 
     out: str

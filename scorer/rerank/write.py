@@ -1,8 +1,7 @@
 """Write ranked lists: a folder of Parquet shards with its manifest, or one Parquet, CSV, TSV or TREC run file.
 
 Row groups and shards depend on the rows alone (their number, queries and id lengths), and the writer's settings are
-fixed:
-the bytes do not depend on the batches in which rows arrive.
+fixed.  So the bytes do not depend on the batches in which rows arrive.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@ With two models the best weight comes from an exact sweep (Burges 2010, section 
 With more, the best of them alone is mixed with each of the others in turn, as long as that improves the metric.
 
 Scores of different models have different scales.  Weights are therefore shares of scores that are divided by their
-spread, the standard deviation around the mean of the query; this changes the words, not the mixtures that can be found.
+spread, the standard deviation around the mean of the query.  This changes the units, not the mixtures that can be
+found.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ model is not changed, so the data must have every feature that it uses.
 
 **Average.**  With k forests ``score(x) = mean of the k scores``: base scores and tree weights are divided by k, and the
 trees of all forests are joined.  Each tree's term is rounded once more, and terms are added in one chain instead of k
-chains, so the score and the mean differ by at most ``(T + k + 3) * 2^-52 * (sum of |terms|) / k``, T trees in all; some
-1e-13 in practice.
+chains.  So the score and the mean differ by at most ``(T + k + 3) * 2^-52 * (sum of |terms|) / k``, T trees in all;
+some 1e-13 in practice.
 
 **Merged.**  ``score(x) = w_1 score_1(x) + w_2 score_2(x) + ..``, of models that may differ in features, objective and
 data (CatBoost's ``sum_models``).  The error is bounded in the same way.
@@ -141,7 +141,7 @@ def datasets_of(base: Model) -> list[str]:
 def _moves_against(forest: Forest, name: str, direction: int) -> bool:
     """Return whether a split on the feature has a leaf on one side that is in the wrong order with a leaf on the other.
 
-    If no split has, the sum of the trees is monotone: two documents that differ only in this feature separate at one
+    If no split has, the sum of the trees is monotone.  Two documents that differ only in this feature separate at one
     split of each tree at most, and reach leaves in the right order.
     """
     if name not in forest.feature_names or (feature := forest.feature_names.index(name)) not in forest.used_features:

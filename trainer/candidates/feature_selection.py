@@ -3,9 +3,9 @@
 Train, measure what the metric loses without each feature, drop the least useful, and train again.
 
 The loss of a feature is how much worse the stop metric of the valid split gets if the values of the feature are
-permuted among the documents of each query (Breiman 2001; within queries, as only those are compared): the mean over
-``repeats`` permutations, drawn from the seed, the feature and the row alone.  It is 0 for a feature that no tree uses.
-CatBoost's ``select_features`` with ``RecursiveByLossFunctionChange`` works alike, but estimates the loss by SHAP
+permuted among the documents of each query.  (Breiman 2001; within queries, as only those are compared.)  It is the mean
+over ``repeats`` permutations, drawn from the seed, the feature and the row alone.  It is 0 for a feature that no tree
+uses.  CatBoost's ``select_features`` with ``RecursiveByLossFunctionChange`` works alike, but estimates the loss by SHAP
 values.
 """
 

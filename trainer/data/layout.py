@@ -36,8 +36,8 @@ _JOINED_ROWS = 8_192  # rows that are laid out at a time
 def aligned_empty(shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
     """Return an uninitialised array whose first cell begins a cache line.
 
-    Workers that write neighbouring ranges then share no line: one line shared by two cores made counting up to
-    twice as slow (measured), by chance of where the allocator put the array.
+    Workers that write neighbouring ranges then share no line.  One line shared by two cores made counting up to twice
+    as slow (measured), by chance of where the allocator put the array.
 
     >>> aligned_empty((3, 2), np.int64).ctypes.data % 128
     0

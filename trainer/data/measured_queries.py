@@ -91,8 +91,8 @@ class MeasuredQueries:
     def by_query(self, values: Floats) -> dict[str, QueryValues]:
         """Return ``values`` (n_metrics, n_queries) by metric, and those of the means over goals.
 
-        A query's value of such a mean is its share of it, times the number of queries that count for a part of it, so
-        that the plain mean of the values is the mean over goals.
+        A query's value of such a mean is its share of it, times the number of queries that count for a part of it.  So
+        the plain mean of the values is the mean over goals.
         """
         found = {
             str(metric): QueryValues(row, self._queries[metric.goal][1].weights(metric))

@@ -1,7 +1,7 @@
 """Ordered target encoding: a column of numbers for a categorical feature of many categories.
 
 The number of a row is the mean target (grade or label) of the rows of its category in *earlier* queries of a random
-order, drawn towards the mean of all: ``(sum + smoothing * mean) / (count + smoothing)``.  So no row sees its own
+order.  It is drawn towards the mean of all: ``(sum + smoothing * mean) / (count + smoothing)``.  So no row sees its own
 target, or one of its query (ordered target statistics: Prokhorenkova et al., "CatBoost: unbiased boosting with
 categorical features", 2018). Rows that are only measured get the mean over all training rows, and so does a document at
 prediction.

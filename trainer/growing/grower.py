@@ -37,8 +37,8 @@ _LOOKS = 20_000  # spin iterations before yielding to other threads
 class SplitNoise:
     """Noise on the scores by which the split search compares features, for one tree.
 
-    ``strength`` times sqrt(sum g^2 / sum h) is its standard deviation, on the scale of sqrt(sum of G^2 / H): the
-    expected score of rows whose gradients are independent with mean 0.  ``key`` identifies the tree, and so does
+    Its standard deviation is ``strength * sqrt(sum g^2 / sum h)``, on the scale of ``sqrt(sum of G^2 / H)``.  That is
+    the expected score of rows whose gradients are independent with mean 0.  ``key`` identifies the tree, and so does
     ``tree_key``, from which samples of features and thresholds are drawn.
     """
 

@@ -119,9 +119,9 @@ def train_net(
 ) -> NetResult:
     """Train a net; the same bytes for any ``n_threads``.
 
-    The net is that of the epoch with the best stop metric on the valid split, or of the last epoch if there is no valid
-    split or no early stopping.  Metrics of the train split are those of the scores during the epoch, with dropout and
-    noise.
+    The net is that of the epoch with the best stop metric on the valid split.  It is that of the last epoch if there is
+    no valid split or no early stopping.  Metrics of the train split are those of the scores during the epoch, with
+    dropout and noise.
 
     Parameters
     ----------

@@ -73,7 +73,7 @@ def objective_of(rows: RankedRows, parameters: TrainParameters, *, learns: bool 
 def criterion_of(objective: Objective, parameters: TrainParameters) -> str:
     """Return ``se``, ``rwse`` or ``ole`` for this training.
 
-    The exact second derivative of a loss that is a sum of terms with one score each is the sum of its h, so ``ole`` is
+    If a loss is a sum of terms with one score each, its exact second derivative is the sum of its h.  So ``ole`` is
     ``rwse`` there (Xia et al., Theorem 1).
 
     Raises

@@ -1,12 +1,8 @@
 """Weights as the losses take them: relative, that is divided by their mean, so that only their ratios matter.
 
-====================
-===================================================================================================
-losses of documents   :func:`document_weights`: the document's times its query's
-losses of pairs       :func:`relative_weights` of documents, of queries and of given pairs, each by itself
-losses of lists       :func:`list_weights`: the mean of the documents' times the query's
-====================
-===================================================================================================
+- losses of documents: :func:`document_weights`, the document's times its query's
+- losses of pairs: :func:`relative_weights` of documents, of queries and of given pairs, each by itself
+- losses of lists: :func:`list_weights`, the mean of the documents' times the query's
 """
 
 from __future__ import annotations

@@ -9,10 +9,10 @@ are multiplied by ``k / (k + 1)``, so that together they weigh as much as the dr
 are ``1 / n``.
 
 What is dropped depends on the seed, the round and the weights before it, and these on nothing else.  So the parameters
-and the number of rounds determine the weights of a forest. A model stores its trees as they were grown, and resumes
-without other facts. Training may cut it at any round, with the weights that its trees had then. ``Forest.truncated``
+and the number of rounds determine the weights of a forest.  A model stores its trees as they were grown, and resumes
+without other facts.  Training may cut it at any round, with the weights that its trees had then.  ``Forest.truncated``
 and ``predict(n_rounds=k)``, which do not draw, give the trees of rf the weight ``1 / k``, and leave those of dart their
-final weights; such a model is neither resumed nor are its leaves refitted.
+final weights.  Such a model cannot be resumed.
 """
 
 from __future__ import annotations

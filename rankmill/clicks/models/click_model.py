@@ -13,18 +13,18 @@ examination probability is for, a cell, and in whether the user may leave after 
     randomised  as pbm, from the click-through rate of each rank under a policy of random order
     trust       as pbm, and with ``trust_k`` users click at rank k whatever the document (affine; Vardasbi et al. 2020)
 
-The cascade and dependent click models are fitted to the impressions whose examination depends on one number alone:
-those above the first click, and those directly below the last click so far, of which the share ``lambda_k`` is
-examined.  That is consistent, and needs counts only; Guo et al. use all impressions but take those after the last click
-for unexamined, which is biased.
+The cascade and dependent click models are fitted to the impressions whose examination depends on one number alone.
+These are those above the first click, and those directly below the last click so far, of which the share ``lambda_k``
+is examined.  That is consistent, and needs counts only; Guo et al.  use all impressions but take those after the last
+click for unexamined, which is biased.
 
 Each document has a relevance of its own.  With many documents that were shown a few times each, maximum likelihood is
-biased (Neyman and Scott 1948): in a simulated log with 44 impressions a document, examination at rank 8 came out 1.5
-times too high.  So examination is fitted to the documents that were shown ``OFTEN`` times or more, if they link all
-ranks, and relevance is then found for all documents.
+biased (Neyman and Scott 1948).  In a simulated log with 44 impressions a document, examination at rank 8 was 1.5 times
+too high.  So examination is fitted to the documents that were shown ``OFTEN`` times or more, if they link all ranks,
+and relevance is then found for all documents.
 
-Affine models are the same for relevance ``a gamma + b``; ``trust`` is what is left if as much of it as possible is
-taken for relevance, so that the rank with the smallest trust, relative to examination, has 0.
+Affine models are the same for relevance ``a gamma + b``.  As much of ``trust`` as possible is taken for relevance, so
+that the rank with the smallest trust, relative to examination, has 0.
 """
 
 from __future__ import annotations

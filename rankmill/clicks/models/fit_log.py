@@ -91,9 +91,10 @@ class ClickModelComparison:
 
         Of those within 1e-4 of its log-likelihood, it is the first.
 
-        ``dctr``, which corrects nothing, only if its log-likelihood over all held-out impressions is not worse by 10,
-        too: where most documents keep their positions, it predicts almost as well as models that know why. ``ubm`` and
-        ``allpairs`` only if they are better by 0.5 %: with a number for each two positions they gain some by chance.
+        ``dctr`` corrects nothing, and is only taken if its log-likelihood over all held-out impressions is not worse by
+        10, too.  Where most documents keep their positions, it predicts almost as well as models that know why.
+        ``ubm`` and ``allpairs`` only if they are better by 0.5 %: with a number for each two positions they gain some
+        by chance.
         """
 
         def held_out(name: ClickModelName) -> float:

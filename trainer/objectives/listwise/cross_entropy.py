@@ -104,11 +104,11 @@ class RankXendcg(ListLoss):
 
     t_i = (2^y_i - u_i) / (the sum of these over the list).
 
-    p is the softmax of the scores, u uniform in (0, 1), drawn for each step and keyed by (seed, step, query, place in
-    the list): the draw depends on the order of rows.  With linear gain 2^y is y + 1.  h = w p (1 - p) is exact; **g is
-    the gradient only for terms = 1**.  Otherwise it is the gradient times diag(H) H^-1, by ``terms`` terms of Neumann's
-    series, which is how LightGBM minimises (Bruch 2020, appendix), so that steps -g / h account for the other
-    documents; it sums to 0 all the same.  Since g is no derivative, ``ole`` has no meaning here.
+    The softmax of the scores is p.  The draws u are uniform in (0, 1), drawn for each step and keyed by (seed, step,
+    query, place in the list); they depend on the order of rows.  With linear gain 2^y is y + 1.  h = w p (1 - p) is
+    exact; **g is the gradient only for terms = 1**.  Otherwise it is the gradient times ``diag(H) H^-1``, by ``terms``
+    terms of Neumann's series, which is how LightGBM minimises (Bruch 2020, appendix).  So steps -g / h account for the
+    other documents; it sums to 0 all the same.  Since g is no derivative, ``ole`` has no meaning here.
 
     ``losses`` use the draws of the last step; the deviance uses u = 1/2.  Uses ``gain`` and ``seed``.
 

@@ -39,8 +39,8 @@ _CASCADES = frozenset({"err", "mrr"})
 class ExpectedDcg(ListLoss):
     """``w (1 - E nDCG@k)`` or ``w (ideal DCG@k - E DCG@k)``, as ``metric`` says, summed over the lists of two grades.
 
-    A subclass may have ``err`` and ``mrr`` among its ``metrics``; these are ``cascade``: a reader goes down the list,
-    each document stops the reader with a chance, which stands for its gain, and a stop at rank r is worth 1/r.  For
+    A subclass may have ``err`` and ``mrr`` among its ``metrics``; these are ``cascade``.  A reader goes down the list,
+    and each document stops the reader with a chance, which stands for its gain.  A stop at rank r is worth 1/r.  For
     ``mrr`` the chance is 1 for relevant documents and 0 for others.
 
     Attributes
@@ -130,9 +130,9 @@ class ApxDcg(ExpectedDcg):
         dE / ds_i = E[sum_p (G_p - b_p) ([i stands at p] - p_i^(p))]
 
     Lists of up to ``exact`` documents use the exact expectation, over the sets that can come before a place (2^n sets
-    replace n! orders).  Longer lists use the mean over ``samples`` orders, keyed by (seed, step, query, place in the
-    list), with b_p the mean of G_p over the other samples: unbiased, and the gradient sums to 0 over the list in every
-    draw.  Draws depend on the order of rows.
+    replace n!  orders).  Longer lists use the mean over ``samples`` orders, keyed by (seed, step, query, place in the
+    list), with b_p the mean of G_p over the other samples.  This is unbiased, and the gradient sums to 0 over the list
+    in every draw.  Draws depend on the order of rows.
 
     The loss is not convex: **h is a surrogate**, positive if g is not 0,
 
@@ -207,17 +207,17 @@ class StochasticRank(ExpectedDcg):
     r"""Maximise the mean of DCG@k, nDCG@k, ERR@k or MRR@k of ``s + noise z``, z independent and standard normal.
 
     From Ustimenko & Prokhorenkova come the smoothed metric and the estimate of its gradient by **coordinate conditional
-    sampling**: for each of ``samples`` draws of z and each document i, its own z_i is integrated out.  With the others
+    sampling**.  For each of ``samples`` draws of z and each document i, its own z_i is integrated out.  With the others
     fixed at x_j = s_j + noise z_j, DCG jumps by (gain_i - gain_j)(discount_r - discount_{r+1}) when i passes the
     document j at rank r of the others, so
 
         d/ds_i = mean over draws of  sum_j jump_ij phi((x_j - s_i) / noise) / noise,
 
-    which is unbiased.  For ERR and MRR the gains are the chances R to stop the reader (0 or 1 for MRR), the discount is
-    1/r, and a jump counts times the product of 1 - R over the other documents above j.  The mean over the list, 0 for
-    the true gradient, is subtracted.  **Not** used are their scale-free smoothing (noise that grows with the scores,
-    and the shift that makes it consistent) and the Langevin noise of their boosting.  Draws are keyed by (seed, step,
-    query, place in the list), so they depend on the order of rows.
+    which is unbiased.  For ERR and MRR the gains are the chances R to stop the reader (0 or 1 for MRR), and the
+    discount is 1/r.  A jump counts times the product of 1 - R over the other documents above j.  The mean over the
+    list, 0 for the true gradient, is subtracted.  **Not** used are their scale-free smoothing (noise that grows with
+    the scores, and the shift that makes it consistent) and the Langevin noise of their boosting.  Draws are keyed by
+    (seed, step, query, place in the list), so they depend on the order of rows.
 
     The loss is not convex: **h is a surrogate**, the same sum with \|jump\| phi / noise^2, as a pair of LambdaMART has
     sigma times its slope.  ``ole`` is therefore not available.  A list of one grade does not count; ``losses`` are

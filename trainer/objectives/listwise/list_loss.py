@@ -49,8 +49,8 @@ def gains_of(rows: RankedRows, parameters: TrainParameters) -> Floats:
 class ListLoss(Objective):
     """A loss that is a sum over queries and depends only on differences of scores: it starts from 0.
 
-    The weight of a list is the mean of the weights of its documents times the weight of its query, relative to the mean
-    over all lists: scaling either changes nothing.
+    The weight of a list is the mean of the weights of its documents times the weight of its query.  It is relative to
+    the mean over all lists, so scaling either changes nothing.
     """
 
     sums_over: ClassVar[str] = QUERIES

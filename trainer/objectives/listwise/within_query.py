@@ -24,9 +24,10 @@ _LEAST_WORK = 100_000  # minimum documents per worker: some 300 us
 class QueryRmse(ListLoss):
     """Minimise the sum of ``w (r - mean of r over its query)^2 / 2`` with r = s - y and the weighted mean.
 
-    The same as ``w_i w_j (r_i - r_j)^2 / (2 W)`` over the pairs of a query, W the sum of its weights: documents keep
-    their own weights (a document's times its query's, relative), and gradients still sum to 0.  g = w (r - mean),
-    h = w (1 - w / W), pair hessians w_i w_j / W: all exact.  y is the label, or the grade if there are no labels.
+    It is the same as ``w_i w_j (r_i - r_j)^2 / (2 W)`` over the pairs of a query, W the sum of its weights.  So
+    documents keep their own weights (a document's times its query's, relative), and gradients still sum to 0.
+    ``g = w (r - mean)``, ``h = w (1 - w / W)``, pair hessians ``w_i w_j / W``: all exact.  y is the label, or the grade
+    if there are no labels.
 
     Uses ``seed`` of the parameters for samples of pairs.  TrainingDataRejected for bad weights, or if no query holds
     two grades and there are no labels.
@@ -80,8 +81,8 @@ class QueryCrossEntropy(ListLoss):
 
     l is the log-loss, y whether a document is relevant.
 
-    c is, for every query and given scores, the shift that minimises its part, so that part depends only on differences
-    of scores; a query of one class has no minimum, and its part is 0.  Documents keep their own weights (theirs times
+    For every query and given scores, c is the shift that minimises its part, so that part depends only on differences
+    of scores.  A query of one class has no minimum, and its part is 0.  Documents keep their own weights (theirs times
     their query's, relative).  With p the probability at s + c and d = w p (1 - p): g = w (p - y), which sums to 0 over
     the query, h = d (1 - d / sum of d), pair hessians d d' / sum of d; (1 - alpha) of the plain log-loss is added.  All
     are exact, since the derivative with respect to c is 0.

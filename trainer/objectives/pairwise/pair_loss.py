@@ -115,7 +115,7 @@ class PairObjective(Objective):
     """A loss over pairs: those of documents of different grades, or ``rows.pairs`` if given.
 
     The weight of a pair is the product of the weights of its documents and of its query, and of its own weight if it is
-    given; each of the three is relative to its mean, so that only ratios matter, and gradients of a query still sum to
+    given.  Each of the three is relative to its mean, so that only ratios matter, and gradients of a query still sum to
     0.  Equal scores are ranked by a jitter keyed by (seed, step, row), in :meth:`losses` by (seed, 0, row).  A given
        pair has its own target probability. Pairs of the same two documents, even contradicting ones, are merged into
        one with the sum of the weights and the mean of the targets. That is the same loss up to a constant.

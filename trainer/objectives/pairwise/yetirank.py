@@ -65,7 +65,8 @@ class YetiRank(Objective):
     w_ij is the mean over permutations of ``decay^(r - 1) |G_i - G_j|`` if i and j are at the ranks r and r + 1 of the
     permutation, else 0; G is the gain.  Permutations are drawn from the scores of the round, keyed by (seed, step,
     row), and fixed within it: h is the derivative of g at fixed w.  The paper weights a pair by the certainty of its
-    grades, which is not known here, and by 1/r; CatBoost by |y_i - y_j| and powers of a decay, as linear gain does.
+    grades, which is not known here, and by 1/r.  CatBoost weights it by ``|y_i - y_j|`` and powers of a decay, as
+    linear gain does.
 
     In the mode ``metric`` (YetiLoss, Lyzhin et al., ICML 2023) w_ij is the mean over permutations of \|dZ_ij\|, the
     change of ``metric`` if i and j swap in the permutation, else 0; pairs beyond a cutoff change nothing, and ``decay``

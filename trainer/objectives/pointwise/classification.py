@@ -62,8 +62,8 @@ class Logistic2(Bernoulli):
 
     With ``ybar = 2 y sigma / (1 + exp(2 y sigma F))``, g = -w ybar and h = w |ybar| (2 sigma - |ybar|), so Newton's
     leaf is Burges' ``sum ybar / sum |ybar| (2 sigma - |ybar|)``.  It is ``bernoulli`` with the logit 2 sigma F.
-    ``balanced`` (6.1, eqn 15) multiplies w by (I_+ / n_+ + I_- / n_-), n being sums of weights, scaled to a mean of 1;
-    ybar itself stays as it is.
+    ``balanced`` (6.1, eqn 15) multiplies w by ``I_+ / n_+ + I_- / n_-``, n being sums of weights, scaled to a mean of
+    1.  The value of ybar stays as it is.
     """
 
     name: ClassVar[str] = "logistic2"

@@ -105,11 +105,12 @@ class ConsistentCosine(Objective):
     minimal if s points along E[t], which gives the order with the best expected NDCG.  The cosine alone divides t by
     |t| instead of the list's ideal DCG: its minimum need not be that order.
 
-    With a = s / |s|: ``g_i = -W (t_i - <a, t> a_i) / |s|``.  The true second derivative ``W (<a, t> + 2 a_i t_i - 3 <a,
-    t> a_i^2) / |s|^2`` may be below 0; the h written is ``W |t| / |s|^2``, no less than that of Gauss and Newton (with
-    b = t / |t| the loss is |t| |a - b|^2 / 2, whose h is W |t| (1 - a_i^2) / |s|^2).  The step of one document is |s|
-    (b_i - <a, b> a_i).  Only the direction of s counts, and s = 0 has none: scores start from 1 each, and for a list
-    whose scores are all 0, which offsets can cause, |s| counts as 1.  A list in which nothing is relevant has no loss.
+    With a = s / |s|: ``g_i = -W (t_i - <a, t> a_i) / |s|``.  The true second derivative
+    ``W (<a, t> + 2 a_i t_i - 3 <a, t> a_i^2) / |s|^2`` may be below 0.  The h written is ``W |t| / |s|^2``, no less
+    than that of Gauss and Newton.  (With ``b = t / |t|`` the loss is ``|t| |a - b|^2 / 2``, whose h is
+    ``W |t| (1 - a_i^2) / |s|^2``.) The step of one document is |s| (b_i - <a, b> a_i).  Only the direction of s counts,
+    and s = 0 has none, so scores start from 1 each.  For a list whose scores are all 0, which offsets can cause,
+    ``|s|`` counts as 1.  A list in which nothing is relevant has no loss.
 
     W is the mean of the list's document weights times its query weight, relative to the mean.  Criterion ``ole`` is
     not permitted: the Hessian's entries have either sign, a group of documents may have a hessian of 0 or less,

@@ -215,10 +215,10 @@ LIMIT = 19.0  # scores beyond +-19 count as +-19, as in gbm and R's glm
 class Poisson(Pointwise):
     """Minimise ``w (e^s - y s)``, y a count or any number of 0 or more (gbm guide 4.7).
 
-    g = w (e^s - y), h = w e^s; beyond +-19 the exponential continues as a straight line, so that g stays the derivative
-    of the loss, and h is the one at +-19.  Start and leaves are exact: ``log(sum w y / sum w e^s)``, limited so that no
-    score of the leaf passes +-19, where a leaf without counts ends, too.  Deviance: twice the weighted
-    mean of the loss (without the term log y! which does not depend on scores).
+    g = w (e^s - y), h = w e^s; beyond +-19 the exponential continues as a straight line.  So g stays the derivative of
+    the loss, and h is the one at +-19.  Start and leaves are exact: ``log(sum w y / sum w e^s)``, limited so that no
+    score of the leaf passes +-19, where a leaf without counts ends, too.  Deviance: twice the weighted mean of the loss
+    (without the term log y!  which does not depend on scores).
     """
 
     name: ClassVar[str] = "poisson"
