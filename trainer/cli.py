@@ -86,8 +86,8 @@ def train(
     start.check_trees()
     training = TrainingOptions(
         **values_of(how.machine),
-        resume=starting_model(start.resume, registry),
-        base_model=starting_model(start.base_model, registry),
+        resume=starting_model(start.resume, registry, spelled("resume")),
+        base_model=starting_model(start.base_model, registry, spelled("base_model")),
     )
     opened = Dataset.open(dataset)
     if parameters.rounds_by == "valid" and parameters.keeps_best and not blends(parameters):

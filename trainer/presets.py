@@ -137,6 +137,16 @@ def choices_line(given: TrainParameters, chosen: TrainParameters, alone: str = W
     return f"preset {given.preset}{which}: {words or 'the values of ' + DEFAULTS}"
 
 
+def alone_line(given: TrainParameters, alone: str = WHERE_BLENDED) -> str:
+    """Return a line on why the preset ``auto-2`` trains trees alone; empty: it blends, or trees alone were asked for.
+
+    >>> alone_line(TrainParameters(), "a cluster trains")
+    'preset auto-2, trees alone (a cluster trains)'
+    """
+    asked = given.preset != BLENDING or given.budget == FAST
+    return "" if asked or not alone else f"preset {given.preset}, trees alone ({alone})"
+
+
 def _auto_1(given: TrainParameters, shape: DataShape) -> Mapping[str, Any]:
     """Shallow trees, a smoothed stop, and for few queries random weights and a refit.
 

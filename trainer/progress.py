@@ -19,7 +19,7 @@ from rankmill.foundation.scalars import whole_number
 from rankmill.foundation.units import spell
 from rankmill.pipeline.read.grades import note_on_gains
 from rankmill.trainer.parameters import TrainParameters
-from rankmill.trainer.rounds.training_result import RoundRecord
+from rankmill.trainer.rounds.training_result import RoundRecord, TrainingStage
 
 if TYPE_CHECKING:
     from rankmill.pipeline.dataset.dataset import Dataset
@@ -99,15 +99,27 @@ class TrainingProgress(TerminalBar):
     ) -> None:
         console = console or stderr_console()
         visible = bar and log_every is None and console.is_terminal
-        super().__init__(step + " {task.completed:.0f}/{task.total:.0f}", "{task.description}", console, shown=visible)
-        self._task = self._progress.add_task("preparing", total=n_rounds)
+        counted = "{task.fields[unit]} {task.completed:.0f}/{task.total:.0f}"
+        super().__init__(counted, "{task.description}", console, shown=visible)
+        self._task = self._progress.add_task("preparing", total=n_rounds, unit=step)
         self._ticker = Ticker(0 if visible else log_every, on_message, clock)
         self._step = step
         self._n_rounds, self._n_trainings, self._several_seeds = n_rounds, n_trainings, several_seeds
         self._at, self._started = ("", 0, n_rounds), 0
 
     def update(self, record: RoundRecord) -> None:
-        """Record a round."""
+        """Record a round; a record that names its stage says how many rounds that has, and not what follows it."""
+        number, stage, left = record.round_number, record.stage, 0
+        if stage is None:
+            stage, left = self._next(record)
+        measures = _measures(record)
+        shown = "  ".join([*filter(None, [stage.name]), *measures])
+        self._progress.update(self._task, completed=number, total=stage.n_rounds, unit=stage.unit, description=shown)
+        place = ", ".join([*filter(None, [stage.name]), f"{stage.unit} {number:,} of {stage.n_rounds:,}"])
+        self._ticker.step(number, stage.n_rounds, left, lambda: f"{place}: {', '.join(measures)}")
+
+    def _next(self, record: RoundRecord) -> tuple[TrainingStage, int]:
+        """Return the stage of a record that does not name it, and the rounds left of all trainings."""
         round_number = record.round_number
         what, number = (
             ("fold", record.fold) if record.fold else ("seed", record.seed) if self._several_seeds else ("", 0)
@@ -115,11 +127,8 @@ class TrainingProgress(TerminalBar):
         if (what, number) != self._at[:2] or round_number <= self._at[2]:
             self._started += 1
         self._at = what, number, round_number
-        name = [f"{what} {number}"] if what else []
-        self._progress.update(self._task, completed=round_number, description="  ".join([*name, *_measures(record)]))
         left = max(self._n_trainings - self._started, 0) * self._n_rounds + self._n_rounds - round_number
-        place = ", ".join([*name, f"{self._step} {round_number:,} of {self._n_rounds:,}"])
-        self._ticker.step(round_number, self._n_rounds, left, lambda: f"{place}: {', '.join(_measures(record))}")
+        return TrainingStage(f"{what} {number}" if what else "", self._n_rounds, self._step), left
 
 
 def training_progress(
@@ -142,13 +151,19 @@ def training_progress(
 
 @contextmanager
 def verbosely(
-    verbose: int, parameters: TrainParameters, choices: str = "", *, folds_alone: bool = False, step: str = "round"
+    verbose: int,
+    parameters: TrainParameters,
+    choices: str = "",
+    note: str = "",
+    *,
+    folds_alone: bool = False,
+    step: str = "round",
 ) -> Iterator[TrainingProgress]:
     """Yield the progress of a training from Python: of the whole training, or only of its folds if ``folds_alone``.
 
-    ``verbose`` 0 or False: no output; 1 or True: a line on stderr about every :data:`LOG_SECONDS`; N above 1:
-    ``choices``, those of the preset, and a line after every N rounds.  A compilation of kernels is announced, too.
-    ``step`` is what a round is called.
+    ``verbose`` 0 or False: no output; 1 or True: ``note``, and a line on stderr about every :data:`LOG_SECONDS`; N
+    above 1: ``choices``, those of the preset, and a line after every N rounds.  A compilation of kernels is announced,
+    too.  ``step`` is what a round is called.
 
     Raises
     ------
@@ -166,8 +181,8 @@ def verbosely(
         log_every=None if every == 1 else every,
         bar=False,
     )
-    if every > 1 and choices:
-        to_stderr(choices)
+    if first := choices if every > 1 else note * every:
+        to_stderr(first)
     with compilation_announced(to_stderr) if every else nullcontext(), progress:
         yield progress
 

@@ -15,7 +15,12 @@ from rankmill.registry.names import check_name
 from rankmill.scorer.models.loading import forest_of
 from rankmill.scorer.models.model import Model
 from rankmill.scorer.models.model_service import find_model, queries_trained_on
-from rankmill.trainer.candidates.blend_on_dataset import BlendCandidate, plan_line, train_blend_on, why_trees_alone_on
+from rankmill.trainer.candidates.blend_on_dataset import (
+    BlendCandidate,
+    plan_of_blend,
+    train_blend_on,
+    why_trees_alone_on,
+)
 from rankmill.trainer.candidates.multi_seed_training import Candidate, SeedRecord, plan_candidate, train_candidate
 from rankmill.trainer.cluster.cluster_plan import ClusterPlan
 from rankmill.trainer.nets.options import NetOptions
@@ -161,10 +166,10 @@ def train_and_register(
     if parameters.preset == BLENDING:
         alone = why_trees_alone_on(parameters, options, seeds, plan)
         blends, plan = not alone, replace(plan, choices=choices_line(parameters, plan.parameters, alone))
+        if blends:
+            plan = plan_of_blend(dataset, parameters, options, plan)
     registry.prepare()
     say(plan.render())
-    if blends:
-        say(plan_line(plan))
     say_of_gains(dataset, plan.parameters.gain, say)
     if options.cluster is not None:
         say(ClusterPlan.of(plan, dataset, options.cluster.workers(), one_machine=options.cluster.is_here).render())

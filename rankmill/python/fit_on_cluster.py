@@ -30,7 +30,7 @@ from rankmill.python.given_rows import FitColumns, unpacked
 from rankmill.trainer.cluster.train_on_cluster import train_on_cluster
 from rankmill.trainer.incompatible import check_cluster
 from rankmill.trainer.nets.options import NET
-from rankmill.trainer.presets import choices_line, shape_of_dataset, with_preset
+from rankmill.trainer.presets import alone_line, choices_line, shape_of_dataset, with_preset
 from rankmill.trainer.progress import to_stderr, verbosely
 from rankmill.trainer.rounds.checkpoints import training_key
 from rankmill.trainer.rounds.training_result import RoundRecord, TrainingResult
@@ -104,7 +104,9 @@ def fit_on_cluster(
         asked, parameters = parameters, with_preset(parameters, shape_of_dataset(dataset), resume)
         if start is not None and further:
             parameters = replace(parameters, n_rounds=start.n_rounds + parameters.n_rounds)
-        with verbosely(own.verbose, parameters, choices_line(asked, parameters, "a cluster trains")) as progress:
+        why = "a cluster trains"
+        choices = choices_line(asked, parameters, why), alone_line(asked, why)
+        with verbosely(own.verbose, parameters, *choices) as progress:
 
             def listen(record: RoundRecord) -> None:
                 progress.update(record)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import textwrap
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
@@ -16,7 +17,7 @@ import numpy.typing as npt
 
 from rankmill.common_options import OF_RANKER
 from rankmill.foundation.cluster.options import checked_address
-from rankmill.foundation.errors import InvalidParameter, NotFitted
+from rankmill.foundation.errors import InvalidParameter, NotFitted, RankmillError
 from rankmill.foundation.notebook_html import HtmlTable, card
 from rankmill.foundation.options import (
     Grouped,
@@ -52,6 +53,7 @@ from rankmill.python.other_libraries import (
     Routed,
     checked_callbacks,
     checked_metrics,
+    frame_of_search,
     keywords_of,
     refuse_function,
     refuse_of_predict,
@@ -64,7 +66,7 @@ from rankmill.python.prepared import PreparedModel
 from rankmill.scorer.forest.forest import Forest, importance_table
 from rankmill.scorer.forest.predict import ForestPredictor
 from rankmill.scorer.metrics import Metric
-from rankmill.scorer.models.loading import forest_of, kind_of
+from rankmill.scorer.models.loading import forest_of, kind_of, parts_of
 from rankmill.scorer.models.model import Model as TrainedModel
 from rankmill.scorer.nets.net import Net
 from rankmill.seen_queries import SeenQueries, learnt_in_the_end, seen_queries
@@ -77,7 +79,7 @@ from rankmill.trainer.nets.training import train_net
 from rankmill.trainer.objectives.registry import learns_labels
 from rankmill.trainer.objectives.user import spelled
 from rankmill.trainer.parameters import ALL, AUTO, BLENDING, GRADES, TrainParameters, all_parameters
-from rankmill.trainer.presets import blends, choices_line, shape_of_rows, why_trees_alone, with_preset
+from rankmill.trainer.presets import alone_line, blends, choices_line, shape_of_rows, why_trees_alone, with_preset
 from rankmill.trainer.progress import TrainingProgress, to_stderr, verbosely
 from rankmill.trainer.rounds.early_stopping import GoalMean, parse_measure
 from rankmill.trainer.rounds.train_on_rows import fit
@@ -114,8 +116,9 @@ class RankerOptions:
     )
     verbose: int | bool = option(
         default=1,
-        help="Progress output.  1 or True: a line on stderr about every 10 seconds; N above 1: what"
-        " the preset chose, and a line after every N rounds; 0: nothing.  Does not change the model.",
+        help="Progress output.  1 or True: one line on what was trained, and a line on stderr about every 10 seconds;"
+        " N above 1: also what the preset chose, and a line after every N rounds; 0: nothing.  Does not change the"
+        " model.",
     )
     delta: Callable[..., Any] | None = option(
         default=None,
@@ -184,11 +187,14 @@ class Ranker(Routed):
     forest_
         The same, if it is a forest; else InputError.
     best_round_
-        Number of rounds that were kept; of a net, the epoch.
+        Number of rounds that were kept; of a net, the epoch; of a blend, that of its first model.
     history_
-        One :class:`rankmill.trainer.rounds.training_result.RoundRecord` per round, or epoch.
+        One :class:`rankmill.trainer.rounds.training_result.RoundRecord` per round, or epoch: of a blend, of its first
+        model, before it was trained on all rows.  If folds chose the rounds, these are means: ``holdout`` of the
+        held-out queries, and the eval set by its name, each query by the fold that did not learn from it.
     cross_validation_
-        The cross-validation that chose the number of rounds, if ``rounds_by`` is ``cv``.
+        The cross-validation that chose the number of rounds, if ``rounds_by`` is ``cv`` or folds judged a blend, whose
+        trees learn twice as fast there: its rounds count twice in ``best_round_`` and ``history_``.
     loaded_from_
         Only after :meth:`load`: the version, such as ``web@7``, or the file.
     n_features_in_, feature_names_in_
@@ -266,7 +272,7 @@ class Ranker(Routed):
             facts = {"rounds": rounds, "trees": f"{model.n_trees:,}"}
         else:
             facts = {"model": kind_of(model)} | (
-                {"epochs" if isinstance(model, Net) else "rounds": rounds} if self.best_round_ else {}
+                {"epochs" if isinstance(parts_of(model)[0], Net) else "rounds": rounds} if self.best_round_ else {}
             )
         facts |= {
             "objective": model.objective,
@@ -427,8 +433,9 @@ class Ranker(Routed):
                     "or the scores of the base model as offset"
                 )
             directions = directions_by_name(self.monotone, names)
-            base = BaseModel(_forest_of(corrected), names, directions, categorical=given.table.texts)
-        forest = self._started_from(resume, init_model, base)
+            base = BaseModel(_forest_of(corrected, "base_model"), names, directions, categorical=given.table.texts)
+        with _named(init_model):
+            forest = self._started_from(resume, init_model, base)
         parameters = self.checked_parameters(names, more.get("early_stopping_rounds"))
         n_threads = workers_for(own.binning.n_threads)
         _check_labels(columns, parameters.objective)
@@ -454,7 +461,8 @@ class Ranker(Routed):
             if learning.learn_from == GRADES:
                 warnings.warn(what_is_learnt_from(data.train, learning), UserWarning, stacklevel=2)
         then = dict(eval_sets[:1]) if parameters.refit == ALL else {}
-        if asked.refit is None and own.verbose:
+        says = own.verbose and (own.verbose != 1 or frame_of_search() is None)  # not in every fold of a search
+        if asked.refit is None and says:
             for name in then:
                 to_stderr(f'fit: {learnt_in_the_end(name)}; score others, or give refit="none"')
         values = [rows.values for rows in (train, *(rows for _, rows in eval_sets[:1])) if rows.values is not None]
@@ -467,7 +475,8 @@ class Ranker(Routed):
                 "there are several eval sets" if len(eval_sets) > 1 else "",
             )
             alone = next(filter(None, reasons), "")
-        with verbosely(own.verbose, parameters, choices_line(asked, parameters, alone)) as progress:
+        note = alone_line(asked, alone) if says else ""
+        with verbosely(own.verbose, parameters, choices_line(asked, parameters, alone), note) as progress:
             options = TrainingOptions(
                 eval_metrics=metrics,
                 resume=start,
@@ -478,11 +487,12 @@ class Ranker(Routed):
                 blend = blend_of_kinds(data, values[0], values[1] if eval_sets else None, asked, options)
                 self._keep(blend.model, blend.best_round, blend.history, given_names, blend.cross_validation)
             else:
-                result = fit(data, parameters, options)
+                with _named(init_model):
+                    result = fit(data, parameters, options)
                 trained = result.forest if base is None else base.joined(result.forest)
                 _warn_of(note_without_splits(trained), 3)
                 self._keep(trained, result.best_round, result.history, given_names, result.cross_validation)
-        if blended and not alone and own.verbose:
+        if blended and not alone and says:
             to_stderr(f"fit: {blend.facts.line()}")
         warn_of_gains(data.train.grades, parameters.gain, 3)
         self._seen = seen_queries(train.queries, {name: rows.queries for name, rows in then.items()})
@@ -503,8 +513,11 @@ class Ranker(Routed):
         from rankmill.python.fit_on_cluster import fit_on_cluster, refuse_on_cluster
 
         refuse_on_cluster(self, given)
-        start, further = self._started_from(resume, init_model, None), init_model is not None
-        result, given_names, note = fit_on_cluster(self, X, y, own, given, metrics, listeners, start, further=further)
+        with _named(init_model):
+            start, further = self._started_from(resume, init_model, None), init_model is not None
+            result, given_names, note = fit_on_cluster(
+                self, X, y, own, given, metrics, listeners, start, further=further
+            )
         _warn_of(note_without_splits(result.forest), 4)
         _warn_of(note, 4)
         self._keep(result.forest, result.best_round, result.history, given_names)
@@ -596,14 +609,14 @@ class Ranker(Routed):
     @classmethod
     def from_model(cls, model: TrainedModel, name: str = "") -> Ranker:
         """Return a fitted ranker with ``model``, the parameters that it was trained with, and no history."""
-        known, best_round = cls._parameter_names(), model.n_rounds
+        known, (first, *_) = cls._parameter_names(), parts_of(model)
+        best_round = int(str(first.info.get("epochs", 0))) if isinstance(first, Net) else first.n_rounds
         trained_with = dict(model.parameters)
         if isinstance(model, Forest):
             trained_with = all_parameters(trained_with) if trained_with else {}
             if trained_with.get("preset") == AUTO and trained_with["refit"] == ALL:
                 trained_with["refit"] = None  # chosen where there was an eval set, which the next training may not have
         elif isinstance(model, Net):
-            best_round = int(str(model.info.get("epochs", 0)))
             trained_with |= {"model": NET, "layers": model.widths}
         ranker = cls(**{key: value for key, value in trained_with.items() if key in known})
         ranker.categorical = [*model.categories] or None
@@ -837,8 +850,9 @@ class Ranker(Routed):
                 "fit takes resume, after which there are n_rounds rounds in all, or init_model, which adds n_rounds; "
                 "not both"
             )
-        before = init_model if resume is None else resume
-        return None if before is None else after_base(_forest_of(before), base)
+        if resume is not None:
+            return after_base(_forest_of(resume, "resume"), base)
+        return None if init_model is None else after_base(_forest_of(init_model, "init_model"), base)
 
 
 def _help() -> str:
@@ -856,14 +870,25 @@ Ranker.__init__.__doc__ = _help()
 Ranker.fit.__signature__ = signature_of(Ranker.fit, dict.fromkeys(FitArguments.__annotations__))  # type: ignore[attr-defined]
 
 
-def _forest_of(model: Model) -> Forest:
+@contextmanager
+def _named(init_model: Model | None) -> Iterator[None]:
+    """Let errors that name ``resume`` name ``init_model``, if that is given."""
+    try:
+        yield
+    except RankmillError as error:
+        if init_model is None or not str(error).startswith("resume: "):
+            raise
+        raise type(error)(f"init_model{str(error).removeprefix('resume')}") from error
+
+
+def _forest_of(model: Model, use: str) -> Forest:
     if isinstance(model, Ranker):
-        return model.fitted_forest("resume")
+        return model.fitted_forest(use)
     if isinstance(model, TrainedModel):
-        return forest_of(model, "resume")
+        return forest_of(model, use)
     from rankmill.python.model_files import named_model
 
-    return forest_of(named_model(model)[0], "resume")
+    return forest_of(named_model(model)[0], use)
 
 
 def warn_of_gains(grades: npt.NDArray[np.int32], gain: str, stacklevel: int) -> None:

@@ -23,7 +23,7 @@ from rankmill.trainer.nets.options import NET
 from rankmill.trainer.objectives.registry import learns_labels
 from rankmill.trainer.options import SelectOptions
 from rankmill.trainer.parameters import TrainParameters
-from rankmill.trainer.presets import choices_line, shape_of_rows, with_preset
+from rankmill.trainer.presets import alone_line, choices_line, shape_of_rows, with_preset
 from rankmill.trainer.progress import TrainingProgress, to_stderr, verbosely
 from rankmill.trainer.rounds.train_on_rows import cross_validate_rows
 from rankmill.trainer.rounds.training_result import CrossValidation, RoundRecord
@@ -100,7 +100,8 @@ def cross_validate(
     del X, given
     asked, parameters = parameters, with_preset(parameters, shape_of_rows(data).in_folds())
     warn_of_gains(data.train.grades, parameters.gain, 3)
-    with verbosely(ranker.verbose, parameters, choices_line(asked, parameters), folds_alone=True) as progress:
+    choices = choices_line(asked, parameters), alone_line(asked)
+    with verbosely(ranker.verbose, parameters, *choices, folds_alone=True) as progress:
         report, n_threads = _reporting(progress, on_round), workers_for(own.n_threads)
         return cross_validate_rows(
             data, parameters, TrainingOptions(eval_metrics=metrics, n_threads=n_threads, on_round=report)
@@ -175,6 +176,8 @@ def select_features(
     eval_sets = eval_sets_of(eval_set, {}, train.expected, lambda rows: _binned(ranker, rows, "", train.binspec)[0])
     data = train.training_data(parameters.objective, eval_sets)
     warn_of_gains(data.train.grades, parameters.gain, 3)
+    if (note := alone_line(parameters)) and own.verbose:
+        to_stderr(note)
     options = TrainingOptions(
         n_threads=workers_for(own.binning.n_threads), on_message=to_stderr if own.verbose else None
     )

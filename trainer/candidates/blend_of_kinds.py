@@ -11,13 +11,15 @@ few queries    Three folds of train and valid rows together.  They choose the ro
                trees learn twice as fast as those of the model, which then has twice the rounds
 many           Stopped early by the valid rows, which are what is judged; trained again on both where the preset does
                that
+
+Each training reports its rounds with the stage that it is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import isfinite
+from math import fsum, isfinite, nan
 
 import numpy as np
 import numpy.typing as npt
@@ -39,7 +41,7 @@ from rankmill.trainer.nets.options import NetOptions
 from rankmill.trainer.nets.train_on_dataset import train_and_keep
 from rankmill.trainer.nets.training import NetData, NetResult, NetRows
 from rankmill.trainer.parameters import ALL, BLENDING, NONE, OF_EVERY_KIND, TrainParameters
-from rankmill.trainer.presets import shape_of_rows, with_preset
+from rankmill.trainer.presets import DataShape, shape_of_rows, with_preset
 from rankmill.trainer.rounds.boosting import boost
 from rankmill.trainer.rounds.checkpoints import Checkpoints
 from rankmill.trainer.rounds.cross_validation import Fold, cross_validated, folds_of
@@ -52,9 +54,10 @@ from rankmill.trainer.rounds.training_result import (
     QueryValues,
     RoundRecord,
     TrainingResult,
+    TrainingStage,
 )
 from rankmill.trainer.training_facts import BlendFacts, KindFacts
-from rankmill.trainer.training_options import DEFAULT_OPTIONS, TrainingOptions
+from rankmill.trainer.training_options import DEFAULT_OPTIONS, OnRound, TrainingOptions
 
 FOLDS, MOST_FOLDED = 3, 300  # queries of the train split that are judged by folds
 FASTER = 2  # trees of folds learn so many times as fast as those of the model, in as many times fewer rounds
@@ -69,12 +72,15 @@ Values = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlendOfKinds:
-    """The blend, its parts, and the training of the first kind of trees before the last one on all rows."""
+    """The blend, its parts, and how the rounds of its first part were chosen: of trees if it has any."""
 
     model: Blend
     facts: BlendFacts
     best_round: int
-    history: tuple[RoundRecord, ...]  # in folds, means over them of the held-out queries
+    """Rounds of the first part, or epochs of a net."""
+    history: tuple[RoundRecord, ...]
+    """Its rounds before the last training on all rows.  In folds: means over them, of the held-out queries and of those
+    of the eval set among them.  A round of trees of folds stands for two of the model."""
     cross_validation: CrossValidation | None
     by_query: Mapping[str, QueryValues] = field(repr=False)  # metrics of the blend on the queries that were judged
 
@@ -105,6 +111,24 @@ class _Task:
     options: TrainingOptions
     checkpoints: Checkpoints | None
 
+    def reporting(self, kind: str, n_rounds: int, where: str = "", unit: str = "round") -> OnRound | None:
+        """Return what reports the rounds of a training of a ``kind``: ``n_rounds`` at most."""
+        report = self.options.on_round
+
+        def named(record: RoundRecord) -> None:
+            assert report is not None  # noqa: S101 - else it is not called
+            at = f", fold {record.fold} of {len(self.folds)}" if record.fold else where
+            report(replace(record, stage=TrainingStage(kind + at, n_rounds, unit)))
+
+        return None if report is None else named
+
+    @property
+    def of_eval_set(self) -> dict[str, npt.NDArray[np.bool_]]:
+        """The queries of the eval set among those of the folds, by its name."""
+        names = [name for name, _ in self.data.eval_sets if self.folds and self.pooled is not self.data]
+        later = np.arange(self.pooled.train.n_queries) >= self.data.train.n_queries
+        return {name: later for name in names[:1] if name != HOLDOUT}
+
     @property
     def judged(self) -> RankedRows:
         return self.pooled.train if self.folds else self.data.eval_sets[0][1]
@@ -120,6 +144,7 @@ def blend_of_kinds(
     given: TrainParameters,
     options: TrainingOptions = DEFAULT_OPTIONS,
     checkpoints: Checkpoints | None = None,
+    shape: DataShape | None = None,
 ) -> BlendOfKinds:
     """Train all kinds and return their blend: the same bytes for any number of threads.
 
@@ -133,14 +158,17 @@ def blend_of_kinds(
         Options that all kinds have; the preset chooses the others (:func:`rankmill.trainer.presets.why_trees_alone`).
     checkpoints
         Where each part is kept, so that a killed training resumes; the caller clears them.
+    shape
+        What the preset may know of the data; by default that of rows in memory.
 
     Raises
     ------
     rankmill.foundation.errors.TrainingDataRejected, rankmill.foundation.errors.InvalidParameter
         As training of trees and of nets.
     """
-    task, trees = _task_of(data, values, valid, given, options, checkpoints)
-    ranking = _resolved(replace(given, objective=OBJECTIVE), task.data, bool(task.folds))
+    shape = shape or shape_of_rows(data)
+    task, trees = _task_of(data, values, valid, given, shape, options, checkpoints)
+    ranking, _ = first_trees(replace(given, objective=OBJECTIVE), shape)
     found = [_judged_trees(TREES, task, trees), _judged_trees(RANKING, task, ranking), _judged_net(task, trees)]
     rows = task.judged
     queries = MeasuredQueries(rows, [task.measure], trees, data.scale)
@@ -170,12 +198,13 @@ def blend_of_kinds(
     weights = [
         (each.train(), share / spread) for each, share, spread in zip(found, shares, spreads, strict=True) if share
     ]
+    first = next(each for each, share in zip(found, shares, strict=True) if share)
     return BlendOfKinds(
-        model=_blended(weights, facts, given, _refit_facts(task, found[0].rounds)),
+        model=_blended(weights, facts, given, _refit_facts(task, first.rounds)),
         facts=facts,
-        best_round=found[0].rounds if (folded := found[0].cross_validation) is None else folded.best_round,
-        history=found[0].history,
-        cross_validation=folded,
+        best_round=first.rounds,
+        history=first.history,
+        cross_validation=first.cross_validation,
         by_query=every.by_query(every.evaluate(together)),
     )
 
@@ -203,9 +232,23 @@ def _blended(
     )
 
 
-def _resolved(given: TrainParameters, data: TrainingData, folded: bool) -> TrainParameters:  # noqa: FBT001 - a private helper
-    shape = shape_of_rows(data)
-    return with_preset(given, shape.in_folds() if folded else shape)
+def first_trees(given: TrainParameters, shape: DataShape) -> tuple[TrainParameters, bool]:
+    """Return the parameters of the first trees, and whether folds judge the kinds."""
+    trees = with_preset(given, shape)
+    folded = not shape.has_valid or (trees.refit == ALL and shape.queries <= MOST_FOLDED)
+    return (with_preset(given, shape.in_folds()) if folded else trees), folded
+
+
+def net_options(trees: TrainParameters) -> NetOptions:
+    """Return the options of the net beside ``trees``."""
+    return NetOptions(
+        layers=LAYERS,
+        metric=trees.metric,
+        stop_metric=trees.stop_metric,
+        gain=trees.gain,
+        sigma=trees.sigma,
+        seed=trees.seed,
+    )
 
 
 def _task_of(
@@ -213,6 +256,7 @@ def _task_of(
     values: Values,
     valid: Values | None,
     given: TrainParameters,
+    shape: DataShape,
     options: TrainingOptions,
     checkpoints: Checkpoints | None,
 ) -> tuple[_Task, TrainParameters]:
@@ -222,10 +266,7 @@ def _task_of(
         name, rows = data.eval_sets[0]
         rows = replace(rows, bins=[rows.row_major(data.n_bins)])  # read several times
         data = replace(data, eval_sets=[(name, rows)])
-    trees = _resolved(given, data, folded=False)
-    folded = not data.eval_sets or (trees.refit == ALL and data.train.n_queries <= MOST_FOLDED)
-    if folded:
-        trees = _resolved(given, data, folded=True)
+    trees, folded = first_trees(given, shape)
     pooled, pooled_values = data, values
     if data.eval_sets and trees.refit == ALL:
         assert valid is not None  # noqa: S101 - there is an eval set
@@ -248,11 +289,12 @@ def _judged_trees(kind: str, task: _Task, parameters: TrainParameters) -> _Judge
     alone, checkpoints = replace(parameters, refit=NONE), task.checkpoints_of(kind)
     first: Forest | None = None
     if task.folds:
-        folded, scores = _folded_trees(task, _faster(alone), checkpoints)
-        rounds, history = FASTER * folded.best_round, _means_of(folded)
+        folded, history, scores = _folded_trees(kind, task, _faster(alone), checkpoints)
+        rounds = FASTER * folded.best_round
     else:
         assert task.valid is not None  # noqa: S101 - it is what is judged
-        result, folded = fit(task.data, alone, task.options, checkpoints), None
+        reporting = replace(task.options, on_round=task.reporting(kind, alone.n_rounds))
+        result, folded = fit(task.data, alone, reporting, checkpoints), None
         rounds, history, first = result.best_round, result.history, result.forest
         scores = predict(first, task.valid, n_threads=task.options.n_threads)
 
@@ -260,7 +302,7 @@ def _judged_trees(kind: str, task: _Task, parameters: TrainParameters) -> _Judge
         if first is not None and task.pooled is task.data:
             return first
         kept = None if checkpoints is None else checkpoints.of("final")
-        options = replace(task.options, on_round=None)
+        options = replace(task.options, on_round=task.reporting(kind, rounds, ", all rows"))
         return boost(task.pooled, alone, options, checkpoint=kept, rounds=rounds).forest
 
     return _Judged(kind, rounds, scores, train, history, folded)
@@ -280,15 +322,17 @@ def _faster(parameters: TrainParameters) -> TrainParameters:
 
 
 def _folded_trees(
-    task: _Task, parameters: TrainParameters, checkpoints: Checkpoints | None
-) -> tuple[CrossValidation, Floats]:
-    """Return the cross-validation, and the scores of each query by the fold that it was held out from."""
-    forests: dict[int, Forest] = {}
+    kind: str, task: _Task, parameters: TrainParameters, checkpoints: Checkpoints | None
+) -> tuple[CrossValidation, tuple[RoundRecord, ...], Floats]:
+    """Return the cross-validation, its history, and the scores of each query by the fold that it was held out from."""
+    results: dict[int, TrainingResult] = {}
+    options = replace(task.options, on_round=task.reporting(kind, parameters.n_rounds))
+    of_eval_set = task.of_eval_set
 
     def train(fold: Fold, rounds: int | None, before: TrainingResult | None) -> TrainingResult:
         start = None if before is None else before.forest
-        result = train_fold(task.pooled, parameters, task.options, fold, rounds, start, checkpoints)
-        forests[fold.number] = result.forest
+        result = train_fold(task.pooled, parameters, options, fold, rounds, start, checkpoints, of_eval_set)
+        results[fold.number] = result
         return result
 
     measure = stop_measure(parameters, graded=task.pooled.train.graded)
@@ -297,52 +341,74 @@ def _folded_trees(
     scores = np.empty(task.pooled.train.n_rows)
     for fold in task.folds:
         rows = _rows_of(fold, task)
-        scores[rows] = predict(forests[fold.number], task.pooled_values[rows], n_rounds=found.best_round,
+        scores[rows] = predict(results[fold.number].forest, task.pooled_values[rows], n_rounds=found.best_round,
                                n_threads=task.options.n_threads)  # fmt: skip
-    return found, scores
+    history = _means_of(found, FASTER, [(name, [*results.values()]) for name in of_eval_set])
+    return found, history, scores
 
 
-def _means_of(found: CrossValidation) -> tuple[RoundRecord, ...]:
-    """Return the history of a cross-validation: means over the folds."""
-    rounds = range(1, len(found.histories[0]) + 1)
-    return tuple(
-        RoundRecord(n, {HOLDOUT: {measure: found.mean(measure, n) for measure in found.measures}}) for n in rounds
-    )
+def _means_of(
+    found: CrossValidation, times: int = 1, also: Sequence[tuple[str, Sequence[TrainingResult]]] = ()
+) -> tuple[RoundRecord, ...]:
+    """Return the history of a cross-validation: means over the folds, each round so many ``times``.
+
+    ``also`` are sets that only some folds have measured: their means are over queries.
+    """
+    history: list[RoundRecord] = []
+    for i in range(len(found.histories[0])):
+        metrics = {HOLDOUT: {measure: found.mean(measure, i + 1) for measure in found.measures}}
+        for name, results in also:
+            metrics[name] = {measure: _mean_of(name, measure, results, i) for measure in found.measures}
+        history += [RoundRecord(len(history) + 1 + more, metrics) for more in range(times)]
+    return tuple(history)
+
+
+def _mean_of(name: str, measure: str, results: Sequence[TrainingResult], i: int) -> float:
+    """Return the mean of a measure of the set ``name`` in record ``i``, over queries that count; a loss: over folds."""
+    found = []
+    for each in results:
+        if name in each.by_query:
+            queries = each.by_query[name].get(measure)
+            n = 1 if queries is None else np.count_nonzero(~np.isnan(queries.values))
+            found += [(each.history[i].metrics[name][measure], n)] * bool(n)
+    return fsum(value * n for value, n in found) / sum(n for _, n in found) if found else nan
 
 
 def _judged_net(task: _Task, trees: TrainParameters) -> _Judged:
-    options = NetOptions(
-        layers=LAYERS,
-        metric=trees.metric,
-        stop_metric=trees.stop_metric,
-        gain=trees.gain,
-        sigma=trees.sigma,
-        seed=trees.seed,
-    )
-    n_threads, checkpoints = task.options.n_threads, task.checkpoints_of(NET)
+    options = net_options(trees)
+    n_threads, metrics, checkpoints = task.options.n_threads, task.options.eval_metrics, task.checkpoints_of(NET)
     pooled = _net_data(task.pooled, task.pooled_values)
 
-    def trained(data: NetData, stage: str, epochs: int | None = None) -> NetResult:
-        own = options if epochs is None else replace(options, epochs=epochs, early_stopping_epochs=0)
-        kept = None if checkpoints is None else checkpoints.of(stage)
-        return train_and_keep(data, own, kept, n_threads=n_threads, on_message=task.options.on_message)
+    def trained(data: NetData, stage: str, own: NetOptions, where: str = "") -> NetResult:
+        return train_and_keep(
+            data, own, None if checkpoints is None else checkpoints.of(stage), eval_metrics=metrics,
+            n_threads=n_threads, on_round=task.reporting(NET, own.epochs, where, "epoch"),
+            on_message=task.options.on_message,
+        )  # fmt: skip
+
+    def again(epochs: int) -> Net:
+        return trained(pooled, "final", replace(options, epochs=epochs, early_stopping_epochs=0), ", all rows").net
 
     if not task.folds:
         assert task.valid is not None  # noqa: S101 - it is what is judged
-        data = replace(_net_data(task.data, task.values), valid=_net_rows(task.judged, task.valid))
-        result = trained(data, "whole")
+        data = replace(_net_data(task.data, task.values), valid=_net_rows(task.judged, task.valid),
+                       valid_name=task.data.eval_sets[0][0])  # fmt: skip
+        result = trained(data, "whole", options)
         same = task.pooled is task.data
         return _Judged(
             NET, result.best_epoch, result.net.predict(task.valid),
-            lambda: result.net if same else trained(pooled, "final", result.best_epoch).net,
+            lambda: result.net if same else again(result.best_epoch), result.history,
         )  # fmt: skip
-    nets: dict[int, list[Net]] = {}
-    epochs = cross_validate_net(pooled, options, FOLDS, n_threads=n_threads, nets=nets).best_round
+    report = task.reporting(NET, options.epochs, unit="epoch")
+    found = cross_validate_net(
+        pooled, options, FOLDS, eval_metrics=metrics, n_threads=n_threads, on_round=report, keep_nets=True
+    )
     scores = np.empty(task.pooled.train.n_rows)
     for fold in task.folds:
         rows = _rows_of(fold, task)
-        scores[rows] = nets[fold.number][epochs - 1].predict(task.pooled_values[rows])
-    return _Judged(NET, epochs, scores, lambda: trained(pooled, "final", epochs).net)
+        scores[rows] = found.nets[fold.number][found.best_round - 1].predict(task.pooled_values[rows])
+    epochs = found.best_round
+    return _Judged(NET, epochs, scores, lambda: again(epochs), _means_of(found), replace(found, nets={}))
 
 
 def _rows_of(fold: Fold, task: _Task) -> npt.NDArray[np.bool_]:

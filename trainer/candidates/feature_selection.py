@@ -35,7 +35,7 @@ from rankmill.trainer.growing.tree import Tree
 from rankmill.trainer.objectives.registry import objective_of
 from rankmill.trainer.options import SelectOptions
 from rankmill.trainer.parameters import NONE, TrainParameters
-from rankmill.trainer.presets import shape_of_dataset, shape_of_rows, with_preset
+from rankmill.trainer.presets import choices_line, shape_of_dataset, shape_of_rows, with_preset
 from rankmill.trainer.rounds.boosting import boost
 from rankmill.trainer.rounds.checkpoints import Checkpoints, training_key
 from rankmill.trainer.rounds.early_stopping import DEVIANCE, Measure, stop_measure
@@ -121,12 +121,15 @@ def select_features(
     TrainingDataRejected
         The train or the valid split is empty.
     """
-    parameters = _without_refit(with_preset(parameters or TrainParameters(), shape_of_dataset(dataset)))
+    given = parameters or TrainParameters()
+    parameters = _without_refit(with_preset(given, shape_of_dataset(dataset)))
     if options.resume is not None or options.base_model is not None:
         raise InvalidParameter("features are selected by trainings from the start; leave resume and base_model out")
     data = data_of(dataset, parameters, options)
     if not data.eval_sets:
         raise TrainingDataRejected(f"{dataset.path}: selecting features needs a valid split; ingest one")
+    if options.on_message is not None and (choices := choices_line(given, parameters)):
+        options.on_message(choices)
     if options.checkpoint is None:
         return select_features_of_rows(data, parameters, rules, options)
     key = training_key(dataset, parameters, (), None)

@@ -81,6 +81,8 @@ class TrainingPlan:
     choices: str = ""  # what the preset chose, in words
     n_encoded: int = 0  # columns of encoded categories
     columns: RankedRows | None = field(default=None, repr=False, compare=False)  # of the train split, without bins
+    blend: str = ""  # what else is trained for a blend of kinds, in words
+    blend_bytes: int = 0  # peak memory of all that
 
     @property
     def bin_bytes(self) -> int:
@@ -142,8 +144,8 @@ class TrainingPlan:
             f"{self.n_features - self.n_encoded} features{f' ({self.n_encoded} also encoded)' * bool(self.n_encoded)};"
             f" {self.learnt_from}; {self.bins}; "
             + (f"{self.bin_bytes / 1e6:,.0f} MB of bins mapped; " if not self.n_encoded else "")
-            + f"about {self.bytes_needed / 1e6:,.0f} MB without the interpreter"
-            + self._which_rounds()
+            + f"about {(self.blend_bytes or self.bytes_needed) / 1e6:,.0f} MB without the interpreter"
+            + (f"; {self.blend}" if self.blend else self._which_rounds())
         )
 
     def _which_rounds(self) -> str:

@@ -30,7 +30,7 @@ def cross_validate_net(
     n_threads: int = 1,
     on_round: OnRound | None = None,
     by_query: bool = False,
-    nets: dict[int, list[Net]] | None = None,
+    keep_nets: bool = False,
 ) -> CrossValidation:
     """Train a net without the queries of each fold of ``data.train`` in turn, and measure it on them.
 
@@ -40,7 +40,7 @@ def cross_validate_net(
     where they stopped.  With the schedule ``cosine``, where fewer epochs are another training, no fold stops early, and
     the last epoch counts.  Queries go to folds as for trees
     (:func:`rankmill.trainer.rounds.train_on_rows.cross_validate_rows`).  ``by_query``: also return the stop metric of
-    each query.  ``nets`` gets the net of every epoch, by the number of the fold.
+    each query; ``keep_nets``: also the net of every epoch, which memory then holds.
 
     Errors are those of :func:`rankmill.trainer.rounds.cross_validation.folds_of` and
     :func:`rankmill.trainer.nets.training.train_net`.
@@ -50,6 +50,7 @@ def cross_validate_net(
     measure = stop_measure(options.losses(), graded=rows.graded)
     check_decides(rows, measure, options.losses(), {"": data.max_grade, **data.goals}, TRAIN)
     of_epochs: dict[int, list[npt.NDArray[np.float64]]] = {}
+    nets: dict[int, list[Net]] = {}
 
     def train(fold: Fold, epochs: int | None, before: NetResult | None) -> NetResult:
         def after(record: RoundRecord, _: Callable[[], bytes]) -> bool:
@@ -65,17 +66,16 @@ def cross_validate_net(
             on_epoch=after,
             resume=None if before is None else before.checkpoint,
             by_query=by_query,
-            keep_nets=nets is not None,
+            keep_nets=keep_nets,
         )
-        if nets is not None:
-            nets.setdefault(fold.number, []).extend(result.nets)
+        nets.setdefault(fold.number, []).extend(result.nets)
         of_epochs.setdefault(fold.number, []).extend(each.values for each in result.by_query)
         return result
 
     def values(fold: Fold, epochs: int, _: NetResult) -> npt.NDArray[np.float64]:
         return of_epochs[fold.number][epochs - 1]
 
-    return cross_validated(
+    found = cross_validated(
         folds_of(rows.query_names, folds, options.seed),
         measure,
         EarlyStopping(patience=0, higher_is_better=measure.higher_is_better),
@@ -84,6 +84,7 @@ def cross_validate_net(
         unit="epoch",
         only_last=last,
     )
+    return replace(found, nets=nets) if keep_nets else found
 
 
 def cross_validate_net_on(

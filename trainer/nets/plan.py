@@ -40,13 +40,15 @@ class NetPlan:
     n_threads: int
     options: NetOptions
     folds: int = 0  # of a cross-validation; 0: none
+    keeps_nets: bool = False  # whether the cross-validation keeps the net of every epoch
 
     @property
     def bytes_needed(self) -> int:
         """Peak memory in bytes: the values of all rows as they are and as inputs, or the inputs, weights and a batch.
 
-        A cross-validation also keeps the values, and a checkpoint of each fold.  It is a bound: batches are seldom the
-        largest that they can be.  Measured, the peak of the process grows by 55 to 100 % of it.
+        A cross-validation also keeps the values, and a checkpoint of each fold, or its net of every epoch.  It is a
+        bound: batches are seldom the largest that they can be.  Measured, the peak of the process grows by 55 to 100 %
+        of it.
         """
         rows = self.train_rows + self.valid_rows
         values = 4 * self.n_features * rows
@@ -54,7 +56,7 @@ class NetPlan:
         weights, held = self._weight_bytes()
         reading = values + inputs + _BYTES_OF_FITTING * self.n_threads * self.train_rows
         training = inputs + _BYTES_A_ROW * rows + held + self._batch_bytes() + _COPIES * weights
-        kept = values + 6 * self.folds * weights if self.folds else 0
+        kept = values + self.folds * (6 + self.options.epochs * self.keeps_nets) * weights if self.folds else 0
         return _BYTES_OF_READING + kept + max(reading, training)
 
     @property

@@ -166,15 +166,19 @@ def train_fold(
     rounds: int | None,
     before: Forest | None,
     checkpoints: Checkpoints | None = None,
+    measured: Mapping[str, npt.NDArray[np.bool_]] | None = None,
 ) -> TrainingResult:
     """Train without the queries of a fold, and measure on them.
 
-    If ``before`` is given, ``rounds`` more rounds resume that forest.
+    If ``before`` is given, ``rounds`` more rounds resume that forest.  Held-out queries that are also among those
+    ``measured`` (n_queries,), by name, are measured under that name, too.
     """
     # all rounds of a fold are kept, so that longer trainings and measurements resume from them
     own = replace(resolved(data.train, parameters), rounds_by="valid", keep_rounds="all")
+    parts = {name: fold.held_out & queries for name, queries in (measured or {}).items()}
+    also = [(name, data.train.of_queries(part, row_major=True)) for name, part in parts.items() if part.any()]
     return boost(
-        _without(replace(data, info={}), fold.held_out),
+        _without(replace(data, info={}), fold.held_out, also),
         own,
         replace(options, resume=None if before is None else StartingModel(before)),
         checkpoint=None if checkpoints is None else checkpoints.of(f"fold-{fold.number}"),

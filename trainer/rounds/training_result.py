@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import fsum, isfinite, nan, sqrt
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -13,9 +14,21 @@ from rankmill.foundation.options import spelled
 from rankmill.foundation.records import JSON, left_out
 from rankmill.scorer.forest.forest import Forest
 
+if TYPE_CHECKING:
+    from rankmill.scorer.nets.net import Net
+
 TRAIN = "train"  # name of the training rows in a record
 REFIT = "refit"  # key in the model: what it was trained on again
 HOLDOUT = "holdout"  # name of held-out queries in a record
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingStage:
+    """One of several trainings of a model, as progress names it."""
+
+    name: str  # "ranking trees, fold 1 of 3"
+    n_rounds: int  # at most
+    unit: str = "round"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +41,7 @@ class RoundRecord:
     oob_improvement: float | None = None
     fold: int = field(default=0, compare=False)  # 1, 2, .. in a cross-validation; 0: training on all rows
     seed: int = field(default=0, compare=False)  # of the training
+    stage: TrainingStage | None = field(default=None, compare=False)  # of the training of a blend
 
     @property
     def train(self) -> Mapping[str, float]:
@@ -46,6 +60,8 @@ class CrossValidation:
     by_query: npt.NDArray[np.float64] | None = field(default=None, repr=False, compare=False)
     unit: str = field(default="round", repr=False)  # what a round is called
     note: str = field(default="", repr=False, compare=False)  # that no tree of any fold has a split
+    # of nets, if asked for: that of every epoch, by the number of the fold
+    nets: Mapping[int, Sequence[Net]] = field(default_factory=dict, repr=False, compare=False)
 
     def __repr__(self) -> str:
         found = f"{self.stop_metric} {self.mean(self.stop_metric):.4f} +- {self.deviation(self.stop_metric):.4f}"

@@ -1,6 +1,7 @@
 """Hyperparameter search: trials sampled from a search space, compared on held-out queries.
 
-Trial 0 has the parameters as they were given; those from 1 on are drawn.  All are trained once, and the best of them,
+Trial 0 has the parameters as they were given.  Trial 1 has the objective of the ranking trees of ``auto-2`` instead, if
+the space has it; all others are drawn.  All are trained once, and the best of them,
 with trial 0, again with other seeds: by folds that is a cross-validation over other folds.  The outcome of a training
 depends only on the data, its parameters and the code. So the table depends only on the number of trials: it has the
 same bytes for any number of workers and after any kill.
@@ -26,6 +27,7 @@ from rankmill.foundation.cores import available_cores
 from rankmill.foundation.errors import InvalidParameter, WorkerLost
 from rankmill.foundation.options import spelled, spelled_alike
 from rankmill.pipeline.dataset.dataset import Dataset
+from rankmill.trainer.candidates.blend_of_kinds import OBJECTIVE
 from rankmill.trainer.data.measured_queries import check_decides
 from rankmill.trainer.data.training_rows import read_columns
 from rankmill.trainer.nets.options import NetOptions
@@ -36,7 +38,7 @@ from rankmill.trainer.rounds.early_stopping import DEVIANCE, stop_measure
 from rankmill.trainer.rounds.training_result import TRAIN, RoundRecord
 from rankmill.trainer.training_options import DEFAULT_OPTIONS, TrainingOptions
 from rankmill.trainer.tuning.searched import Searched, SearchedNet, SearchedTrees
-from rankmill.trainer.tuning.space import Space, default_space, default_space_of_nets
+from rankmill.trainer.tuning.space import Choices, Space, default_space, default_space_of_nets
 from rankmill.trainer.tuning.table import Row, Table
 from rankmill.trainer.tuning.trials import CHECKPOINTS, TABLE, WINNER, Outcome, Task, TrialStore, run_trial
 
@@ -322,7 +324,12 @@ class _Search:
 
     def drawn(self, trial: int) -> dict[str, Any]:
         """Return the sampled values of a trial; none of trial 0."""
-        return self._plan.space.draw(self._plan.base.options.seed, trial) if trial else {}
+        base, space = self._plan.base.options, self._plan.space
+        objectives = space.parts.get("objective")
+        ranking = isinstance(objectives, Choices) and OBJECTIVE in objectives.values
+        if trial == 1 and ranking and base.objective != OBJECTIVE:
+            return {"objective": OBJECTIVE}
+        return space.draw(base.seed, trial) if trial else {}
 
     def task(self, trial: int, seed: int) -> Task:
         """Return the task of a trial with a seed."""

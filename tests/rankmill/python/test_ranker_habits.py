@@ -94,6 +94,8 @@ def test_resuming_other_rows_or_parameters_is_refused(arrays):
         small().fit(X[:-10], y[:-10], qid=qid[:-10], resume=model)
     with refused(InvalidParameter, "max_leaves", "5", "6"):
         small(max_leaves=6).fit(X, y, qid=qid, resume=model)
+    with refused(InvalidParameter, "init_model", "max_leaves", "5", "6"):
+        small(max_leaves=6).fit(X, y, qid=qid, init_model=model)
     with pytest.raises(InvalidParameter, match="binspec_digest"):
         small(max_bin=15).fit(X, y, qid=qid, resume=model)
     with refused(InvalidParameter, "both"):

@@ -6,8 +6,9 @@ import numpy as np
 import polars as pl
 import pytest
 from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV, GroupKFold
 
-from rankmill import Ranker, cross_validate, load_model
+from rankmill import Ranker, cross_validate, load_model, select_features
 from rankmill.foundation.errors import InputError
 from rankmill.scorer.models.loading import Blend, parts_of
 from rankmill.scorer.nets.net import Net
@@ -25,7 +26,8 @@ def rows(seed, queries=QUERIES, curve=1.0):
 
 def fitted(valid=True, **given):
     x, y, qid = rows(1)
-    other = {"eval_set": rows(2, 20)} if valid else {}
+    other = {name: given.pop(name) for name in ("eval_names", "eval_metrics") if name in given}
+    other |= {"eval_set": rows(2, 20)} if valid else {}
     return Ranker(**{"preset": "auto-2", "verbose": 0, "early_stopping_rounds": 5, **given}).fit(x, y, qid=qid, **other)
 
 
@@ -112,14 +114,43 @@ def test_importances_are_the_shares_of_its_trees_and_what_needs_one_forest_names
         ranker.apply(rows(3)[0])
 
 
-def test_the_history_of_folds_is_the_mean_of_the_held_out_queries(ranker):
-    assert ranker.cross_validation_.best_round == ranker.best_round_
-    assert ranker.model_.parameters["kinds"][0]["rounds"] == 2 * ranker.best_round_  # at half the rate
-    assert len(ranker.cross_validation_.histories) == 3
-    assert ranker.evals_result_["holdout"]["ndcg@10"][ranker.best_round_ - 1] == pytest.approx(
-        ranker.cross_validation_.mean("ndcg@10")
-    )
+def test_the_best_round_is_that_of_the_first_model_before_and_after_it_is_a_file(ranker, tmp_path):
+    folds, rounds = ranker.cross_validation_, ranker.best_round_
+    assert rounds == ranker.model_.parts[0].n_rounds == 2 * folds.best_round  # which learn at twice the rate
+    ranker.save(tmp_path / "blend.rankmill")
+    assert load_model(tmp_path / "blend.rankmill").best_round_ == rounds
+    assert ranker.history_[rounds - 1].round_number == rounds
+    assert len(ranker.history_) == 2 * len(folds.histories[0])
+    assert ranker.evals_result_["holdout"]["ndcg@10"][rounds - 1] == pytest.approx(folds.mean("ndcg@10"))
     assert "epochs" not in ranker._repr_html_()
+
+
+def test_an_eval_set_is_measured_under_its_name_also_where_folds_judge():
+    found = fitted(eval_names=["later"], eval_metrics=["map"]).evals_result_
+    assert list(found) == ["holdout", "later"]
+    assert found["later"].keys() == found["holdout"].keys() == {"ndcg@10", "map"}
+    assert len(found["later"]["map"]) == len(found["holdout"]["map"])
+    assert found["later"] != found["holdout"]
+
+
+def test_by_default_a_fit_prints_a_few_lines_and_none_of_them_is_printed_in_the_folds_of_a_search(capsys):
+    def said():
+        return [line for line in capsys.readouterr().err.splitlines() if "compil" not in line]
+
+    fitted(verbose=1)
+    learnt, blend = said()
+    assert "valid" in learnt
+    assert blend.startswith("fit: blend of trees ")
+    x, y, qid = rows(1)
+    frame = pl.DataFrame(x).with_columns(qid=qid).to_pandas()
+    search = GridSearchCV(Ranker(max_leaves=4), {"n_rounds": [1, 2]}, cv=GroupKFold(2), error_score="raise")
+    search.fit(frame, y, groups=qid)
+    assert said() == ["preset auto-2, trees alone (n_rounds is given)"]  # by the last fit, on all rows
+    cross_validate(Ranker(n_rounds=2), x, y, qid=qid)
+    select_features(Ranker(n_rounds=2), x, y, qid=qid, eval_set=rows(2, 20))
+    assert said().count("preset auto-2, trees alone (only fit, train and run blend)") == 2
+    Ranker(n_rounds=2, budget="fast").fit(x, y, qid=qid)
+    assert said() == []
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """The blend of auto-2 on a dataset: one version with its facts, the same bytes after a kill, and clear words where only
 trees will do."""
 
+import re
 from contextlib import suppress
 from dataclasses import replace
 
@@ -20,6 +21,7 @@ from rankmill.trainer.options import SeedOptions
 from rankmill.trainer.parameters import TrainParameters, options_for
 from rankmill.trainer.training_options import TrainingOptions
 from rankmill.trainer.training_service import train_and_register
+from tests.refusals import unnamed
 from tests.trainer.small_dataset import SHARES, small_dataset
 
 GIVEN = TrainParameters(preset="auto-2", early_stopping_rounds=4)
@@ -41,11 +43,40 @@ def dataset(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def registered(dataset, tmp_path_factory):
-    """Return a registry that has the version web@1."""
-    registry = Registry(tmp_path_factory.mktemp("registered") / "r")
-    train_and_register(dataset, "web", registry, GIVEN, TrainingOptions(), SeedOptions())
-    return registry
+def training(dataset, tmp_path_factory):
+    """Return a registry that has the version web@1, and the lines that its training printed."""
+    registry, lines = Registry(tmp_path_factory.mktemp("registered") / "r"), []
+    options = TrainingOptions(on_message=lines.append)
+    train_and_register(dataset, "web", registry, GIVEN, options, SeedOptions(), log_every=1)
+    return registry, lines
+
+
+@pytest.fixture(scope="module")
+def registered(training):
+    return training[0]
+
+
+def test_the_plan_and_the_progress_name_what_is_trained(training):
+    lines = "\n".join(training[1]).splitlines()
+    (plan,) = [line for line in lines if line.startswith("training on ")]
+    assert not unnamed(plan, "3 folds of the train and valid splits, then trained on both splits, and blended")
+    assert "rounds are kept" not in plan
+    progress = [re.match(r"(.*), (round|epoch) ([\d,]+) of ([\d,]+): ", line) for line in lines]
+    assert all(int(found[3]) <= int(found[4]) for found in progress if found)
+    stages = list(dict.fromkeys((found[1], found[2]) for found in progress if found))
+    kinds = {"trees": "round", "ranking trees": "round", "net": "epoch"}
+    folds = [(f"{kind}, fold {n} of 3", unit) for kind, unit in kinds.items() for n in (1, 2, 3)]
+    assert stages[:9] == folds
+    assert {*stages[9:]} <= {(f"{kind}, all rows", unit) for kind, unit in kinds.items()}
+    shares = training[0].resolve("web@1", bare="latest").manifest["parameters"]["kinds"]
+    assert len(stages[9:]) == sum(kind["share"] > 0 for kind in shares)
+
+
+@pytest.mark.slow
+def test_without_a_test_split_the_valid_split_is_not_learnt_from(tmp_path):
+    found = trained(small_dataset(tmp_path, {"train": 0.7, "valid": 0.3}, queries=50))
+    assert splits_trained_on(found.blend) == ("train",)
+    assert list(found.facts.metrics) == ["valid"]
 
 
 def test_a_version_is_a_blend_and_says_what_was_tried_and_chosen(registered, dataset):

@@ -9,9 +9,12 @@ from rankmill.foundation.errors import InputError, InvalidParameter, TrainingDat
 from rankmill.scorer.forest.predict import predict
 from rankmill.scorer.metrics import Policy, parse_metric
 from rankmill.scorer.metrics.per_query import PreparedQueries
+from rankmill.trainer.rounds.cross_validation import folds_of
+from rankmill.trainer.rounds.train_on_rows import train_fold
+from rankmill.trainer.training_options import TrainingOptions
 from tests.refusals import refused
 from tests.trainer.fixed import fixed
-from tests.trainer.planted import boost_rows, fit, planted, rows_of, small_data
+from tests.trainer.planted import boost_rows, data_of, fit, planted, rows_of, small_data
 
 
 def test_every_set_has_every_metric_as_evaluation_finds_them():
@@ -24,6 +27,16 @@ def test_every_set_has_every_metric_as_evaluation_finds_them():
     for name, (x, grades, starts) in [("train", data[0]), *sets]:
         means = PreparedQueries(grades, starts, Policy(max_grade=4)).means(metrics, predict(result.forest, x))
         assert record.metrics[name] == {str(metric): mean for metric, mean in means.items()}
+
+
+def test_held_out_queries_of_a_set_are_measured_under_its_name_too():
+    data = data_of(rows_of(small_data()[0], small_data()[2])).blocked()
+    fold, queries = folds_of(data.train.query_names, 3, 7)[0], np.arange(data.train.n_queries)
+    sets = {"later": queries >= 40, "none": queries < 0}
+    found = train_fold(data, fixed(n_rounds=2), TrainingOptions(n_threads=1), fold, None, None, measured=sets).by_query
+    assert found.keys() == {"train", "holdout", "later"}
+    held_out, later = (found[name]["ndcg@10"].values for name in ("holdout", "later"))
+    assert later.tolist() == held_out[sets["later"][fold.held_out]].tolist()
 
 
 def test_what_is_only_watched_does_not_change_the_model():

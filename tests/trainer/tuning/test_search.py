@@ -370,6 +370,16 @@ def test_the_command(dataset, tmp_path, typed):
     assert not unnamed(typed.err(f"{command} --vary max_leafs=2..4", code=2), "'max_leaves'")
 
 
+def test_the_second_trial_is_of_the_ranking_trees_and_the_winner_trains_trees(dataset, tmp_path, typed):
+    reported = typed.json(f"tune {dataset.path} -o {tmp_path}/t --trials 2 --n-rounds 2 --workers 1 --repeat 0")
+    trials = {each["trial"]: each["parameters"] for each in reported["trials"]}
+    assert trials[1] == {"objective": "lambdamart"}
+    assert len(trials[2]) > 2
+    assert reported["train"]["preset"] == "auto-1"
+    train = f"train {dataset.path} --name web --registry {tmp_path}/r --params {tmp_path}/t/winner.toml"
+    assert "blend" not in typed.json(train)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_killed_command_leaves_no_worker_and_goes_on(dataset, tmp_path, number):
