@@ -21,6 +21,6 @@ FOLDERS = ("rankmill", "pipeline", "trainer", "scorer", "registry", "foundation"
     ],
     ids=["style", "format", "types"],
 )
-def test_the_house_rules_hold(command: tuple[str, ...]) -> None:
+def test_the_rules_of_the_code_hold(command: tuple[str, ...]) -> None:
     done = subprocess.run([sys.executable, "-m", *command], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -26,7 +26,7 @@ def test_an_interval_holds_a_planted_difference_as_often_as_it_says():
     assert 0.90 <= held / 200 <= 0.98
 
 
-def test_where_folds_are_drawn_anew_the_interval_knows_how_they_differ():
+def test_where_folds_are_drawn_again_the_interval_includes_their_difference():
     folds = [np.full(100, mean) + np.tile([-0.01, 0.01], 50) for mean in (0.0, 0.1, 0.2, 0.3)]
     fixed, drawn = (paired_interval([Differences(folds, redraw_folds=redraw)]) for redraw in (False, True))
     assert fixed.mean == drawn.mean == pytest.approx(0.15)

@@ -41,7 +41,7 @@ def url_of(text):
     return found
 
 
-def test_the_story_of_a_model(server, tmp_path):
+def test_a_model_from_registration_to_rollback(server, tmp_path):
     registry = Registry(place(server))
     assert registry.initialise()
     for number in (1, 2, 3):
@@ -223,7 +223,7 @@ def test_a_text_of_the_client_is_never_repeated():
         assert SECRET not in str(store_error(url, text, "GenericError"))
 
 
-def test_a_server_that_is_killed_and_started_again_is_met_again(s3):
+def test_a_server_that_is_killed_and_started_again_is_used_again(s3):
     """Stopped for a while: requests wait, and are repeated by the client."""
     registry = Registry(place(s3))
     registry.register("web", b"model", manifest=FACTS)

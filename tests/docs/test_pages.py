@@ -54,7 +54,7 @@ def test_every_link_leads_somewhere():
     assert not broken
 
 
-def test_every_command_and_option_is_one_that_there_is():
+def test_every_command_and_option_exists():
     wrong = []
     for page in PAGES:
         found = []
@@ -74,7 +74,7 @@ def test_every_configuration_is_valid(tmp_path):
         read_config(tmp_path / "rankmill.toml")
 
 
-def test_files_and_names_of_the_code_that_pages_speak_of_are_there():
+def test_files_and_names_of_the_code_that_pages_name_exist():
     rooms = "pipeline|scorer|registry|trainer|foundation|rankmill|tests|docker|benchmarks"
     for page in (page for page in PAGES if "benchmarks/" not in page):
         for path in re.findall(rf"`((?:{rooms})/[\w./-]+)`", text_of(page)):
@@ -160,7 +160,7 @@ def test_the_figures_of_the_readme_are_those_that_were_measured():
         assert f"{int(milliseconds):,}" in table[0]
 
 
-def test_a_command_that_there_is_not_would_be_noticed():
+def test_an_unknown_command_would_be_noticed():
     assert complaint("rankmill train ds --name web --max-leafs 3") == "train has no option --max-leafs"
     assert complaint("rankmill models demote web") == "no command 'models demote'"
     assert complaint("rankmill models promote web@1 --reason 'why'  # --not-one") is None

@@ -143,7 +143,7 @@ def test_a_recipe_has_the_lambdas_of_its_source(source):
     assert {name: TrainParameters(**RECIPES[source]).as_dict()[name] for name in FACTS[source]} == FACTS[source]
 
 
-def test_every_recipe_of_the_table_names_settings_that_there_are():
+def test_every_recipe_of_the_table_names_existing_settings():
     assert len(RECIPES) >= 11
     for source, settings in RECIPES.items():
         made = TrainParameters(**settings)

@@ -86,7 +86,7 @@ def test_lines_are_those_of_the_slow_twin(tmp_path):
     assert (tmp_path / "x").read_text().splitlines() == expected
 
 
-def test_blocks_do_not_show(monkeypatch):
+def test_blocks_do_not_change_the_bytes(monkeypatch):
     parameters = SynthParameters(queries=50, documents_per_query=9, features=20)
     whole = everything(parameters)
     monkeypatch.setattr(synth, "_BLOCK_CELLS", 700)

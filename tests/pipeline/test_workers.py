@@ -201,7 +201,7 @@ def test_a_quarantine_forgets_what_comes_after_the_error(tmp_path):
     assert [reject.line for reject in quarantine.rejects] == [1]
 
 
-def test_a_block_whose_lines_could_not_be_counted_keeps_nobody_waiting(tmp_path, monkeypatch):
+def test_a_block_whose_lines_could_not_be_counted_blocks_no_thread(tmp_path, monkeypatch):
     (tmp_path / "a.txt").write_text("1 qid:1 1:1\n" * 3 + "x\n" + "1 qid:1 1:1\n" * 3)
     first, second, *_ = blocks_module.unchecked_blocks(tmp_path / "a.txt", 40)
     counted = blocks_module.count_lines

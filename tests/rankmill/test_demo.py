@@ -13,7 +13,7 @@ SMALL = "--queries 120 --seed 3"
 
 
 @pytest.mark.slow
-def test_the_demo_tells_the_whole_story(tmp_path, monkeypatch, typed):
+def test_the_demo_runs_every_step(tmp_path, monkeypatch, typed):
     monkeypatch.chdir(tmp_path)
     out = typed.out(f"demo {SMALL}")
     shown = [shlex.split(line[2:]) for line in out.splitlines() if line.startswith("$ ")]
@@ -53,7 +53,7 @@ def test_the_demo_touches_nothing_that_is_not_its_own(tmp_path, typed):
 @pytest.mark.parametrize(
     "step", ["rankmill.pipeline.synth.write_synthetic", "rankmill.trainer.candidates.train_on_dataset.train"]
 )
-def test_an_interrupt_ends_the_story(tmp_path, monkeypatch, typed, step):
+def test_an_interrupt_ends_the_demo(tmp_path, monkeypatch, typed, step):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 

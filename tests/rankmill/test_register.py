@@ -134,7 +134,7 @@ def test_as_typed(run, registry, file, tmp_path):
     assert np.isfinite(Forest.from_bytes(registry.resolve("web", bare="latest").read()).base_score)
 
 
-def test_the_folder_of_a_dataset_tells_its_facts_and_the_queries_trained_on(registry, tmp_path):
+def test_the_folder_of_a_dataset_gives_its_facts_and_the_queries_trained_on(registry, tmp_path):
     data = dataset_of(tmp_path, "web.dataset", *rows_of(1, queries=40))
     other = dataset_of(tmp_path, "other.dataset", *rows_of(2, queries=40))
     trained(data, n_rounds=2).model.save(tmp_path / "m.rankmill")

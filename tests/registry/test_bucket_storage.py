@@ -117,7 +117,7 @@ def test_grace_is_measured_by_the_clock_of_the_store(world: World, monkeypatch: 
         blobs.read(orphan)
 
 
-def test_when_nobody_knows_the_message_says_so(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_outcome_is_named_as_such(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bucket_storage, "PAUSE", 0.0)
 
     def down(name: str, call: Callable[..., object], *arguments: object, **named: object) -> object:

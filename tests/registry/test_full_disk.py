@@ -55,7 +55,7 @@ def staged(registry: Registry) -> list[Path]:
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
 @pytest.mark.parametrize("room", [{"blocks": 100}, {"files": 100}], ids=["no file", "no block"])
-def test_what_does_not_fit_changes_nothing_and_goes_through_once_there_is_room(
+def test_what_does_not_fit_changes_nothing_and_succeeds_once_there_is_space(
     web: Registry, number: int, room: dict[str, int]
 ) -> None:
     full = Registry(web.root, disk=SmallDisk(web.root, number=number, **room))

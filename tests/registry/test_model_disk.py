@@ -45,7 +45,7 @@ def do(disk: Disk, home: Path, step: tuple[str, str, object]) -> object:
 
 @settings(max_examples=80, deadline=None)
 @given(STEPS)
-def test_a_program_cannot_tell_it_from_a_real_one(tmp_path_factory: pytest.TempPathFactory, steps: list) -> None:
+def test_a_program_cannot_distinguish_it_from_a_real_one(tmp_path_factory: pytest.TempPathFactory, steps: list) -> None:
     real, model, there = Disk(), ModelDisk(Machine()), tmp_path_factory.mktemp("real")
     for step in steps:
         name, path, _ = step

@@ -25,7 +25,7 @@ def production(registry: Registry) -> int:
     return registry.resolve("web@production", bare="latest").number
 
 
-def test_the_log_tells_each_move(web: Registry) -> None:
+def test_the_log_has_each_move(web: Registry) -> None:
     entry = web.rollback("web", reason="slow")
     assert entry == web.log("web")[-1]
     assert record_json(entry.change) == {"op": "rollback", "alias": "production", "version": 2, "previous": 3}

@@ -225,7 +225,7 @@ def test_force_is_an_entry_of_its_own_kind_and_says_what_it_waived(guarded: Regi
     assert production(guarded) == 3
 
 
-def test_the_way_back_asks_no_gate(guarded: Registry) -> None:
+def test_a_rollback_needs_no_gate(guarded: Registry) -> None:
     gate(guarded, 1)
     guarded.promote("web", 1)
     guarded.promote("web", 2, force=True)

@@ -109,7 +109,7 @@ def test_two_that_roll_back_at_once_go_back_one_step(web: Registry, monkeypatch:
     assert web.resolve("web", bare="production").number == 2
 
 
-def test_a_promotion_overtaken_is_decided_anew(web: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_promotion_overtaken_is_decided_again(web: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     other, put = opened(web), web._store.storage.put_new
 
     def late(target: Path, data: bytes) -> bool:

@@ -130,7 +130,7 @@ def test_a_reason_is_one_printable_line(web: Registry) -> None:
         web.promote("web", 1, reason="two\nlines")
 
 
-def test_what_is_attached_tells_no_versions_apart(registry: Registry, facts: dict[str, object]) -> None:
+def test_attachments_do_not_distinguish_versions(registry: Registry, facts: dict[str, object]) -> None:
     first = registry.register("web", b"model", manifest=facts, attachments={"circumstances": b"monday"})
     for attachments in ({"circumstances": b"tuesday"}, {}, {"more": b"x"}):
         again = registry.register("web", b"model", manifest=facts, attachments=attachments)

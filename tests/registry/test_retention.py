@@ -160,7 +160,7 @@ def test_named_models_only(shop: Registry, wait: Callable[[float], None]) -> Non
         shop.gc("shopp")
 
 
-def test_a_blob_of_nobody_is_deleted_when_it_is_old(registry: Registry, wait: Callable[[float], None]) -> None:
+def test_an_unreferenced_blob_is_deleted_when_it_is_old(registry: Registry, wait: Callable[[float], None]) -> None:
     registry.register("web", b"model", manifest=FACTS)
     for name in ("web", "shop"):  # the first registration of shop was killed
         with blobs_of(registry, name).keep([b"nobody's"]):

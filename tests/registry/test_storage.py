@@ -101,7 +101,7 @@ def test_now_is_the_earlier_of_two_clocks_and_leaves_nothing(storage: Any, monke
     assert storage.names(storage.root / "tmp") == []
 
 
-def test_what_killed_writers_have_left_is_swept_after_a_day(kind: str, storage: Any, world: World) -> None:
+def test_files_of_killed_writers_are_deleted_after_a_day(kind: str, storage: Any, world: World) -> None:
     for name, age in {"young": 0.9 * DAY, "old": 1.1 * DAY}.items():
         path, then = storage.root / "tmp" / name, time.time() - age
         if kind == "bucket":

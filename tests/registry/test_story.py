@@ -113,7 +113,7 @@ def test_the_last_entries_of_a_log_are_its_end(busy: Registry, models: Shell) ->
         assert models.json("log", "web", "--last", str(n))["entries"] == entries[-n:]
 
 
-def test_the_story_tells_all_that_was_done_and_known(busy: Registry, models: Shell) -> None:
+def test_the_history_has_all_that_was_done_and_known(busy: Registry, models: Shell) -> None:
     text = " ".join(models("show", "web@4").split())
     version = busy.resolve("web@4", bare="latest")
     for reported in (
@@ -149,7 +149,7 @@ def test_the_story_tells_all_that_was_done_and_known(busy: Registry, models: She
     assert "swept in entry 17 of the log" in refused
 
 
-def test_the_story_as_json_has_all_of_it(busy: Registry, models: Shell) -> None:
+def test_the_history_as_json_has_all_of_it(busy: Registry, models: Shell) -> None:
     reported = models.json("show", "web@4")
     assert reported["manifest"] == json.loads(json.dumps(TRAINED))
     assert [entry["number"] for entry in reported["history"]] == [11, 13, 14]
@@ -163,7 +163,7 @@ def test_the_story_as_json_has_all_of_it(busy: Registry, models: Shell) -> None:
     assert models.json("show", "web@2")["swept_in"] == 17
 
 
-def test_damaged_bytes_are_reported_and_not_stumbled_over(busy: Registry, models: Shell) -> None:
+def test_damaged_bytes_are_reported_without_a_crash(busy: Registry, models: Shell) -> None:
     path = busy.resolve("web@3", bare="latest").model_path
     path.unlink()
     assert "DAMAGED" in models("show", "web@3")
@@ -309,7 +309,7 @@ def test_an_alias_is_taken_away_protected_and_opened(web: Registry) -> None:
     assert web.policy(web.state("web"), "production") is None
 
 
-def test_the_command_line_says_no_markup(web: Registry) -> None:
+def test_the_command_line_prints_no_markup(web: Registry) -> None:
     web.promote("web", 1, reason="[bold]x[/bold] :smile:")
     shown = CliRunner().invoke(app, ["log", "web"], env={"RANKMILL_REGISTRY": str(web.root)}).stdout
     assert ": [bold]x[/bold] :smile:" in shown

@@ -170,7 +170,7 @@ def test_fit_refuses_such_an_eval_set(model):
             assert ranker.fit(x, y, qid=qid, eval_set=watched).predict(x).shape == (480,)
 
 
-def test_folds_may_be_constant_but_not_all_of_them_and_a_metric_decides_by_what_it_tells_apart():
+def test_folds_may_be_constant_but_not_all_and_a_metric_decides_by_what_it_distinguishes():
     """Grades 1 and 2 differ by ndcg, but not by precision at the size of the list, and 0 and 1 not by map from grade 2
     on."""
     _, y, _ = rows(0, 30, 8, by_feature)

@@ -46,7 +46,7 @@ def test_without_a_terminal_there_is_a_line_about_every_ten_seconds():
     )
 
 
-def test_compiling_before_the_first_round_says_nothing_of_what_is_left():
+def test_compiling_before_the_first_round_does_not_change_the_time_left():
     assert lines_of(100, 1.0, compiling=60.0)[0].endswith("; 1 min 11 s so far, at most 1 min 29 s left")
 
 

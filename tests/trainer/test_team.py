@@ -66,7 +66,7 @@ def test_shares_make_up_the_whole(size, n):
     assert [row for first, last in shares for row in range(first, last)] == list(range(n))
 
 
-def test_a_worker_that_waits_for_long_still_hears():
+def test_a_worker_that_waits_for_long_still_gets_messages():
     def run(team):
         heard = []
         for pause in (0.0, 0.05, 0.3):

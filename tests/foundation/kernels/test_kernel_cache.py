@@ -133,7 +133,7 @@ def twice(x):
 
 
 @pytest.mark.slow
-def test_a_cache_that_names_what_is_gone_or_was_damaged_is_compiled_anew(tmp_path: Path) -> None:
+def test_a_cache_with_missing_or_damaged_files_is_compiled_again(tmp_path: Path) -> None:
     """Machine code of an older version names its argument types, and a full disk or a crash may leave half a file."""
     kernels = tmp_path / "kernels.py"
     for names in (("Couple", "left", "right"), ("Pair", "left", "right"), ("Pair", "right", "left")):
@@ -234,7 +234,7 @@ print(json.dumps({"value": value, "compiled": names}))
 
 
 @pytest.mark.slow
-def test_an_edit_in_a_shared_file_compiles_those_anew_that_use_it_and_no_edit_compiles_nothing(tmp_path: Path) -> None:
+def test_an_edit_in_a_shared_file_compiles_its_users_again_and_no_edit_compiles_nothing(tmp_path: Path) -> None:
     package = tmp_path / "rankmill"
     package.mkdir()
     (package / "__init__.py").touch()

@@ -200,7 +200,7 @@ def test_the_file_says_that_it_was_sampled_only_where_it_was(folder):
     assert BinSpec.from_json(exact.to_json()).sampled_rows is None
 
 
-def test_better_bins_are_kept_and_worse_ones_made_anew(folder, tmp_path):
+def test_better_bins_are_kept_and_worse_ones_made_again(folder, tmp_path):
     shutil.copytree(folder / "data", tmp_path / "data")
     dataset = Dataset.open(tmp_path / "data")
     coarse = sampled(dataset, 500, 31)

@@ -68,7 +68,7 @@ def test_the_digest_of_a_row_is_the_written_one(width, n, seed):
     ]
 
 
-def test_shares_of_splits_are_met_and_say_nothing_about_buckets():
+def test_shares_of_splits_are_met_and_independent_of_buckets():
     ids = pa.array([f"q{k}" for k in range(20000)])
     split = splits_of(ids, {"train": 0.8, "valid": 0.15, "test": 0.05})
     assert np.allclose(np.bincount(split) / len(split), [0.8, 0.15, 0.05], atol=0.01)
@@ -136,7 +136,7 @@ def test_small_sets_are_counted_exactly(trained, asked):
 
 @settings(deadline=None)
 @given(trained=IDS, asked=IDS, most=st.integers(1, 50), cut=st.integers(0, 40))
-def test_cut_sketches_look_at_what_they_can_tell(trained, asked, most, cut):
+def test_cut_sketches_compare_only_hashes_below_the_cut(trained, asked, most, cut):
     trained = sorted(set(trained))
     sketch = QuerySketch.of([trained[:cut], trained[cut:]], most)
     assert sketch.queries == len(trained)
@@ -162,7 +162,7 @@ def test_bytes_depend_on_the_set_alone(one, other, parts, seed):
     assert (again.queries, again.exact) == (len(ids), True)
 
 
-def test_a_union_with_a_cut_sketch_is_cut_where_both_can_tell(monkeypatch):
+def test_a_union_with_a_cut_sketch_is_cut_where_both_are_complete(monkeypatch):
     monkeypatch.setattr(module, "MOST_HASHES", 100)
     many, few = [f"m{i}" for i in range(900)], [f"f{i}" for i in range(60)]
     cut = QuerySketch.of([many], 100)
@@ -256,7 +256,7 @@ def test_microseconds_count(tmp_path):
     assert parse_split_time("valid=2026-01-01T01:00+01:00") == parse_split_time(" valid=2026-01-01 ")
 
 
-def test_bounds_that_say_nothing_are_errors():
+def test_bounds_without_effect_are_errors():
     """Beside those of malformed/cases.toml."""
     for text, *facts in (
         ("2026-01-01", "name=time", "2026-01-01", "valid=2026-01-01,test=2026-02-01"),
@@ -298,7 +298,7 @@ def test_the_part_of_a_query_is_the_written_one():
         assert parts_of_folds(QUERY_IDS[:200], folds).tolist() == [naive.part_of_folds(name, folds) for name in names]
 
 
-def test_parts_say_nothing_about_shares():
+def test_parts_are_independent_of_shares():
     part, split = parts_of_folds(QUERY_IDS, 5), splits_of(QUERY_IDS, {"train": 0.5, "valid": 0.5})
     assert abs(np.mean(split[part == 0]) - 0.5) < 0.05
 

@@ -133,7 +133,7 @@ def build(rows, kinds, way, folder, monkeypatch, options):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_order_files_threads_memory_and_blocks_do_not_show(tmp_path, monkeypatch, kind):
+def test_order_files_threads_memory_and_blocks_do_not_change_the_bytes(tmp_path, monkeypatch, kind):
     rows, kinds = judgments(1, 500), KINDS[kind]
     options = IngestOptions(read=read_as(kind, 1, 3), buckets=3, split={"train": 0.7, "valid": 0.2, "test": 0.1})
     out = build(rows, kinds[:1], ONE, tmp_path / "one", monkeypatch, options)

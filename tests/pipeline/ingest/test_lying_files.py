@@ -66,7 +66,7 @@ def test_a_cell_that_refers_to_no_value_of_its_dictionary_is_refused(tmp_path, v
         list(open_source(path, options=ReadOptions()).batches())
 
 
-def test_too_many_columns_are_refused_before_their_values_are_looked_at(tmp_path):
+def test_too_many_columns_are_refused_before_their_values_are_read(tmp_path):
     names = [f"f{k}" for k in range(70_000)]
     path = tmp_path / "a.csv"
     path.write_text(",".join(["qid", "grade", *names]) + "\n" + ",".join(["q", "1", *["x"] * len(names)]) + "\n")

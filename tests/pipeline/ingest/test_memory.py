@@ -22,7 +22,7 @@ from rankmill.pipeline.synth import write_synthetic
 from tests.refusals import refused
 
 
-def test_the_first_pass_has_as_many_threads_as_there_is_room_for():
+def test_the_first_pass_has_as_many_threads_as_memory_allows():
     for memory, threads in itertools.product([MIN_MEMORY, 10**9, 4 * 10**9, 64 * 10**9], [1, 2, 64]):
         found = reading_threads(memory, threads, DEFAULT_BLOCK_BYTES)
         each = 4 * DEFAULT_BLOCK_BYTES + 2 * BATCH_BYTES
@@ -76,7 +76,7 @@ def test_long_ids_count_as_well(tmp_path):
         threads(2**31)
 
 
-def test_many_columns_take_room_in_a_file_of_few_rows():
+def test_many_columns_take_space_in_a_file_of_few_rows():
     needs = {"row_group_bytes": 1 << 26, "bucket_rows": 256, "row_bytes": 1 << 18}
     assert writing_share(2 * 10**9, 8, **needs).threads == 3
     with refused(InputError, "memory 800MB"):

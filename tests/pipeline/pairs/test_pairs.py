@@ -270,7 +270,7 @@ def test_bins_stay_when_only_the_pairs_are_others(tmp_path, judged):
 # ---- the commands --------------------------------------------------------------------------------------------------
 
 
-def test_commands_tell_of_pairs(tmp_path, judged):
+def test_commands_report_pairs(tmp_path, judged):
     wanted = preferences(judged, 50, 10)
     path = write_pairs(tmp_path / "p.txt", wanted)
     run = CliRunner()

@@ -48,7 +48,7 @@ def renamed(rows, called, more=None):
     return [{called.get(name, name): cell for name, cell in row.items()} | (more or {}) for row in rows]
 
 
-def test_what_columns_are_called_and_what_is_ignored_does_not_show(tmp_path):
+def test_names_of_columns_and_ignored_columns_do_not_change_the_bytes(tmp_path):
     rows = judgments(200, 1)
     ingest([write_rows(tmp_path / "plain.csv", rows)], tmp_path / "plain")
     assert Dataset.open(tmp_path / "plain").optional_columns == ("label", "event", "weight", "offset", "position")

@@ -331,7 +331,7 @@ def test_blanks_around_cells_of_csv_are_no_part_of_them(tmp_path):
     assert read_scored(tmp_path / "scored.csv.gz").to_pylist() == [{"qid": "q1", "doc_id": "d1", "score": 0.5}]
 
 
-def test_dates_and_missing_values_of_categories_stay_apart(tmp_path):
+def test_dates_and_missing_values_of_categories_stay_distinct(tmp_path):
     """A dictionary of what can be no category is refused, not read as numbers."""
     days = pa.array(np.array(["2024-01-01", "2024-01-02"], dtype="datetime64[D]")).dictionary_encode()
     with refused(DataRejected, "'x'", "date32[day]"):

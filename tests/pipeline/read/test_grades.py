@@ -165,7 +165,7 @@ def test_unjudged_rows_leave_the_dataset_of_the_others(tmp_path, suffix, words, 
     assert sorted(found) == sorted((f"d{k}", grade, float(k)) for k, grade in enumerate(grades) if grade)
 
 
-def test_rows_that_nobody_judged_need_judgments_or_pairs(tmp_path):
+def test_rows_without_a_judgment_need_judgments_or_pairs(tmp_path):
     (tmp_path / "a.csv").write_text("qid,doc_id,grade,x\n1,a,,1\n1,b,-1,2\n")
     (tmp_path / "pairs.txt").write_text("1 b a\n")
     (tmp_path / "qrels").write_text("1 0 b 2\n")

@@ -116,7 +116,7 @@ def test_every_number_comes_to_its_row_whatever_the_file(tmp_path):
     assert total == sum(row["bought"] for row in rows)
 
 
-def test_a_dataset_without_them_says_nothing_of_them(tmp_path):
+def test_a_dataset_without_them_does_not_mention_them(tmp_path):
     (tmp_path / "in.txt").write_text("1 qid:1 1:1\n")
     ingest([tmp_path / "in.txt"], tmp_path / "out")
     manifest = json.loads((tmp_path / "out" / "_manifest.json").read_bytes())
@@ -205,7 +205,7 @@ def test_candidates_pass_over_what_only_judgments_have(tmp_path):
         assert (batch.values.tolist(), dict(batch.extras), batch.grade) == ([[2.0]], {}, None)
 
 
-def test_commands_tell_of_them(tmp_path):
+def test_commands_report_them(tmp_path):
     rows, run = [{name: x for name, x in row.items() if name != "seen"} for row in judgments(60, 3)], CliRunner()
     write_rows(tmp_path / "in.csv", rows)
     words = ["ingest", str(tmp_path / "in.csv"), "-o", str(tmp_path / "out"), "--goals", "bought,fresh"]

@@ -268,7 +268,7 @@ def test_all_rows_are_compared_where_one_has_no_train_split(folder, tmp_path):
     assert (found.split, found.rows, found.alarms) == (None, (3600, 3600), ())
 
 
-def test_the_command_tells_it_and_leaves_with_an_error_only_if_asked_to(folder):
+def test_the_command_reports_drift_and_exits_with_an_error_only_if_asked(folder):
     old, shifted, same = (str(folder / name) for name in ("old", "shifted", "same"))
     run = CliRunner()
     reported = run.invoke(app, ["describe", shifted, "--against", old])

@@ -89,7 +89,7 @@ def test_describe_needs_no_columns_where_there_are_too_many(tmp_path, monkeypatc
     assert "-" in quick.render()
 
 
-def test_ingest_tells_what_teaches_nothing(tmp_path):
+def test_ingest_reports_queries_without_training_signal(tmp_path):
     (tmp_path / "in.txt").write_text(TEXT)
     arguments = ["ingest", os.fspath(tmp_path / "in.txt"), "--absent", "missing", "--n-features", "8"]
     reported = CliRunner().invoke(app, [*arguments, "-o", str(tmp_path / "a")]).stdout
@@ -102,7 +102,7 @@ def test_ingest_tells_what_teaches_nothing(tmp_path):
     assert reported["statistics"]["features"][1]["same_as"] == "f1"
 
 
-def test_ingest_tells_that_nothing_can_be_trained_on(tmp_path):
+def test_ingest_reports_that_nothing_can_be_trained_on(tmp_path):
     (tmp_path / "in.txt").write_text(TEXT)
     without = ingest([tmp_path / "in.txt"], tmp_path / "a", options=IngestOptions(split={"valid": 0.5, "test": 0.5}))
     assert without.remarks[-1] == "no query is in the train split: training needs one"
@@ -242,7 +242,7 @@ def test_names_are_shown_as_they_are(dataset):
     assert "\n  [red]:x: f " in named.render()
 
 
-def test_commands_tell_the_same_in_words_and_in_json(dataset):
+def test_commands_report_the_same_in_words_and_in_json(dataset):
     run = CliRunner()
     reported = run.invoke(app, ["describe", str(dataset.path), "--json"])
     content = json.loads(reported.stdout)

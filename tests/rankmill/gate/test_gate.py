@@ -41,7 +41,7 @@ def test_the_same_model_again_passes_with_a_difference_of_exactly_nothing(real, 
     assert "web@1 is the current version: it was compared with itself" in itself["notes"]
 
 
-def test_chance_does_not_pass_against_a_real_model_nor_against_the_bars(real, model, chance) -> None:
+def test_chance_does_not_pass_against_a_real_model_nor_against_the_baselines(real, model, chance) -> None:
     against = judge(chance, model, real, "test", GateRules())
     assert not against["passed"]
     (found,) = decisive(against)
@@ -53,7 +53,7 @@ def test_chance_does_not_pass_against_a_real_model_nor_against_the_bars(real, mo
     assert [comparison["passed"] for comparison in first["comparisons"]] == [False, False]
 
 
-def test_a_real_model_passes_the_bars_and_replaces_chance(real, model, chance) -> None:
+def test_a_real_model_passes_the_baselines_and_replaces_chance(real, model, chance) -> None:
     first = judge(model, None, real, "test", GateRules())
     assert first["passed"], first["reasons"]
     order, single = first["comparisons"]
@@ -287,7 +287,7 @@ def test_queries_in_which_no_two_versions_can_differ_decide_nothing(
             judge(worse, baseline, alone, "train", rules)
 
 
-def test_a_metric_that_tells_two_grades_apart_in_few_queries_is_refused(tmp_path, model) -> None:
+def test_a_metric_that_distinguishes_grades_in_few_queries_is_refused(tmp_path, model) -> None:
     x, grades, qid = rows_of(7, queries=30)
     grades = np.where(grades > 0, grades, 1)
     dataset = dataset_of(tmp_path, "above", x, grades, qid, split=None)

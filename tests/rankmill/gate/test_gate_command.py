@@ -48,7 +48,7 @@ def run(store: Registry, *arguments: str) -> int:
     return execute(["models", *arguments, "--registry", str(store.root)])
 
 
-def test_first_the_bars_then_production_and_the_promotions_cite_their_gates(store, data, capsys) -> None:
+def test_first_the_baselines_then_production_and_promotions_cite_their_gates(store, data, capsys) -> None:
     assert run(store, "promote", "web@1") == 11
     assert "rankmill models gate web@1 --on DATASET --alias production" in capsys.readouterr().err
     assert run(store, "gate", "web@1", "--on", str(data.path), "--json") == 0

@@ -73,7 +73,7 @@ def test_scores_that_are_not_finite_fail_and_stand_last(monkeypatch: pytest.Monk
     assert guardrails.finite_scores(np.zeros(3)).verdict == "passed"
 
 
-def test_a_model_that_tells_nothing_apart_fails(real, model) -> None:
+def test_a_model_with_constant_scores_fails(real, model) -> None:
     constant = with_leaves(model, np.zeros_like)
     for baseline in (model, None):
         report = judge(renamed(constant, "web@2"), baseline, real, "test", GateRules(margin=1.0))
@@ -160,7 +160,7 @@ def test_queries_that_a_model_was_trained_on_fail_unless_allowed(real, model) ->
 
 
 @pytest.mark.parametrize(("looked_at", "verdict"), [(3, "passed"), (1, "passed"), (0, "noted")])
-def test_what_a_sketch_cannot_tell_is_not_said_to_be_unseen(looked_at: int, verdict: str) -> None:
+def test_what_a_sketch_does_not_cover_is_not_called_unseen(looked_at: int, verdict: str) -> None:
     """Of a model trained on millions of queries a sketch knows an even sample."""
     found = guardrails.seen_queries({"web@1": Overlap(found=0, looked_at=looked_at, queries=3)}, allowed=False)
     assert found.verdict == verdict

@@ -92,7 +92,7 @@ def test_rows_have_an_order_and_a_digest_of_their_own():
     assert rows_of(x, y, qid, {"sample_weight": weight}).digest != rows.digest
 
 
-def test_weights_that_are_all_alike_say_nothing():
+def test_equal_weights_have_no_effect():
     x, y, qid = np.zeros((4, 1), np.float32), [0, 1, 0, 2], np.zeros(4)
     assert rows_of(x, y, qid, {"sample_weight": [3.0] * 4}).rows.weights is None
     assert rows_of(x, y, qid, {"sample_weight": [3.0] * 4}).digest == rows_of(x, y, qid).digest

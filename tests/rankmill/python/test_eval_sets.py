@@ -91,7 +91,7 @@ def test_queries_with_documents_in_both_parts_are_said(parts):
         scored(ranker, joined(rest, parts[1]))
 
 
-def test_ids_that_only_count_the_queries_say_nothing(parts):
+def test_ids_that_only_count_the_queries_are_not_compared(parts):
     (X, y, _), (other, grades, ids), _ = parts
     counted = small().fit(X, y, group=[10] * 24)
     counted.score(other, grades, group=[10] * 8)

@@ -53,7 +53,7 @@ def test_everything_follows_its_row():
     assert pairs.starts[-1] == len(pairs.better)
 
 
-def test_the_order_of_rows_and_pairs_says_nothing():
+def test_the_order_of_rows_and_pairs_has_no_effect():
     x, y, qid, given = everything()
     rng = np.random.default_rng(1)
     order = rng.permutation(len(x))
@@ -80,7 +80,7 @@ def test_each_is_part_of_the_digest():
     assert len(digests) == len(given)
 
 
-def test_what_says_nothing_leaves_no_trace():
+def test_arguments_without_effect_leave_no_trace():
     x, y, qid, _ = everything()
     silent = {
         "sample_weight": np.full(60, 2.0), "query_weight": np.full(60, 3.0), "event": np.ones(60),

@@ -87,7 +87,7 @@ def test_binned_datasets_and_pieces_have_goals(ranker):
         assert found.forest_.sha256 == ranker.forest_.sha256
 
 
-def test_the_order_of_rows_does_not_matter_and_goals_tell_equal_rows_apart(ranker):
+def test_the_order_of_rows_does_not_matter_and_goals_distinguish_equal_rows(ranker):
     x, y, qid, bought = rows(1)
     x[:150], y[:150] = x[0], y[0]
     order = np.random.default_rng(3).permutation(len(y))

@@ -78,7 +78,7 @@ def test_names_mean_what_they_mean_to_the_commands(arrays, here, monkeypatch):
     assert str(rankmill.register_model(rankers[1], "web")) == "web@2"
 
 
-def test_a_model_that_says_nothing_of_its_training_is_loaded(arrays, here):
+def test_a_model_without_facts_of_its_training_is_loaded(arrays, here):
     """Such as one of another library."""
     X, y, qid = arrays
     forest = random_forest(3, n_features=4)

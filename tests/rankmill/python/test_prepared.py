@@ -169,7 +169,7 @@ def test_the_warning_about_names_is_at_the_line_of_the_call(ranker):
             assert [each.filename for each in caught] == [__file__]
 
 
-def test_the_model_is_laid_out_once_and_anew_for_other_rounds_or_another_model(ranker, monkeypatch):
+def test_the_model_is_laid_out_once_and_again_for_other_rounds_or_another_model(ranker, monkeypatch):
     X = pl.DataFrame(np.random.default_rng(2).normal(size=(40, 3)), schema=list(NAMES))
     again, counted = copy.deepcopy(ranker), []
     monkeypatch.setattr(prepared, "predictor_of", lambda *a, **k: counted.append(a) or predictor_of(*a, **k))

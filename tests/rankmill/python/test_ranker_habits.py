@@ -54,7 +54,7 @@ def test_several_eval_sets_each_with_its_metrics(arrays):
     assert results["held"]["map"][ranker.best_round_ - 1] == mean_of(found[metric])
 
 
-def test_query_ids_and_groups_of_eval_sets_may_come_apart(arrays):
+def test_query_ids_and_groups_of_eval_sets_may_be_separate_arguments(arrays):
     (X, y, qid), (Xv, yv, qv) = halves(arrays)
     expected = small().fit(X, y, qid=qid, eval_set=(Xv, yv, qv))
     assert list(expected.evals_result_) == ["train", "valid"]

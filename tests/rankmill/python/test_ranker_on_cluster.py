@@ -166,7 +166,7 @@ def test_more_rounds(client, dataset, tmp_path):
     assert resumed.forest.to_bytes() == whole.forest.to_bytes()
 
 
-def test_callbacks_hear_every_round_and_cannot_end_it(client, expected, tmp_path):
+def test_callbacks_are_called_every_round_and_cannot_end_it(client, expected, tmp_path):
     reported = []
     ranker = Ranker(cluster=client, scratch=tmp_path, **SETTINGS)
     rows, valid = partitions(TRAIN, 90), (partitions(VALID), "grade")

@@ -8,7 +8,7 @@ from tests.rankmill.python.small_ranker import planted_arrays, small
 from tests.refusals import refused
 
 
-def test_the_order_of_rows_says_nothing_and_the_ranker_stays_as_it_is():
+def test_the_order_of_rows_has_no_effect_and_the_ranker_stays_unchanged():
     X, y, qid = planted_arrays()
     ranker = small(folds=4, objective="l2")
     found = cross_validate(ranker, X, y, qid=qid, eval_metrics="map")

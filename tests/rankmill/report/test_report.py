@@ -154,7 +154,7 @@ def test_differences_are_those_of_compare(work: Work, facts) -> None:
         assert ours == expected | ({} if name == "ndcg@10" else {"worst": []})
 
 
-def test_the_bars_are_those_of_the_gate(first_version: Work, tmp_path: Path) -> None:
+def test_the_baselines_are_those_of_the_gate(first_version: Work, tmp_path: Path) -> None:
     facts = first_version.report(tmp_path / "out")
     assert facts.present is None
     assert facts.outcome == "promoted"

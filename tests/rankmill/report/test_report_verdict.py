@@ -111,7 +111,7 @@ def test_a_version_that_is_not_promoted_for_want_of_queries_says_what_may_be(sec
     assert words.startswith("web@2 may be worse than production by more than 0.005 NDCG@10: +0.001 (")
 
 
-def test_a_first_version_replaces_nothing_and_its_report_speaks_of_no_before(first: Report) -> None:
+def test_a_first_version_replaces_nothing_and_its_report_names_no_earlier_one(first: Report) -> None:
     assert first.present is None
     level = with_difference(first, -0.02, 0.01, 0.03)
     assert (verdict(level).word, verdict(level).look) == ("promoted as the first version", "even")

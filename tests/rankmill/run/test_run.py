@@ -264,7 +264,7 @@ def test_a_gate_without_queries_is_said_before_the_training(
     assert not (project / "registry").exists()
 
 
-def test_runs_tell_their_story_to_machines(tmp_path: Path, capsys) -> None:
+def test_runs_write_their_log_for_machines(tmp_path: Path, capsys) -> None:
     project = write_project(tmp_path / "caf\u00e9 'x' ")
     log = project / "out" / "log.jsonl"
     assert run(project, "--json") == 0

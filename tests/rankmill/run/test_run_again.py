@@ -169,7 +169,7 @@ def test_a_first_stage_says_what_is_ranked_and_its_bytes_decide(project: Path) -
         (["gate.json", "digests.json", "last_run.json"], []),  # the version is production: there is nothing to decide
     ],
 )
-def test_what_is_gone_is_made_again_with_the_same_bytes(project: Path, gone: list[str], stages: list[str]) -> None:
+def test_missing_outputs_are_made_again_with_the_same_bytes(project: Path, gone: list[str], stages: list[str]) -> None:
     before = files_of(project)
     for name in gone:
         (project / "out" / name).unlink()
@@ -263,7 +263,7 @@ def test_one_run_at_a_time(project: Path, capsys) -> None:
     assert again(project)[0] == []
 
 
-def test_the_next_run_tells_of_one_that_died(project: Path) -> None:
+def test_the_next_run_reports_one_that_died(project: Path) -> None:
     with hold(project / "out", "the-first") as lease:
         lease.at("train")
     _, events = again(project)

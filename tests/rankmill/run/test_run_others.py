@@ -67,7 +67,7 @@ def test_who_passed_before_does_not_promote_another(project: Path) -> None:
     assert registry.state("web").target("staging") is None
 
 
-def test_who_was_replaced_by_force_is_not_promoted_again(project: Path) -> None:
+def test_a_version_replaced_by_force_is_not_promoted_again(project: Path) -> None:
     edit(project, "n_rounds = 12", "n_rounds = 13")
     again(project)
     registry = Registry(project / "registry")

@@ -58,7 +58,7 @@ def test_seeds_are_kept_and_the_way_to_choose_costs_no_training(project: Path, c
 
 
 @pytest.mark.slow
-def test_drift_is_reported_once_and_rules_over_the_gate(project: Path, capsys) -> None:
+def test_drift_is_reported_once_and_overrides_the_gate(project: Path, capsys) -> None:
     text = CONFIG + "[drift]\n"  # a dataset is kept for the next run when a run has reached its end
     code, _, err = run(project, text, capsys, *WHOLE)
     assert code == 0

@@ -160,7 +160,7 @@ def test_ties_by_document_id_go_by_its_bytes():
 QRELS = "a 0 d1 4\na 0 d7 4\nb 0 d1 3\nb 0 d2 -1\nz 0 d1 1\ny 0 d1 0\n"
 
 
-def test_judgments_rule_over_grades_of_the_file_and_know_what_was_not_retrieved(tmp_path):
+def test_judgments_override_grades_of_the_file_and_include_what_was_not_retrieved(tmp_path):
     qrels = tmp_path / "qrels"
     qrels.write_text(QRELS)
     found = evaluate_scored(scored_table(), [Metric("ndcg"), Metric("map")], POLICY, qrels=qrels)

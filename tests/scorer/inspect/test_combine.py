@@ -126,7 +126,7 @@ def test_what_cannot_be_mixed_is_refused(monkeypatch):
         combine(first, second, grades, starts, metric, Policy())
 
 
-def test_one_long_query_takes_no_more_room_than_is_allowed(monkeypatch):
+def test_one_long_query_takes_no_more_memory_than_allowed(monkeypatch):
     """All pairs of 3,000 documents would take 36 MB, of 100,000 forty gigabytes: it is refused before they are
     there."""
     first, second, _, starts = lists(2, [3000])

@@ -44,7 +44,7 @@ def test_each_output_of_a_linked_forest_depends_for_itself():
             assert found.outputs[k] == pytest.approx(expected, rel=1e-11, abs=1e-12)
 
 
-def test_its_points_tell_the_whole_function():
+def test_its_points_determine_the_whole_function():
     seed = 1
     forest = random_forest(seed)
     paths = leaf_paths(forest)

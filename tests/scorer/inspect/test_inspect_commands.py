@@ -160,7 +160,7 @@ def test_shap(workplace, forests):
         call("shap", "m.rankmill", "--on", "c.txt", "-o", "s.csv")
 
 
-def test_shap_of_a_linked_model_tells_every_output(workplace, monkeypatch):
+def test_shap_of_a_linked_model_reports_every_output(workplace, monkeypatch):
     monkeypatch.setattr("rankmill.scorer.inspect.contributions.BATCH_BYTES", 5000)  # a query or two at a time
     call("shap", "linked.rankmill", "--on", "c.txt", "--queries", 0, "--raw", "-o", "s.parquet")
     table = pq.read_table("s.parquet").to_pandas()

@@ -155,7 +155,7 @@ def test_conventions_by_hand():
 # ---- a convention as a value ---------------------------------------------------------------------------------------
 
 
-def test_single_options_rule_over_a_convention_and_its_exceptions():
+def test_single_options_override_a_convention_and_its_exceptions():
     convention = named_convention("catboost")
     assert convention.policy_for(Metric("ndcg")).nothing_relevant == "one"
     assert convention.policy_for(Metric("map")).nothing_relevant == "zero"

@@ -44,7 +44,7 @@ def write(path, rows, called, more=()):
     return path
 
 
-def test_what_columns_are_called_and_what_else_there_is_does_not_show(tmp_path, forest, rows):
+def test_names_of_columns_and_other_columns_do_not_change_the_result(tmp_path, forest, rows):
     expected = ranked(forest, rows)
     mean = evaluate(write(tmp_path / "plain.parquet", rows, {}), model=forest).means
     more = ("title", "split", "weight", "debug")

@@ -87,7 +87,7 @@ def test_the_same_bytes_for_any_memory_threads_and_blocks(tmp_path, forest, monk
         assert tree_of(tmp_path / "out") == first
 
 
-def test_shards_hold_whole_queries_and_their_bytes_do_not_show_the_batches(tmp_path, monkeypatch):
+def test_shards_hold_whole_queries_and_their_bytes_do_not_depend_on_batches(tmp_path, monkeypatch):
     monkeypatch.setattr(ranked_writer, "ROW_GROUP_ROWS", 16)
     monkeypatch.setattr(ranked_writer, "SHARD_ROWS", 100)
     rng = np.random.default_rng(4)
@@ -397,7 +397,7 @@ def test_what_has_the_name_of_the_grade_counts_is_treated_like_out(tmp_path, for
         assert counts.read_bytes() == foreign
 
 
-def test_row_groups_of_long_ids_are_short_and_do_not_show_the_batches(tmp_path, monkeypatch):
+def test_row_groups_of_long_ids_are_short_and_do_not_depend_on_batches(tmp_path, monkeypatch):
     monkeypatch.setattr(ranked_writer, "ROW_GROUP_BYTES", 1000)
     ids = ["x" * n for n in [10] * 300 + [400] * 4 + [3000, 1] + [10] * 300]
     n = len(ids)

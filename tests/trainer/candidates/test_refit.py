@@ -184,7 +184,7 @@ def test_no_split_is_left_to_score_where_all_were_learnt_from(tmp_path):
         scope_of(data, None, [model])
 
 
-def test_the_average_of_refits_says_nothing_of_the_valid_split(dataset, tmp_path):
+def test_the_average_of_refits_has_no_metrics_of_the_valid_split(dataset, tmp_path):
     seeds = SeedOptions(seeds=(1, 2), choose="average", splits=("test",))
     found = train_candidate(dataset, REFIT, replace(ONE, checkpoint=tmp_path), seeds)
     again = train_candidate(dataset, REFIT, replace(ONE, checkpoint=tmp_path), seeds)  # from what is kept

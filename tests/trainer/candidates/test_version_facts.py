@@ -119,7 +119,7 @@ def test_the_best_round_by_any_rule_is_the_one_that_is_reported(dataset, options
     assert facts["metrics"]["valid"]["ndcg@10"] == found.means[found.metrics[0]]
 
 
-def test_a_cross_validation_tells_folds_and_deviations(dataset):
+def test_a_cross_validation_reports_folds_and_deviations(dataset):
     result = train(dataset, fixed(n_rounds=4, max_leaves=4, rounds_by="cv", folds=3), TrainingOptions(n_threads=1))
     facts = as_json(facts_of(dataset, result))
     assert result.cross_validation is not None

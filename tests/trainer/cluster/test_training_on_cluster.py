@@ -141,7 +141,7 @@ def test_when_all_workers_are_lost_the_checkpoint_stays(dataset, expected, tmp_p
     assert len(seen) < steps_of(dataset, "a")
 
 
-def test_workers_that_cannot_reach_each_other_begin_anew(dataset, expected):
+def test_workers_that_cannot_reach_each_other_start_again(dataset, expected):
     said = []
 
     def cut_off(who, step):

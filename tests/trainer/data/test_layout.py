@@ -82,7 +82,7 @@ numbers = st.floats(-1e6, 1e6, allow_nan=False, width=32)
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(numbers, numbers), min_size=1, max_size=50), st.sampled_from([1e-12, 1.0, 1e12]))
-def test_packed_sums_come_apart_and_are_near_the_true_sums(pairs, unit):
+def test_packed_sums_are_unpacked_and_near_the_true_sums(pairs, unit):
     g = np.array([p[0] for p in pairs], dtype=np.float64) * unit
     h = np.abs(np.array([p[1] for p in pairs], dtype=np.float64)) * unit
     scale, _ = scales_of(g, h, Team(1))
@@ -98,7 +98,7 @@ def test_packed_sums_come_apart_and_are_near_the_true_sums(pairs, unit):
     assert abs((total & 0xFFFFFFFF) / scale.hessian - h.sum()) <= len(h) / (2 * scale.hessian) + 1e-9 * h.sum()
 
 
-def test_scales_are_powers_of_two_and_use_the_room():
+def test_scales_are_powers_of_two_and_use_the_range():
     rng = np.random.default_rng(1)
     g, h = rng.normal(size=10_000), rng.random(10_000)
     histograms, leaves = scales_of(g, h, Team(1))

@@ -86,7 +86,7 @@ def test_numbers_of_any_kind_become_plain_ones():
     assert {name: type(value) for name, value in found.items()} == {name: type(v) for name, v in expected.items()}
 
 
-def test_a_direction_of_zero_says_nothing(data):
+def test_a_direction_of_zero_has_no_effect(data):
     assert fixed(monotone={"f0": 1, "f1": 0}) == fixed(monotone={"f0": 1})
     assert fixed(grow="oblivious", monotone={"f1": 0}).monotone == {}
     without = fit(data, n_rounds=2, monotone={"f0": 1}).forest

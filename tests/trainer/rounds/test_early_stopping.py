@@ -54,7 +54,7 @@ def test_folds_part_the_queries_evenly_and_by_their_names(folds):
 @pytest.mark.parametrize(
     ("fraction", "n", "expected"), [(0.25, 100, 25), (0.001, 100, 1), (0.999, 100, 99), (0.5, 2, 1), (0.5, 1, 0)]
 )
-def test_a_fraction_of_the_queries_is_kept_apart_but_never_all(fraction, n, expected):
+def test_a_fraction_of_the_queries_is_held_out_but_never_all(fraction, n, expected):
     assert held_out_queries(NAMES[:n], fraction, seed=7).sum() == expected
 
 

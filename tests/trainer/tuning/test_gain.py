@@ -62,5 +62,5 @@ def test_copies_of_the_options_as_given_gain_exactly_nothing():
     assert (found.observed, found.corrected, found.low, found.high, found.noise) == (0.0, 0.0, 0.0, 0.0, None)
 
 
-def test_few_queries_have_no_gain_to_speak_of():
+def test_few_queries_have_no_corrected_gain():
     assert gain_of(measured(6, 3, LEAST_QUERIES - 1), 0, UNIT) is None

@@ -87,7 +87,7 @@ def test_query_cross_entropy_takes_the_best_shift(alpha):
         assert h == pytest.approx(expected[1], rel=1e-12)
 
 
-def test_ties_are_shuffled_uniformly_and_anew_each_step():
+def test_ties_are_shuffled_uniformly_in_each_step():
     loss = objective_for("listmle", [1, 0, 1, 1, 0], [5])
     counts = dict.fromkeys(itertools.product(itertools.permutations((0, 2, 3)), itertools.permutations((1, 4))), 0)
     n = 2400
@@ -223,7 +223,7 @@ def test_draws_are_uniform():
     assert _list_kernels.uniform(np.uint64(2**64 - 1)) < 1.0
 
 
-def test_lists_that_say_nothing_do_not_count():
+def test_lists_without_information_do_not_count():
     scores = np.arange(7.0)
     for objective, empty in (
         ("listnet", [0, 0, 0]), ("listmle", [2, 2, 2]), ("apxdcg", [2, 2, 2]),

@@ -95,7 +95,7 @@ def test_order_is_by_score_then_by_jitter(scores, key, random):
     assert order.tolist() == [0, *ordered, n + 1]
 
 
-def test_ties_of_scores_are_broken_anew_each_step_and_not_by_row():
+def test_ties_of_scores_are_broken_in_each_step_and_not_by_row():
     n = 40
     rows = RankedRows(np.array([1] * 20 + [0] * 20, np.int32), np.array([0, n]), [])
     built = build(rows, "lambdamart", metric="mrr")
