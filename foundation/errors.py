@@ -109,6 +109,10 @@ class NotFitted(InvalidParameter, AttributeError):
         return kind(f"{what} needs a fitted ranker; call fit first")
 
 
+class NoTrees(InputError, AttributeError):
+    """The model is of another kind than trees, or a blend, and only a model of trees has what is asked for."""
+
+
 class MissingLibrary(InputError, ImportError):
     """An optional library is not installed; the message says what needs it and how to install it."""
 

@@ -28,7 +28,7 @@ from rankmill.scorer.metrics.conventions import OURS
 from rankmill.scorer.options import RerankOptions
 from rankmill.trainer.nets.options import FROM, NET, SHARED, ModelOptions
 from rankmill.trainer.options import BlendOptions, MachineOptions, SeedOptions
-from rankmill.trainer.parameters import TrainParameters
+from rankmill.trainer.parameters import ALL, NONE, TrainParameters
 
 STRICT = ConfigDict(strict=True, extra="forbid")
 PREVIOUS = "previous"  # instead of the path of an older dataset
@@ -284,15 +284,30 @@ class Config:
                 found = replace(found, **{stage: replace(section, **{field: options})})
         return found
 
+    def for_blend(self) -> Config:
+        """Return the same with ``refit = "none"``, if it is left out and ``[blend]`` finds its weights on valid."""
+        train = self.train
+        if not self._weighs_on_valid or train.kind.model == NET or train.parameters.refit is not None:
+            return self
+        return replace(self, train=replace(train, parameters=replace(train.parameters, refit=NONE)))
+
+    @property
+    def _weighs_on_valid(self) -> bool:
+        return self.blend is not None and self.blend.options.split == "valid"
+
     @property
     def name(self) -> str:
         """The name in the registry of what the run makes: the blend, or the trained model."""
         return self.train.name if self.blend is None else self.blend.name
 
     def check_blend(self) -> None:
-        """Raise ConfigError if the blend has the name of one of its models, or no valid name or metric."""
+        """Raise ConfigError if the blend has the name of one of its models, no valid name or metric, or a refit."""
         if self.blend is None:
             return
+        if self._weighs_on_valid and self.train.parameters.refit == ALL:
+            raise ConfigError(
+                'refit = "all" in [train] learns from the valid split, on which the weights are found; leave it out'
+            )
         check_name(self.blend.name)
         parse_metric(self.blend.options.metric)
         if self.blend.name in {self.train.name, *(model.partition("@")[0] for model in self.blend.models)}:

@@ -80,7 +80,7 @@ def read_config(path: Path) -> Config:
     except InputError as error:
         raise ConfigError(f"{path}: [{section}] {error}") from None
     try:
-        config = config.on_cluster()
+        config = config.on_cluster().for_blend()
     except InputError as error:
         raise ConfigError(f"{path}: [cluster] {error}") from None
     _check_later_stages(path, config)

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rankmill.foundation.options import with_option_names
 from rankmill.foundation.shown import few
 from rankmill.foundation.storage.location import Location
 from rankmill.registry import Registry
 from rankmill.registry.names import MODEL_SUFFIX
+from rankmill.trainer.training_facts import parameters_in_words
 
 Changes = Mapping[str, Mapping[str, Any]]
 """``{name: {"old": .., "new": ..}}`` of the values that differ; what one side does not have is left out."""
@@ -72,8 +72,9 @@ class ModelDifference:
             for metric, values in found.items():
                 yield [f"{split} {metric}", *(f"{values[side]:.4f}" for side in ("old", "new")), other]
         for name, stored in self.parameters.items():
-            sides = {side: with_option_names({name: value})[name] for side, value in stored.items()}
-            yield [name, *_cells(sides), ""]
+            sides = {side: parameters_in_words({name: value}) for side, value in stored.items()}
+            for word in dict.fromkeys(word for words in sides.values() for word in words):
+                yield [word, *_cells({side: words[word] for side, words in sides.items() if word in words}), ""]
         for name, names in self.features.items():
             if names:
                 yield ["features", "", "", f"{name} {few(names, _MOST_NAMES)}"]

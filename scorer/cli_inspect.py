@@ -66,14 +66,18 @@ class _Inspected:
 
         return isinstance(self.model, Forest)
 
+    def chosen(self) -> Model:
+        """Return the model; of trees, the chosen rounds."""
+        return self.forest("influence") if self.is_forest else self.model
+
     def forest(self, use: str) -> Forest:
-        """Return its trees of the chosen rounds; InputError if it has none, which ``use`` needs."""
+        """Return its trees of the chosen rounds; NoTrees if it is of another kind, which ``inspect use`` needs."""
         from rankmill.scorer.models.loading import forest_of
 
-        return forest_of(self.model, use).truncated(self._rounds.n_rounds, self._rounds.start_round)
+        return forest_of(self.model, f"inspect {use}").truncated(self._rounds.n_rounds, self._rounds.start_round)
 
     def paths(self, use: str) -> Paths:
-        """Return its trees as paths from root to leaf; InputError if it has none, which ``use`` needs."""
+        """Return its trees as paths from root to leaf; errors are those of `forest`."""
         from rankmill.scorer.inspect.paths import leaf_paths
 
         return leaf_paths(self.forest(use))
@@ -126,23 +130,21 @@ def influence(
 ) -> None:
     """Show the importance of each feature.
 
-    Without --on: its share of the gains of all splits, which only models of trees have. With --on: how much worse the
-    metric gets where its values are exchanged among the documents of each query.
+    Without --on: its share of the gains of all splits, which only trees have; of the default model, the mean of its
+    trees by their shares. With --on: how much worse the metric gets where its values are exchanged among the documents
+    of each query.
 
     Example: rankmill inspect influence web@latest --top 10
 
     Example: rankmill inspect influence web@latest --on web.dataset --split test --metric ndcg@10
     """
-    from rankmill.foundation.errors import InputError
     from rankmill.scorer.inspect.any_model import permutation_losses
     from rankmill.scorer.inspect.reports import influence_report, permutation_report
     from rankmill.scorer.metrics.per_query import PreparedQueries
 
     inspected = _Inspected(model, registry, selection)
     if on is None:
-        if not inspected.is_forest:
-            raise InputError("only models of trees have gains; permute features on documents: --on CANDIDATES")
-        _print(influence_report(inspected.forest("gains"), inspected.identity, top), None, as_json=as_json)
+        _print(influence_report(inspected.chosen(), inspected.identity, top), None, as_json=as_json)
         return
     documents = inspected.read(on, selection)
     measure, policy, words = _policy(metric, convention, inspected.model, documents)

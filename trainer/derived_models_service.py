@@ -53,7 +53,9 @@ def merge_and_register(
     Errors are those of :func:`rankmill.trainer.candidates.combined_forests.merged` and of the registry.
     """
     check_name(name)
-    parts = [part for part in (starting_model(model, registry.root, "merging") for model in models) if part is not None]
+    parts = [
+        part for part in (starting_model(model, registry.root, "models merge") for model in models) if part is not None
+    ]
     forest = merged([part.forest for part in parts], rules.weights or None, mean=rules.how == "mean")
     weights = [float(str(each["weight"])) for each in cast("list[dict[str, JSON]]", forest.info[MERGED])]
     names = [
@@ -81,21 +83,13 @@ def merge_and_register(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BlendedPart(MergedModel):
-    """A model of a blend: ``weight`` multiplies its scores, ``share`` its scores over their spread."""
-
-    share: float
-    alone: float  # its metric
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class BlendReport:
     """What ``rankmill models blend`` prints."""
 
     model: str  # both@1
     new: bool  # false: a version with the same bytes and facts existed
     sha256: str
-    parts: tuple[BlendedPart, ...]
+    parts: tuple[MergedModel, ...]
     metric: str
     split: str
     together: float
@@ -141,7 +135,7 @@ def blend_and_register(
     ]
     blend, found_weights = blended(known, dataset, options, available_cores())
     parts = tuple(
-        BlendedPart(
+        MergedModel(
             sha256=identity.sha256,
             model=None if identity.name is None else str(identity),
             weight=weight,
@@ -149,7 +143,7 @@ def blend_and_register(
             alone=alone,
         )
         for (_, identity), weight, share, alone in zip(
-            found, blend.weights.tolist(), found_weights.shares, found_weights.alone, strict=True
+            found, found_weights.weights, found_weights.shares, found_weights.alone, strict=True
         )
     )
     facts = TrainingFacts(
@@ -158,7 +152,7 @@ def blend_and_register(
         parameters={"objective": blend.objective, **blend.parameters},
         metrics={options.split: {options.metric: found_weights.together}},
         max_grade=dataset.max_grade,
-        merged=tuple(MergedModel(sha256=part.sha256, model=part.model, weight=part.weight) for part in parts),
+        merged=parts,
     )
     splits = [options.split] if options.split != "valid" else []
     sketches = [trained.queries for _, trained in known if trained.queries is not None]

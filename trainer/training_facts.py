@@ -8,15 +8,18 @@ registered as well, so readers must expect any fact to be missing.  The facts th
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from math import fsum, sqrt
 from typing import Any
 
 from rankmill.foundation.errors import IntegrityError
+from rankmill.foundation.options import with_option_names
 from rankmill.foundation.records import from_json, left_out
 
 CIRCUMSTANCES = "circumstances"  # the name of the attachment
 Metrics = Mapping[str, Mapping[str, float]]  # by split and metric
+_STEPS = {"net": "epochs"}  # of which kinds of models do not count rounds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,9 +95,11 @@ class OtherModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergedModel(OtherModel):
-    """A model of a sum, and what its scores are multiplied by."""
+    """A model of a sum, and what its scores are multiplied by; of a blend also what `rankmill models blend` prints."""
 
     weight: float
+    share: float | None = left_out()  # multiplies the scores over their spread
+    alone: float | None = left_out()  # its metric
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,6 +181,10 @@ class KindFacts:
     rounds: int  # or epochs
     alone: float | None  # its metric on the queries that were judged
 
+    def words(self) -> str:
+        """Return the share and what it is of."""
+        return f"{self.share:.0%} ({_value(self.alone)} alone, {self.rounds:,} {_STEPS.get(self.kind, 'rounds')})"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlendFacts:
@@ -194,16 +203,27 @@ class BlendFacts:
         >>> BlendFacts(kinds=(trees, net), measured="map", together=0.6, judged="80 queries").line()
         'blend of trees 75% (0.5000 alone, 1,200 rounds), net 25% (0.4000 alone, 9 epochs); map 0.6000 of 80 queries'
         """
-        words = ", ".join(
-            f"{each.kind} {each.share:.0%} ({_value(each.alone)} alone, {each.rounds:,} "
-            f"{'epochs' if each.kind == 'net' else 'rounds'})"
-            for each in self.kinds
-        )
+        words = ", ".join(f"{each.kind} {each.words()}" for each in self.kinds)
         return f"blend of {words}; {self.measured} {_value(self.together)} of {self.judged}"
 
 
 def _value(found: float | None) -> str:
     return "no value" if found is None else f"{found:.4f}"
+
+
+def parameters_in_words(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``stored`` parameters as options spell them; of a blend of kinds, the facts of each kind in words.
+
+    >>> parameters_in_words({"kinds": [{"kind": "net", "share": 0.25, "rounds": 9, "alone": 0.4}], "preset": "auto-2"})
+    {'net': '25% (0.4000 alone, 9 epochs)', 'preset': 'auto-2'}
+    """
+    found = with_option_names(stored)
+    if isinstance(kinds := found.get("kinds"), list):
+        with suppress(IntegrityError):  # of another program
+            facts = [from_json(KindFacts, each, "kinds") for each in kinds]
+            del found["kinds"]
+            found = {**{each.kind: each.words() for each in facts}, **found}
+    return found
 
 
 CLICKS, JUDGMENTS = "clicks", "judgments"

@@ -271,10 +271,11 @@ def registered(
     return version, version.number not in known
 
 
-def starting_model(
-    reference: str | None, registry: Location, use: str = "training on top of a model"
-) -> StartingModel | None:
-    """Find the model to resume or to correct: a file, or NAME@7 of the registry; None if there is none."""
+def starting_model(reference: str | None, registry: Location, use: str) -> StartingModel | None:
+    """Find the model of trees that ``use`` needs: a file, or NAME@7 of the registry; None if there is none.
+
+    InputError, such as ``--resume needs a model of trees``, if it is of another kind.
+    """
     if reference is None:
         return None
     model, identity = find_model(reference, registry)

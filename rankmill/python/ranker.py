@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from rankmill.common_options import OF_RANKER
 from rankmill.foundation.cluster.options import checked_address
-from rankmill.foundation.errors import InvalidParameter, NotFitted, RankmillError
+from rankmill.foundation.errors import InvalidParameter, NotFitted, NoTrees, RankmillError
 from rankmill.foundation.notebook_html import HtmlTable, card
 from rankmill.foundation.options import (
     Grouped,
@@ -66,11 +66,11 @@ from rankmill.python.prepared import PreparedModel
 from rankmill.scorer.forest.forest import Forest, importance_table
 from rankmill.scorer.forest.predict import ForestPredictor
 from rankmill.scorer.metrics import Metric
-from rankmill.scorer.models.loading import forest_of, kind_of, parts_of
+from rankmill.scorer.models.loading import forest_of, importance_of, kind_of, parts_of
 from rankmill.scorer.models.model import Model as TrainedModel
 from rankmill.scorer.nets.net import Net
 from rankmill.seen_queries import SeenQueries, learnt_in_the_end, seen_queries
-from rankmill.trainer.candidates.blend_of_kinds import blend_of_kinds, shares_of_trees
+from rankmill.trainer.candidates.blend_of_kinds import blend_of_kinds
 from rankmill.trainer.candidates.combined_forests import BaseModel, after_base
 from rankmill.trainer.data.measured_queries import MeasuredQueries
 from rankmill.trainer.data.training_rows import given_pairs, resolved, what_is_learnt_from
@@ -280,7 +280,8 @@ class Ranker(Routed):
             "sha256": model.sha256[:12],
         }
         facts |= {"loaded from": self.loaded_from_} if hasattr(self, "loaded_from_") else {}
-        tables = [importance_table(model)] if isinstance(model, Forest) else []
+        importance = importance_of(model)
+        tables = [] if importance is None else [importance_table(model.feature_names, importance)]
         if self.history_:
             best = self.history_[self.best_round_ - 1].metrics
             metrics = list(dict.fromkeys(name for found in best.values() for name in found))
@@ -725,10 +726,11 @@ class Ranker(Routed):
     if not TYPE_CHECKING:  # which would take it for a promise of any attribute
 
         def __getattr__(self, name: str) -> Any:
-            """Raise AttributeError that says what is called otherwise here, or needs ``fit``."""
-            if (
-                name in KEPT or isinstance(getattr(type(self), name, None), property)
-            ) and "model_" not in self.__dict__:
+            """Raise AttributeError that says what is called otherwise here, needs ``fit``, or is not in this model."""
+            found = getattr(type(self), name, None)
+            if isinstance(found, property) and found.fget is not None:
+                return found.fget(self)  # whose AttributeError led here: raise it again
+            if name in KEPT and "model_" not in self.__dict__:
                 raise NotFitted.needed_by(name)
             raise AttributeError(unknown_attribute(type(self).__name__, name), name=name, obj=self)
 
@@ -738,13 +740,16 @@ class Ranker(Routed):
 
         All are 0 if there are no splits.
 
-        Of a blend that a preset has made: the mean of its models of trees, by their shares; a net has no gains.
+        Of a blend that a preset has made: the mean of its models of trees, by their shares; a net has no gains.  A
+        model without trees has no such attribute: the NoTrees that is raised is an AttributeError.
         """
         model = self.fitted("feature_importances_")
         check_choice("importance_type", self.importance_type, ("gain", "split"))
-        trees = shares_of_trees(model) or [(self.fitted_forest("feature_importances_"), 1.0)]
-        total: npt.NDArray[np.float64] = np.sum([share * self._importances(forest) for forest, share in trees], axis=0)
-        return total / sum(share for _, share in trees)
+        found = importance_of(model, self._importances)
+        if found is None:
+            cure = "rankmill inspect influence --on DOCUMENTS measures the importance in any model"
+            raise NoTrees(f"feature_importances_ are of trees, and this is {kind_of(model)}; {cure}")
+        return found
 
     def _importances(self, forest: Forest) -> npt.NDArray[np.float64]:
         inner = forest.node_feature >= 0
@@ -828,12 +833,12 @@ class Ranker(Routed):
         return prepared
 
     def fitted_forest(self, what: str) -> Forest:
-        """Return ``forest_`` for ``what``, errors as :meth:`fitted`; InputError if the model is not a forest."""
+        """Return ``forest_`` for ``what``, errors as :meth:`fitted`; NoTrees if the model is not a forest."""
         return forest_of(self.fitted(what), what)
 
     @property
     def forest_(self) -> Forest:
-        """The trained forest; InputError if the model is of another kind, see ``model_``."""
+        """The trained forest; NoTrees, an AttributeError, if the model is of another kind, see ``model_``."""
         return self.fitted_forest("forest_")
 
     def _check_metrics(self) -> None:

@@ -186,7 +186,7 @@ class FeatureShare:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InfluenceFacts:
-    """The most important features; none for a model without trees."""
+    """The most important features by the gains of trees; none for a model without them."""
 
     features: tuple[FeatureShare, ...]
     n_used: int

@@ -6,7 +6,6 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from rankmill.foundation.options import with_option_names
 from rankmill.gate.learnt_from_clicks import clicks_of
 from rankmill.pipeline.dataset.manifest import SPLITS
 from rankmill.pipeline.statistics.describe_dataset import split_summary
@@ -23,6 +22,7 @@ from rankmill.report.facts import (
     SourceFacts,
 )
 from rankmill.report.subject import Subject
+from rankmill.trainer.training_facts import parameters_in_words
 
 MOST_DRIFTED, MOST_SOURCES, MOST_RANKS = 20, 20, 20
 REGISTRY = '"${RANKMILL_REGISTRY:-registry-data}"'
@@ -97,7 +97,7 @@ def lineage_facts(subject: Subject) -> LineageFacts:
     """Return digests, parameters, what differs from the current version, and the source files of the data."""
     version, manifest = subject.version, subject.version.manifest
     then = {} if subject.present is None else subject.present.manifest
-    here, there = (with_option_names(each.get("parameters") or {}) for each in (manifest, then))
+    here, there = (parameters_in_words(each.get("parameters") or {}) for each in (manifest, then))
     set_ = manifest.get("changed_parameters")
     sources = (manifest.get("dataset") or {}).get("sources") or {}
     digests = {

@@ -9,7 +9,7 @@ import numpy as np
 
 from rankmill.report.facts import FeatureShare, InfluenceFacts, LearningFacts, NoiseFacts, SeedCurves
 from rankmill.report.subject import Subject
-from rankmill.scorer.forest.forest import Forest, feature_importance
+from rankmill.scorer.models.loading import importance_of, splits_of
 
 MOST_POINTS = 400  # of a curve; longer ones are thinned, but keep their ends and best rounds
 TOP_FEATURES = 20
@@ -83,23 +83,23 @@ def noise_facts(subject: Subject) -> NoiseFacts | None:
 def influence_facts(subject: Subject) -> InfluenceFacts:
     """Return the 20 most important features with their share of the gains, now and in the current version.
 
-    A model without trees has no gains, so none are shown.
+    Those of the default blend are the mean of its trees.  Another model without trees has no gains, so none are shown.
     """
-    forest, before = subject.model, subject.present_model
-    if not isinstance(forest, Forest):
+    model, before = subject.model, subject.present_model
+    shares, old = importance_of(model), None
+    if shares is None:
         return InfluenceFacts(
-            features=(), n_used=len(forest.used_features), n_features=forest.n_features, shown_share=0.0
+            features=(), n_used=len(model.used_features), n_features=model.n_features, shown_share=0.0
         )
-    shares, old = feature_importance(forest), None
-    if isinstance(before, Forest):
-        old = dict(zip(before.feature_names, feature_importance(before).tolist(), strict=True))
-    splits = np.bincount(forest.node_feature[forest.node_feature >= 0], minlength=forest.n_features)
+    if before is not None and (shares_before := importance_of(before)) is not None:
+        old = dict(zip(before.feature_names, shares_before.tolist(), strict=True))
+    splits = splits_of(model)
     used = [int(f) for f in np.argsort(-shares, kind="stable") if splits[f]]
     rows = tuple(
         FeatureShare(
-            feature=forest.feature_names[f],
+            feature=model.feature_names[f],
             influence=float(shares[f]),
-            before=None if old is None else old.get(forest.feature_names[f]),
+            before=None if old is None else old.get(model.feature_names[f]),
             splits=int(splits[f]),
         )
         for f in used[:TOP_FEATURES]
@@ -107,6 +107,6 @@ def influence_facts(subject: Subject) -> InfluenceFacts:
     return InfluenceFacts(
         features=rows,
         n_used=len(used),
-        n_features=forest.n_features,
+        n_features=model.n_features,
         shown_share=float(sum(row.influence for row in rows)),
     )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rankmill.foundation.cluster.workers import open_cluster
 from rankmill.foundation.code_digest import OF_TRAINING
 from rankmill.foundation.errors import UnknownModel
-from rankmill.foundation.options import values_of
+from rankmill.foundation.options import spelled, values_of
 from rankmill.foundation.records import as_json, from_json, to_line
 from rankmill.foundation.storage.publish import write_atomically
 from rankmill.gate.learnt_from_clicks import CLICKS as CLICKS_LEARNT_FROM
@@ -70,7 +70,7 @@ class TrainStage(Stage):
             named = os.fspath(beside)
         else:  # not a file in the working directory
             named = base if "@" in base else f"{base}@{PRODUCTION}"
-        return starting_model(named, self.work.registry.root)
+        return starting_model(named, self.work.registry.root, spelled("base_model"))
 
     def own_inputs(self) -> Inputs:
         config, dataset, clicks = self.work.config.train, self.work.dataset(), self._attached()

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from rankmill.foundation.errors import CandidatesRejected, InputError
 from rankmill.foundation.options import spelled
-from rankmill.foundation.records import not_in_json
+from rankmill.foundation.records import JSON, not_in_json
 from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.dataset.manifest import MANIFEST_NAME, SPLITS
 from rankmill.pipeline.group.sketch import Overlap, QuerySketch, overlap
@@ -24,6 +24,7 @@ from rankmill.scorer.rerank.ranked_file import is_ranked_folder
 
 ALL = "all"  # queries of all splits; and, of a refit, rows of the train and valid splits
 TRAIN, VALID, REFIT = "train", "valid", "refit"
+OF_BLENDS = "trained_on"  # in the info of a blend: splits that the blends in it were trained on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,8 +133,16 @@ def splits_trained_on(model: Model) -> tuple[str, ...]:
         found = {split for part in model.parts for split in splits_trained_on(part)}
         found |= {str(model.parameters.get("split", VALID))} - {VALID}  # valid decides, as for rounds
         found |= {VALID} if REFIT in model.info else set()
+        known = model.info.get(OF_BLENDS)
+        found |= {str(split) for split in known} if isinstance(known, list) else set()
         return tuple(split for split in SPLITS if split in found)
     return (TRAIN, VALID) if REFIT in model.info or model.parameters.get(REFIT, "none") != "none" else (TRAIN,)
+
+
+def splits_of_blends(models: Sequence[Model]) -> dict[str, JSON]:
+    """Return what a blend of ``models`` records of those that are blends, as it holds only their parts."""
+    found = {split for model in models if isinstance(model, Blend) for split in splits_trained_on(model)}
+    return {OF_BLENDS: [split for split in SPLITS if split in found]} if found else {}
 
 
 def _datasets_of(model: Model) -> list[str]:

@@ -61,8 +61,8 @@ def write_as(
         raise InputError(f"nearest thresholds are only for solr; {target} has exact thresholds")
     if not isinstance(model, Forest):
         raise ConversionRefused(
-            f"{target} has only trees, and the model is {kind_of(model)}; convert a model of trees (of several, "
-            f"rankmill models merge makes one){trees_instead(model)}"
+            f"{target} has only trees, and this is {kind_of(model)}"
+            + (trees_instead(model) or "; convert a model of trees (of several, rankmill models merge makes one)")
         )
     forest = model
     if features is not None:

@@ -34,7 +34,7 @@ from rankmill.scorer.exchange.conversion import (
     text_of,
     with_base,
 )
-from rankmill.scorer.forest.forest import CUT, NODE, Forest
+from rankmill.scorer.forest.forest import CUT, NODE, Forest, split_counts
 from rankmill.scorer.models.model_file import shortened
 
 TARGET = "LightGBM"
@@ -71,7 +71,7 @@ def write(forest: Forest, name: str) -> ConvertedModel:  # noqa: ARG001 (every f
     of_pandas = [f for f, own in known.items() if own.texts or not own.numbers]
     trees = [_tree_text(number, tree, known) for number, tree in enumerate(with_base(forest))]
     used = set(forest.used_features)
-    splits = np.bincount(forest.node_feature[forest.node_feature >= 0], minlength=forest.n_features)
+    splits = split_counts(forest)
     most_first = sorted(used, key=lambda f: (-int(splits[f]), f))
     head = [
         "tree",

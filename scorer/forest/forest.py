@@ -239,7 +239,7 @@ class Forest(Model):
         used = f"{len(self.used_features):,} of {self.n_features:,}"
         facts = {"objective": self.objective, "rounds": f"{self.n_rounds:,}", "trees": f"{self.n_trees:,}"}
         facts |= {"features used": used, "sha256": self.sha256[:12]}
-        return card("Forest", facts, [importance_table(self)])
+        return card("Forest", facts, [importance_table(self.feature_names, feature_importance(self))])
 
     def truncated(self, n_rounds: int | None, start_round: int = 0) -> Forest:
         """Return ``n_rounds`` rounds (None: all) from ``start_round`` on as a separate forest.
@@ -468,11 +468,15 @@ def feature_importance(forest: Forest) -> npt.NDArray[np.float64]:
     return np.zeros(forest.n_features)
 
 
-def importance_table(forest: Forest) -> HtmlTable:
-    """Return the features that splits use with their `feature_importance`, greatest first, for a notebook."""
-    importance = feature_importance(forest)
-    order = sorted(forest.used_features, key=lambda f: (-importance[f], f))
-    rows = [(forest.feature_names[f], ShareCell(float(importance[f]))) for f in order]
+def split_counts(forest: Forest) -> npt.NDArray[np.int64]:
+    """Return how many splits each feature (n_features,) has."""
+    return np.bincount(forest.node_feature[forest.node_feature >= 0], minlength=forest.n_features)
+
+
+def importance_table(names: Sequence[str], importance: npt.NDArray[np.float64]) -> HtmlTable:
+    """Return the features with an ``importance`` (n_features,) above 0, greatest first, for a notebook."""
+    order = [f for f in np.argsort(-importance, kind="stable").tolist() if importance[f] > 0.0]
+    rows = [(names[f], ShareCell(float(importance[f]))) for f in order]
     return HtmlTable(["feature", "importance (share of gain)"], rows)
 
 

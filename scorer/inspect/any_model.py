@@ -21,10 +21,9 @@ sum over its parts.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from itertools import combinations
 
 import numpy as np
 import numpy.typing as npt
@@ -48,6 +47,7 @@ ORDERS_OF_A_PART = 64  # where every document is explained
 _BATCH = 1 << 22  # values of documents that are scored at once
 
 Values = npt.NDArray[np.float32]
+_ScoresOf = Callable[[npt.NDArray[np.bool_]], npt.NDArray[np.float64]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,7 +177,8 @@ def why_by_score(predictor: Predictor, above: Values, below: Values, seed: int =
 
     ``above`` and ``below`` (n_used,) are the features that the model uses.
     """
-    shapley = _shapley(predictor, above, below, seed, ORDERS)
+    differ, shapley = np.flatnonzero(~((above == below) | (np.isnan(above) & np.isnan(below)))), np.zeros(len(above))
+    shapley[differ] = _shapley(predictor, above[np.newaxis], below, differ, seed, ORDERS)[0]
     scores = scores_of_documents(predictor, np.stack([above, below])).tolist()
     names, model = predictor.feature_names, predictor.model
     return Why(
@@ -240,10 +241,10 @@ def _of_part(part: Model, values: Values, n_threads: int) -> tuple[npt.NDArray[n
         found = shap_values(part, values, n_threads=n_threads)
         return found.values[:, 0], float(found.base[0, 0]) if len(values) else 0.0
     predictor = predictor_of(part)
-    used = list(predictor.features)
-    nothing, total = np.full(len(used), np.nan, dtype=np.float32), np.zeros(values.shape)
-    for row, document in enumerate(np.asarray(values[:, used], dtype=np.float32)):
-        total[row, used] = _shapley(predictor, document, nothing, seed=0, n_orders=ORDERS_OF_A_PART)
+    used, total = list(predictor.features), np.zeros(values.shape)
+    nothing = np.full(len(used), np.nan, dtype=np.float32)
+    every, own = np.arange(len(used)), np.asarray(values[:, used], dtype=np.float32)
+    total[:, used] = _shapley(predictor, own, nothing, every, 0, ORDERS_OF_A_PART, n_threads)
     return total, float(scores_of_documents(predictor, nothing[np.newaxis])[0])
 
 
@@ -251,57 +252,65 @@ def _two(texts: list[str]) -> tuple[str, str]:
     return texts[0], texts[1]
 
 
-def _shapley(predictor: Predictor, above: Values, below: Values, seed: int, n_orders: int) -> npt.NDArray[np.float64]:
-    """Return what each feature (n_used,) adds to the score when ``below`` becomes ``above``."""
-    differ = np.flatnonzero(~((above == below) | (np.isnan(above) & np.isnan(below))))
-    shapley = np.zeros(len(above))
-    shapley[differ] = (
-        _of_all_sets(predictor, above, below, differ)
-        if len(differ) <= ALL_SETS
-        else _of_orders(predictor, above, below, differ, seed, n_orders)
-    )
-    return shapley
-
-
-def _of_all_sets(
-    predictor: Predictor, above: Values, below: Values, differ: npt.NDArray[np.intp]
+def _shapley(
+    predictor: Predictor,
+    above: Values,
+    below: Values,
+    exchanged: npt.NDArray[np.intp],
+    seed: int,
+    n_orders: int,
+    n_threads: int = 1,
 ) -> npt.NDArray[np.float64]:
+    """Return what each of the d features ``exchanged`` adds to the scores (n, d) when ``below`` becomes ``above``.
+
+    ``above`` (n, n_used) and ``below`` (n_used,) have the same values of the other features.  The result of a document
+    does not depend on the others.  Of few features all sets are tried, of more ``n_orders`` orders.
+    """
+    d, width = len(exchanged), len(below)
+    n_sets = 1 << d if d <= ALL_SETS else min(n_orders, max(1, _BATCH // ((d + 1) * width))) * (d + 1)
+    at_once, found = max(1, _BATCH // (n_sets * max(width, 1))), np.empty((len(above), d))
+    for first in range(0, len(above), at_once):
+        some = above[first : first + at_once]
+
+        def scores_of(sets: npt.NDArray[np.bool_], some: Values = some) -> npt.NDArray[np.float64]:
+            """Return the scores (n, n_sets) of documents that have the values of ``some`` in ``sets`` (n_sets, d)."""
+            values = np.tile(below, (len(some), len(sets), 1))
+            values[:, :, exchanged] = np.where(sets, some[:, np.newaxis, exchanged], below[exchanged])
+            return scores_of_documents(predictor, values.reshape(-1, width), n_threads).reshape(len(some), len(sets))
+
+        of_some = _of_all_sets(scores_of, d) if d <= ALL_SETS else _of_orders(scores_of, d, n_sets, seed, n_orders)
+        found[first : first + at_once] = of_some
+    return found
+
+
+def _of_all_sets(scores_of: _ScoresOf, d: int) -> npt.NDArray[np.float64]:
     """Return the Shapley values by their definition: a weighted mean of what a feature adds to each set of others."""
-    d = len(differ)
-    sets = [frozenset(some) for size in range(d + 1) for some in combinations(range(d), size)]
-    values = np.tile(below, (len(sets), 1))
-    for row, some in enumerate(sets):
-        chosen = differ[sorted(some)]
-        values[row, chosen] = above[chosen]
-    of_set = dict(zip(sets, scores_of_documents(predictor, values).tolist(), strict=True))
-    weight = [math.factorial(size) * math.factorial(d - size - 1) / math.factorial(d) for size in range(d)]
-    return np.array(
-        [
-            math.fsum(weight[len(some)] * (of_set[some | {i}] - of_set[some]) for some in sets if i not in some)
-            for i in range(d)
-        ]
-    )
+    sets = np.arange(1 << d)
+    member = (sets[:, np.newaxis] >> np.arange(d) & 1).astype(np.bool_)
+    scores, sizes = scores_of(member), member.sum(axis=1)
+    weight = np.array([1.0 / (d * math.comb(d - 1, size)) for size in range(d)])
+    found = np.empty((len(scores), d))
+    for i in range(d):
+        without = sets[~member[:, i]]
+        added = scores.take(without | 1 << i, axis=1) - scores.take(without, axis=1)
+        found[:, i] = (added * weight[sizes[without]]).sum(axis=1)
+    return found
 
 
-def _of_orders(
-    predictor: Predictor, above: Values, below: Values, differ: npt.NDArray[np.intp], seed: int, n_orders: int
-) -> npt.NDArray[np.float64]:
+def _of_orders(scores_of: _ScoresOf, d: int, n_sets: int, seed: int, n_orders: int) -> npt.NDArray[np.float64]:
     """Return the mean of what each feature adds when features are exchanged one after the other.
 
-    The mean is over ``n_orders`` orders.
+    The mean is over ``n_orders`` orders, of which about ``n_sets`` sets are scored at once.
     """
-    d, total = len(differ), np.zeros(len(differ))
     half = [np.argsort(random_keys(seed, number, 0, np.arange(d)), kind="stable") for number in range(n_orders // 2)]
-    orders = np.stack([*half, *(order[::-1] for order in half)])
-    many = max(1, _BATCH // ((d + 1) * len(above)))
-    for first in range(0, len(orders), many):
-        some = orders[first : first + many]
-        exchanged = np.argsort(some, axis=1)[:, np.newaxis] < np.arange(d + 1)[:, np.newaxis]  # (orders, steps, d)
-        values = np.tile(below, (len(some), d + 1, 1))
-        values[:, :, differ] = np.where(exchanged, above[differ], below[differ])
-        steps = np.diff(scores_of_documents(predictor, values.reshape(-1, len(above))).reshape(len(some), d + 1))
-        np.add.at(total, some, steps)
-    return total / len(orders)
+    places = np.argsort([*half, *(order[::-1] for order in half)], axis=1)  # (orders, d): the step of each feature
+    many, total = n_sets // (d + 1), np.zeros(())
+    for first in range(0, len(places), many):
+        some = places[first : first + many]
+        sets = some[:, np.newaxis] < np.arange(d + 1)[:, np.newaxis]  # (orders, steps, d)
+        steps = np.diff(scores_of(sets.reshape(-1, d)).reshape(-1, len(some), d + 1))
+        total = total + np.take_along_axis(steps, some[np.newaxis], axis=2).sum(axis=1)
+    return total / len(places)
 
 
 def _number_of(name: str) -> int:

@@ -12,10 +12,11 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from rankmill.foundation.errors import NoTrees
 from rankmill.foundation.records import as_json
 from rankmill.foundation.terminal import text_table
 from rankmill.scorer.evaluate.train_test_overlap import Scope
-from rankmill.scorer.forest.forest import Forest, feature_importance
+from rankmill.scorer.forest.forest import Forest
 from rankmill.scorer.inspect.any_model import PermutationLoss
 from rankmill.scorer.inspect.combine import Combination
 from rankmill.scorer.inspect.contributions import Explained, Why
@@ -23,6 +24,8 @@ from rankmill.scorer.inspect.dependence import Dependence, Interaction
 from rankmill.scorer.inspect.optimality import Optimality
 from rankmill.scorer.metrics import Metric
 from rankmill.scorer.models.identity import ModelIdentity
+from rankmill.scorer.models.loading import importance_of, kind_of, splits_of
+from rankmill.scorer.models.model import Model
 
 BAR = 30  # characters of the longest bar
 MAX_PIECES = 500  # of a combination's curve in its JSON
@@ -57,19 +60,24 @@ class RankedDocument:
         return f"{self.doc_id} (rank {self.rank}, score {self.score:.6g})"
 
 
-def influence_report(forest: Forest, model: ModelIdentity, top: int) -> InspectionReport:
-    """Report the features by importance, the ``top`` first ones (0: all that the model uses)."""
-    shares = feature_importance(forest)
-    splits = np.bincount(forest.node_feature[forest.node_feature >= 0], minlength=forest.n_features)
+def influence_report(found: Model, model: ModelIdentity, top: int) -> InspectionReport:
+    """Report the features by importance, the ``top`` first ones (0: all that the trees use).
+
+    NoTrees if there are none with gains.
+    """
+    shares, splits = importance_of(found), splits_of(found)
+    if shares is None:
+        raise NoTrees(f"{kind_of(found)} has no gains; permute features on documents: --on CANDIDATES")
     used = [f for f in np.argsort(-shares, kind="stable").tolist() if splits[f]]
-    shown = [(forest.feature_names[f], float(shares[f]), int(splits[f])) for f in _first(used, top)]
+    shown = [(found.feature_names[f], float(shares[f]), int(splits[f])) for f in _first(used, top)]
     features = [{"feature": name, "influence": share, "splits": count} for name, share, count in shown]
-    facts = {"model": model, "features": features, "n_used": len(used), "n_features": forest.n_features}
+    facts = {"model": model, "features": features, "n_used": len(used), "n_features": found.n_features}
     rows = _with_bars([[name, f"{share:.2%}", f"{n:,}"] for name, share, n in shown], [share for _, share, _ in shown])
     return InspectionReport(
         facts,
         [
-            f"{model}: {len(used):,} of {forest.n_features:,} features are used",
+            f"{model}: {len(used):,} of {found.n_features:,} features are used"
+            + ("" if isinstance(found, Forest) else " by its trees, whose mean this is"),
             text_table(["feature", "influence", "splits", ""], rows),
             *_more(len(shown), len(used), "features"),
         ],

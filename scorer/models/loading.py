@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import pairwise
@@ -25,10 +25,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rankmill.foundation.errors import InputError, InvalidParameter, ModelFormatError
-from rankmill.foundation.options import spelled
+from rankmill.foundation.errors import InputError, InvalidParameter, ModelFormatError, NoTrees
+from rankmill.foundation.options import spelled, spelled_in
 from rankmill.foundation.records import JSON, canonical_json
-from rankmill.scorer.forest.forest import Forest
+from rankmill.scorer.forest.forest import Forest, feature_importance, split_counts
 from rankmill.scorer.forest.predict import ForestPredictor
 from rankmill.scorer.models import model_file
 from rankmill.scorer.models.model import Model, Predictor, bytes_of_model, check_bound
@@ -79,7 +79,7 @@ def predictor_of(model: Model, *, n_rounds: int | None = None, start_round: int 
         return ForestPredictor(model, n_rounds=n_rounds, start_round=start_round)
     if n_rounds is not None or start_round:
         option = spelled("start_round" if n_rounds is None else "n_rounds")
-        raise InputError(f"{option} chooses rounds of a forest; this model is {kind_of(model)}")
+        raise InputError(f"{option} chooses rounds of a forest; this model is {kind_of(model)}{trees_instead(model)}")
     if isinstance(model, Net):
         return NetPredictor(model)
     assert isinstance(model, Blend)  # noqa: S101 (there is no other kind)
@@ -93,17 +93,15 @@ def laid_out(models: tuple[Path, ...], n_rounds: int | None, start_round: int) -
 
 
 def forest_of(model: Model, use: str) -> Forest:
-    """Return ``model`` if it is a forest, which ``use`` needs, such as "SHAP values".
+    """Return ``model`` if it is a forest, which ``use`` needs, such as "inspect shap".
 
     Raises
     ------
-    InputError
+    NoTrees
         It is a model of another kind.
     """
     if not isinstance(model, Forest):
-        raise InputError(
-            f"{use}: only models of trees have this, and the model is {kind_of(model)}{trees_instead(model)}"
-        )
+        raise NoTrees(f"{use} needs a model of trees, and this is {kind_of(model)}{trees_instead(model)}")
     return model
 
 
@@ -112,14 +110,18 @@ def trees_instead(model: Model) -> str:
 
     If a preset has chosen a blend, it says how to train trees alone.
     """
-    chosen = isinstance(model, Blend) and "preset" in model.parameters
-    return f"; {spelled('budget')} fast trains trees alone" if chosen else ""
+    if not (isinstance(model, Blend) and "preset" in model.parameters):
+        return ""
+    fast = f"{spelled('budget')} fast" if spelled_in() == "command line" else 'budget="fast"'
+    return f"; train trees alone with {fast}"
 
 
 def kind_of(model: Model) -> str:
     """Return in a few words what kind of model it is."""
     if isinstance(model, Blend):
-        return f"a blend of {len(model.parts)} models"
+        return (
+            f"a blend of {len(model.parts)} models" if len(model.parts) > 1 else f"a blend of {kind_of(model.parts[0])}"
+        )
     if isinstance(model, Net):
         return f"a net of {model.n_weights:,} weights"
     return f"a forest of {model.n_trees:,} trees"
@@ -130,15 +132,40 @@ def parts_of(model: Model) -> tuple[Model, ...]:
     return model.parts if isinstance(model, Blend) else (model,)
 
 
+def trees_of(model: Model) -> list[tuple[Forest, float]]:
+    """Return a forest, or the forests in a blend that a preset has made, with their shares; empty for other models."""
+    if isinstance(model, Forest):
+        return [(model, 1.0)]
+    kinds = model.parameters.get("kinds") if isinstance(model, Blend) else None
+    shares = [float(kind["share"]) for kind in kinds if kind["share"]] if isinstance(kinds, list) else []
+    return [(part, share) for part, share in zip(parts_of(model), shares, strict=False) if isinstance(part, Forest)]
+
+
+def importance_of(
+    model: Model, of: Callable[[Forest], npt.NDArray[np.float64]] = feature_importance
+) -> npt.NDArray[np.float64] | None:
+    """Return the mean of ``of`` (n_features,) over `trees_of` the model, by their shares; None if there are none."""
+    trees = trees_of(model)
+    if not trees:
+        return None
+    summed: npt.NDArray[np.float64] = np.sum([share * of(forest) for forest, share in trees], axis=0)
+    return summed / sum(share for _, share in trees)
+
+
+def splits_of(model: Model) -> npt.NDArray[np.int64]:
+    """Return how many splits of the forests of `trees_of` each feature (n_features,) has."""
+    counts = [split_counts(forest) for forest, _ in trees_of(model)]
+    return np.sum(counts, axis=0) if counts else np.zeros(model.n_features, dtype=np.int64)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Blend(Model):
-    """A weighted sum of models.
+    """A weighted sum of models.  Parts that are blends themselves are replaced by their own parts.
 
     Raises
     ------
     ValueError
-        There are no parts, or one is itself a blend; a weight is not finite; a feature is categorical in one part and a
-        number in another.
+        There are no parts; a weight is not finite; a feature is categorical in one part and a number in another.
     """
 
     parts: tuple[Model, ...]
@@ -151,15 +178,25 @@ class Blend(Model):
     objective: str = field(init=False, default=BLEND)
 
     def __post_init__(self) -> None:
-        weights = np.array(self.weights, dtype=np.float64)
-        weights.setflags(write=False)
-        names = tuple(dict.fromkeys(name for part in self.parts for name in part.feature_names))
+        given = np.array(self.weights, dtype=np.float64)
+        if given.shape != (len(self.parts),):
+            raise ValueError(f"weights of the shape {given.shape} for {len(self.parts)} parts")
+        parts: list[Model] = []
+        weights: list[float] = []
+        base = float(self.base_score)
+        for part, weight in zip(self.parts, given.tolist(), strict=True):
+            parts += parts_of(part)
+            weights += [weight * own for own in part.weights.tolist()] if isinstance(part, Blend) else [weight]
+            base += weight * part.base_score if isinstance(part, Blend) else 0.0
+        names = tuple(dict.fromkeys(name for part in parts for name in part.feature_names))
         texts = {
-            name: sorted({text for part in self.parts for text in part.categories.get(name, ())})
+            name: sorted({text for part in parts for text in part.categories.get(name, ())})
             for name in names
-            if any(name in part.categories for part in self.parts)
+            if any(name in part.categories for part in parts)
         }
-        own = {"parts": tuple(self.parts), "weights": weights, "base_score": float(self.base_score)}
+        flat = np.array(weights, dtype=np.float64)
+        flat.setflags(write=False)
+        own = {"parts": tuple(parts), "weights": flat, "base_score": base}
         own |= {name: json.loads(canonical_json(dict(getattr(self, name)))) for name in ("parameters", "info")}
         for name, value in {**own, "feature_names": names, "categories": texts}.items():
             object.__setattr__(self, name, value)
@@ -170,12 +207,8 @@ class Blend(Model):
     def _fault(self) -> str | None:
         if not 1 <= len(self.parts) <= MOST_PARTS:
             return f"{len(self.parts)} parts, expected 1 to {MOST_PARTS:,}"
-        if self.weights.shape != (len(self.parts),):
-            return f"weights of the shape {self.weights.shape} for {len(self.parts)} parts"
         if not (np.isfinite(self.weights).all() and np.isfinite(self.base_score)):
             return "a weight or the base score is not finite"
-        if any(isinstance(part, Blend) for part in self.parts):
-            return "a part is itself a blend"
         for name in self.categories:
             if any(name in part.feature_names and name not in part.categories for part in self.parts):
                 return f"the feature {name!r} is categorical in one part and a number in another"

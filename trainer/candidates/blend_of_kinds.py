@@ -28,7 +28,7 @@ from rankmill.foundation.records import JSON, as_json
 from rankmill.scorer.forest.forest import Forest
 from rankmill.scorer.forest.predict import predict
 from rankmill.scorer.metrics import parse_metric
-from rankmill.scorer.models.loading import Blend, parts_of
+from rankmill.scorer.models.loading import Blend
 from rankmill.scorer.models.model import Model
 from rankmill.scorer.nets.net import Net
 from rankmill.trainer.candidates.blending import spread_of
@@ -207,15 +207,6 @@ def blend_of_kinds(
         cross_validation=first.cross_validation,
         by_query=every.by_query(every.evaluate(together)),
     )
-
-
-def shares_of_trees(model: Model) -> list[tuple[Forest, float]]:
-    """Return the models of trees in a blend of kinds, with their shares; empty for other models."""
-    kinds = model.parameters.get("kinds") if isinstance(model, Blend) else None
-    if not isinstance(kinds, list):
-        return []
-    shares = [float(kind["share"]) for kind in kinds if kind["share"]]
-    return [(part, share) for part, share in zip(parts_of(model), shares, strict=True) if isinstance(part, Forest)]
 
 
 def _blended(

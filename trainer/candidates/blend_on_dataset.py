@@ -150,7 +150,6 @@ def train_blend_on(
         dataset=dataset_facts(dataset),
         binspec_digest=dataset.bin_set().binspec,
         parameters=blend.parameters,
-        changed_parameters=(),
         code_digest=code_digest(*OF_TRAINING),
         max_grade=dataset.max_grade,
         metrics={judged: metrics} if metrics else {},

@@ -21,12 +21,12 @@ from rankmill.foundation.errors import CandidatesRejected, InputError, InvalidPa
 from rankmill.foundation.options import spelled
 from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.dataset.goals import check_goal
-from rankmill.scorer.evaluate.train_test_overlap import TrainedModel, scope_of
+from rankmill.scorer.evaluate.train_test_overlap import TrainedModel, scope_of, splits_of_blends
 from rankmill.scorer.inspect.combine import combine
 from rankmill.scorer.metrics import Metric, Policy, parse_metric
 from rankmill.scorer.metrics.conventions import OURS, named_convention
 from rankmill.scorer.metrics.per_query import PreparedQueries
-from rankmill.scorer.models.loading import Blend, predictor_of, trees_instead
+from rankmill.scorer.models.loading import Blend, predictor_of
 from rankmill.scorer.models.model import Model, check_kinds
 from rankmill.scorer.scaling import without_exponent
 from rankmill.trainer.candidates.combined_forests import check_read_alike, facts_alike
@@ -54,11 +54,18 @@ class PartWeights:
     """The metric of each model alone."""
     together: float
 
+    @property
+    def weights(self) -> list[float]:
+        """What the scores of each model are multiplied by."""
+        return [share / spread for share, spread in zip(self.shares, self.spreads, strict=True)]
+
 
 def blended(
     models: Sequence[tuple[Model, TrainedModel]], dataset: Dataset, options: BlendOptions, n_threads: int = 1
 ) -> tuple[Blend, PartWeights]:
     """Return the blend of ``models``, and how it does on the split that ``options`` name.
+
+    A model that is itself a blend counts as one, with one share.  The blend holds its parts.
 
     Raises
     ------
@@ -82,12 +89,6 @@ def blended(
             f"{', '.join(f'{w:g}' for w in options.weights)}"
         )
     parts = [model for model, _ in models]
-    for number, part in enumerate(parts, 1):
-        if isinstance(part, Blend):
-            raise InvalidParameter(
-                f"model {number} is a blend of {len(part.parts)} models itself; blend these "
-                f"instead{trees_instead(part)}"
-            )
     check_read_alike(parts)
     scope = scope_of(dataset, options.split, [known for _, known in models])
     if scope.seen_in_training:
@@ -107,9 +108,9 @@ def blended(
     try:
         blend = Blend(
             parts=tuple(parts),
-            weights=np.array([share / spread for share, spread in zip(found.shares, found.spreads, strict=True)]),
+            weights=np.array(found.weights),
             parameters={"metric": str(metric), "split": options.split},
-            info=facts_alike(parts),
+            info={**facts_alike(parts), **splits_of_blends(parts)},
         )
     except ValueError as error:
         raise InvalidParameter(f"the models do not go together: {error}") from error

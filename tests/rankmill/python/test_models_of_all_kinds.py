@@ -10,6 +10,7 @@ import pytest
 import rankmill
 from rankmill import Ranker
 from rankmill.foundation.errors import InputError, TrainingDataRejected
+from rankmill.scorer.inspect import any_model
 from rankmill.scorer.models.loading import Blend, predictor_of
 from rankmill.scorer.nets.net import Net
 from rankmill.trainer.nets.options import NetOptions
@@ -63,21 +64,32 @@ def test_what_needs_trees_says_so(models, kind):
         "feature_importances_": lambda: ranker.feature_importances_,
         "n_rounds": lambda: ranker.predict(X, n_rounds=1),
         "resume": lambda: small().fit(X, y, qid=qid, resume=ranker),
+        "init_model": lambda: small().fit(X, y, qid=qid, init_model=ranker),
+        "base_model": lambda: small().fit(X, y, qid=qid, base_model=ranker),
     }
+    assert not hasattr(ranker, "forest_")
+    assert not hasattr(ranker, "feature_importances_")
     for use, call in uses.items():
         with refused(InputError, use, "net" if kind == 0 else "blend"):
             call()
 
 
 @pytest.mark.parametrize("kind", [0, 1], ids=["net", "blend"])
-def test_contributions_add_up_to_the_scores(models, kind):
+def test_contributions_add_up_to_the_scores(models, kind, monkeypatch):
     ranker, (X, _, qid) = Ranker.from_model(models[kind]), models[2:]
+    ranker.n_threads = 1
     some, queries = X[:40], qid[:40]
     found = ranker.contributions(some)
     assert found.values.shape == (40, 1, X.width)
     assert (found.base == found.base[0]).all()
     assert found.values.sum(axis=2) + found.base == pytest.approx(ranker.predict(some)[:, np.newaxis], abs=1e-5)
-    assert np.array_equal(ranker.contributions(some[::-1]).values, found.values[::-1])
+    for tried in (any_model.ALL_SETS, 0):  # all sets, and random orders
+        monkeypatch.setattr(any_model, "ALL_SETS", tried)
+        whole = ranker.contributions(some).values
+        assert whole == pytest.approx(found.values, abs=0.1)
+        assert np.array_equal(ranker.contributions(some[::-1]).values, whole[::-1])
+        ranker.n_threads = 3 - ranker.n_threads
+        assert np.array_equal(ranker.contributions(some[:7]).values, whole[:7])
     within = ranker.contributions(some, qid=queries)
     assert within.values.sum(axis=2) + within.base == pytest.approx(ranker.predict(some)[:, np.newaxis], abs=1e-5)
     for query in np.unique(queries):

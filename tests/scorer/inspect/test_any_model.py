@@ -143,7 +143,7 @@ def test_the_commands_take_a_blend(tmp_path):
     for command in (["shap"], ["leaves", "-o", tmp_path / "l.parquet"], ["optimality"], ["interaction"]):
         done = run(command[0], model, "--on", data, *command[1:])
         assert done.exit_code
-        assert "only models of trees" in f"{done.output}{done.exception}"
+        assert f"inspect {command[0]} needs a model of trees" in f"{done.output}{done.exception}"
 
 
 def test_a_forest_may_be_permuted_too(tmp_path):

@@ -6,7 +6,8 @@ import pickle
 import numpy as np
 import pytest
 
-from rankmill.foundation.errors import InputError, ModelFormatError
+from rankmill.foundation.errors import InputError, ModelFormatError, NoTrees
+from rankmill.foundation.options import spelled_for
 from rankmill.pipeline.bins.categories import category_codes
 from rankmill.scorer.forest.forest import Forest
 from rankmill.scorer.forest.predict import predict
@@ -99,8 +100,6 @@ def test_what_makes_no_blend_is_refused():
         Blend(parts=(part,), weights=np.array([1.0, 2.0]))
     with pytest.raises(ValueError, match="not finite"):
         Blend(parts=(part,), weights=np.array([np.inf]))
-    with pytest.raises(ValueError, match="itself a blend"):
-        Blend(parts=(blend,), weights=np.array([1.0]))
     with pytest.raises(ValueError, match="categorical in one part"):
         Blend(parts=(part, random_forest(2, categorical=1)), weights=np.array([1.0, 1.0]))
     with refused(ModelFormatError, "not that of a blend"):
@@ -113,8 +112,28 @@ def test_what_needs_trees_or_rounds_refuses_a_blend():
     for rounds in ({"n_rounds": 1}, {"start_round": 1}):
         with refused(InputError, next(iter(rounds)), "blend of 3 models"):
             predictor_of(a_blend(), **rounds)
-    with refused(InputError, "influence", "blend"):
-        forest_of(a_blend(), "influence")
+    with refused(NoTrees, "inspect shap", "blend"):
+        forest_of(a_blend(), "inspect shap")
+    chosen = a_blend(parameters={"preset": "auto-2"})
+    for where, cure in (("command line", "--budget fast"), ("Python", 'budget="fast"'), ("file", 'budget="fast"')):
+        with spelled_for(where), refused(NoTrees, "trees alone", cure):
+            forest_of(chosen, "resume")
+
+
+def test_a_blend_in_a_blend_is_its_parts_with_weights_times_its_weight():
+    inner, other = a_blend(), random_forest(4, names=("a", "x", "q", "r", "s"))
+    blend = read_model(Blend(parts=(inner, other), weights=np.array([-0.5, 2.0]), base_score=0.25).to_bytes())
+    assert list(blend.parts) == [*inner.parts, other]
+    assert blend.weights.tolist() == [*(-0.5 * inner.weights).tolist(), 2.0]
+    values = table(blend, 500)
+    own = [[blend.feature_names.index(name) for name in part.feature_names] for part in (inner, other)]
+    of_inner, of_other = (
+        predictor_of(part).scores(np.ascontiguousarray(values[:, columns]))
+        for part, columns in zip((inner, other), own, strict=True)
+    )
+    expected = 0.25 - 0.5 * of_inner + 2.0 * of_other
+    assert predictor_of(blend).scores(values) == pytest.approx(expected, abs=1e-12)
+    assert blend.score_bound >= np.abs(expected).max()
 
 
 def test_blends_within_blends_are_refused_whatever_their_depth():

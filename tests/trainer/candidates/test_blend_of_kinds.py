@@ -9,7 +9,7 @@ from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV, GroupKFold
 
 from rankmill import Ranker, cross_validate, load_model, select_features
-from rankmill.foundation.errors import InputError
+from rankmill.foundation.errors import NoTrees
 from rankmill.scorer.models.loading import Blend, parts_of
 from rankmill.scorer.nets.net import Net
 from tests.refusals import refused
@@ -110,7 +110,7 @@ def test_importances_are_the_shares_of_its_trees_and_what_needs_one_forest_names
     forests = [Ranker.from_model(part).feature_importances_ for part in parts_of(ranker.model_) if part.n_trees]
     assert (np.min(forests, axis=0) <= found).all()
     assert (found <= np.max(forests, axis=0)).all()
-    with refused(InputError, "apply", "only models of trees", "budget"):
+    with refused(NoTrees, "apply", "needs a model of trees", 'budget="fast"'):
         ranker.apply(rows(3)[0])
 
 

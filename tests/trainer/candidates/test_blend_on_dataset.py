@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from rankmill import Ranker
 from rankmill.pipeline.bins.binning import bin_dataset
 from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
@@ -44,10 +45,12 @@ def dataset(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def training(dataset, tmp_path_factory):
-    """Return a registry that has the version web@1, and the lines that its training printed."""
+    """Return a registry that has web@1 and, of a few trees, other@1, and the lines that the training of web@1 printed."""
     registry, lines = Registry(tmp_path_factory.mktemp("registered") / "r"), []
     options = TrainingOptions(on_message=lines.append)
     train_and_register(dataset, "web", registry, GIVEN, options, SeedOptions(), log_every=1)
+    few = TrainParameters(n_rounds=3, refit="none")
+    train_and_register(dataset, "other", registry, few, TrainingOptions(), SeedOptions())
     return registry, lines
 
 
@@ -122,7 +125,11 @@ def test_where_trees_are_alone_a_line_says_why(dataset, tmp_path, typed, more):
         "train D --name web --base-model web@1",
         "convert web@1 --to lightgbm -o OUT",
         "inspect shap web@1 --on D",
-        "models blend web@1 web@1 --name two --on D",
+        "inspect leaves web@1 --on D -o OUT.parquet",
+        "inspect interaction web@1 --on D",
+        "inspect optimality web@1 --on D",
+        "models merge web@1 web@1 --name two",
+        "inspect influence web@1 --n-rounds 3",
     ],
 )
 def test_what_needs_trees_refuses_the_blend_and_names_the_budget_fast(registered, dataset, tmp_path, typed, command):
@@ -131,6 +138,35 @@ def test_what_needs_trees_refuses_the_blend_and_names_the_budget_fast(registered
     error = typed.err(f"{words} --registry {registered.root}", code=code).splitlines()[-1]
     assert "a blend of" in error
     assert "--budget fast" in error
+
+
+def test_show_and_diff_say_what_is_in_the_blend(registered, typed):
+    at = f"--registry {registered.root}"
+    kinds = typed.json(f"models show web@1 {at}")["manifest"]["parameters"]["kinds"]
+    shown, changed = typed.out(f"models show web@1 {at}"), typed.out(f"models diff web@1 other@1 {at}")
+    for kind in kinds:
+        assert f"kind {kind['kind']}, rounds {kind['rounds']}, share {kind['share']:.6g}" in shown
+        assert f"{kind['share']:.0%} ({kind['alone']:.4f} alone, {kind['rounds']:,} " in changed
+    assert all(word in shown for word in ("auto-2", "together", "queries in 3 folds"))
+
+
+def test_importances_are_those_of_its_trees(registered, dataset, typed):
+    at = f"--registry {registered.root}"
+    found = typed.json(f"inspect influence web@1 {at}")["features"]
+    ranker = Ranker.from_model(load_model_file(registered.resolve("web@1", bare="latest").model_path))
+    importances = dict(zip(ranker.feature_names_in_, ranker.feature_importances_, strict=True))
+    assert {each["feature"]: each["influence"] for each in found} == pytest.approx(
+        {name: share for name, share in importances.items() if share > 0.0}
+    )
+
+
+def test_the_default_model_is_blended_with_another(registered, dataset, typed):
+    at = f"--registry {registered.root}"
+    typed(f"models blend web@1 other@1 --on {dataset.path} --split test --name both {at}")
+    model, whole = (load_model_file(registered.resolve(name, bare="latest").model_path) for name in ("web@1", "both"))
+    assert list(whole.parts[: len(model.parts)]) == list(model.parts)
+    assert len(whole.parts) == len(model.parts) + 1
+    assert splits_trained_on(whole) == ("train", "valid", "test")
 
 
 def test_cross_validation_says_that_it_is_of_trees_alone(dataset, typed):

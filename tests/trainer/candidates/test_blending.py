@@ -5,9 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from rankmill import Ranker
 from rankmill.foundation.errors import InvalidParameter
 from rankmill.registry import Registry
-from rankmill.scorer.evaluate.train_test_overlap import TrainedModel
+from rankmill.scorer.evaluate.train_test_overlap import TrainedModel, splits_trained_on
 from rankmill.scorer.metrics import Policy, parse_metric
 from rankmill.scorer.metrics.per_query import PreparedQueries
 from rankmill.scorer.models.loading import Blend
@@ -98,7 +99,24 @@ def test_the_command_registers_a_blend_that_ranks_and_is_compared(dataset, regis
         f"compare both@1 web@1 --on {on} --split valid", "models show both@1", "models diff web@1 both@1",
     ):  # fmt: skip
         typed(f"{command} {at}")
-    assert "itself" in typed.err(f"models blend both@1 web@1 --on {on} --name b {at}", code=2)
+
+
+def test_a_blend_may_be_blended_again(dataset, registry, typed):
+    at, on = f"--registry {registry.root}", dataset.path
+    typed(f"models blend web@1 web@2 --on {on} --weights 1,1 --split test --name inner {at}")
+    report = typed.json(f"models blend inner@1 web@1 --on {on} --weights 1,3 --name outer {at}")
+    assert [(part["model"], part["share"]) for part in report["parts"]] == [("inner@1", 0.25), ("web@1", 0.75)]
+    inner, outer, web = (model_of(registry.resolve(f"{name}@1", bare="latest")) for name in ("inner", "outer", "web"))
+    assert list(outer.parts) == [*inner.parts, web]
+    values = np.random.default_rng(0).normal(size=(50, outer.n_features)).astype(np.float32)
+    expected = sum(
+        part["weight"] * Ranker.from_model(model).predict(values)
+        for part, model in zip(report["parts"], (inner, web), strict=True)
+    )
+    assert Ranker.from_model(outer).predict(values) == pytest.approx(expected, abs=1e-12)
+    assert splits_trained_on(outer) == ("train", "test")  # on test the weights of the inner one were found
+    shown = typed.out(f"models show outer@1 {at}")
+    assert all(words in shown for words in ("inner@1", "share 0.25", "alone", f"{report['together']:.5f}"[:6]))
 
 
 def test_a_split_that_a_model_or_its_base_learnt_from_is_refused_and_said(dataset, registry, typed):

@@ -11,6 +11,7 @@ from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.options import IngestOptions
 from rankmill.registry import Registry
+from rankmill.scorer.evaluate.train_test_overlap import splits_trained_on
 from rankmill.scorer.models.loading import Blend
 from rankmill.scorer.models.model_service import model_of
 from rankmill.scorer.nets.net import Net
@@ -158,13 +159,14 @@ def test_a_run_blends_with_another_model(tmp_path, typed):
     open_run = CONFIG.replace("n_rounds = 12", 'n_rounds = 12\nrefit = "none"')
     path.write_text(open_run)
     typed(run)
-    blend = open_run.replace('"web"', '"second"').replace("max_leaves = 8", "max_leaves = 8\nseed = 2")
+    blend = CONFIG.replace('"web"', '"second"').replace("n_rounds = 12\nmax_leaves = 8", "early_stopping_rounds = 4")
     blend = blend.replace("[evaluate]", '[blend]\nname = "both"\nmodels = ["web@1"]\n[evaluate]')
     path.write_text(blend)
     typed(run)
-    both = model_of(store.resolve("both@1", bare="latest"))
-    assert isinstance(both, Blend)
-    assert list(both.parts) == [model_of(store.resolve(name, bare="latest")) for name in ("second@1", "web@1")]
+    second, web, both = (model_of(store.resolve(f"{name}@1", bare="latest")) for name in ("second", "web", "both"))
+    assert isinstance(second, Blend)  # what the default preset trains, with the valid split kept for the weights
+    assert splits_trained_on(second) == ("train",)
+    assert list(both.parts) == [*second.parts, web]
     check_promoted(project, "both@1")
     typed(run)
     assert len(store.versions("both")) == 1
@@ -172,6 +174,7 @@ def test_a_run_blends_with_another_model(tmp_path, typed):
         (blend.replace("web@1", "absent"), "absent"),
         (blend.replace('name = "both"', 'name = "web"'), "web"),
         (blend.replace('name = "both"', 'name = "both"\nmetric = "ncdg"'), "ndcg"),
+        (blend.replace("early_stopping_rounds = 4", 'refit = "all"'), "refit"),
     ):
         path.write_text(text)
         assert named in typed.err(run, code=2)
