@@ -83,7 +83,7 @@ evaluate {folder}/dataset --split test --model blend@1 REGISTRY
 rerank {folder}/categories.parquet --model categories@1 REGISTRY -o {folder}/of-categories --top-k 3
 inspect shap categories@1 REGISTRY --on {folder}/categories
 TRAININGS
-data synth -o {folder}/many.parquet --queries 900 --docs-per-query 80 --features 10
+data synth -o {folder}/many.parquet --queries 900 --docs-per-query 80 --features 20
 data ingest {folder}/many.parquet -o {folder}/many
 data bin {folder}/many
 train {folder}/many --name many REGISTRY --n-rounds 2 --preset defaults-1 --n-threads 2

@@ -19,6 +19,8 @@ from rankmill.trainer import _kernels
 Result = TypeVar("Result")
 Task = Callable[[int], object]
 
+LEAST_CELLS = 1_000_000  # rows times features a worker: for less, workers wait for each other longer than they work
+CELLS_OF_A_ROW = 30  # gradients, leaves and metrics of a row take as long as so many features
 _START_SECONDS = 10.0
 _SPINS = 100_000  # spin iterations before letting other threads run: about 50 us, what waking a thread costs
 _SPIN_ROUNDS = 40  # such rounds before sleeping between them
@@ -34,7 +36,8 @@ class Team:
     The helpers are started by one ``joblib.Parallel`` call for the whole run, since such a call costs about 10 ms.
     They synchronise by spinning on flags in a kernel without the GIL. On a virtual machine a step of two workers costs
     50 to 100 us. Passing a ``threading.Barrier`` twice costs 150 and more, most of it for waking a thread.  A worker
-    that waits for long sleeps between spins.  A helper that fails raises its exception in :meth:`each`.
+    that waits for long sleeps, and looks at its flag in between.  A helper that fails raises its exception in
+    :meth:`each`.
     """
 
     def __init__(self, size: int) -> None:
@@ -117,8 +120,10 @@ class Team:
     def _next(self, worker: int, last: int) -> int:
         """Wait until the flag of ``worker`` differs from ``last`` and return it."""
         rounds = 0
-        while (value := int(_kernels.watch(self._flags, worker * _LINE, last, self._spins))) == last:
+        spins = self._spins
+        while (value := int(_kernels.watch(self._flags, worker * _LINE, last, spins))) == last:
             rounds += 1
+            spins = self._spins if rounds < _SPIN_ROUNDS else 1
             time.sleep(0.0 if rounds < _SPIN_ROUNDS else _SLEEP_SECONDS)
         return value
 
@@ -129,6 +134,11 @@ def workers_for(n_threads: Any) -> int:
     if n_threads < 0:
         raise InvalidParameter(f"n_threads must be 0 or more, got {n_threads}")
     return n_threads or available_cores()
+
+
+def workers_for_rows(n_threads: Any, n_rows: int, n_features: int) -> int:
+    """Return the number of workers for a training on so many rows: :func:`workers_for`, or fewer for little work."""
+    return max(1, min(workers_for(n_threads), n_rows * (n_features + CELLS_OF_A_ROW) // LEAST_CELLS))
 
 
 def with_team(n_threads: int, run: Callable[[Team], Result]) -> Result:

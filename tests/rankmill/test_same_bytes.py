@@ -27,7 +27,7 @@ def parts(tmp_path_factory):
 
 
 def test_the_model_depends_on_the_data_alone(parts, tmp_path, typed, monkeypatch):
-    for name in ("growing.grower._LEAST_ROWS", "growing.grower._LEAST_VISITS", "growing.grower._SHARED_ROWS",
+    for name in ("team.LEAST_CELLS", "growing.grower._LEAST_ROWS", "growing.grower._LEAST_VISITS", "growing.grower._SHARED_ROWS",
                  "objectives.pairwise.pair_loss._LEAST_WORK", "rounds.round_metrics._LEAST_WALKED"):  # fmt: skip
         monkeypatch.setattr(f"rankmill.trainer.{name}", 1)  # let small work be shared out as well
     monkeypatch.chdir(tmp_path)
@@ -76,6 +76,7 @@ def test_another_cpu_and_plain_libraries_give_the_same_bytes(parts, tmp_path):
         run_python(
             # let small work be shared out as well
             "from rankmill.trainer.growing import grower\ngrower._LEAST_VISITS = 1\n"
+            "from rankmill.trainer import team\nteam.LEAST_CELLS = 1\n"
             f"from rankmill.cli import execute\nfor line in {lines!r}:\n    assert execute(line.split()) == 0, line",
             environment,
         )

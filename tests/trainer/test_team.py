@@ -7,7 +7,7 @@ import pytest
 from joblib import Parallel, delayed
 
 from rankmill.trainer import team as workers
-from rankmill.trainer.team import with_team
+from rankmill.trainer.team import with_team, workers_for_rows
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
@@ -28,6 +28,12 @@ def test_every_worker_runs_every_task_once(size):
 
     assert with_team(size, run) == "result"
     assert sorted(done) == [(number, worker) for number in range(20) for worker in range(size)]
+
+
+def test_little_work_has_few_workers(monkeypatch):
+    monkeypatch.setattr(workers, "LEAST_CELLS", 1_000_000)
+    assert [workers_for_rows(8, n, 20) for n in (1, 13_000, 20_000, 60_000, 10**7)] == [1, 1, 1, 3, 8]
+    assert workers_for_rows(1, 10**9, 500) == 1
 
 
 @pytest.mark.parametrize(("size", "busy"), [(1, 1), (3, 1), (3, 2), (5, 3)])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from math import inf, isnan, nan
 from typing import Any
 
@@ -28,10 +29,11 @@ from rankmill.trainer.objectives.protocol import Objective
 from rankmill.trainer.objectives.registry import objective_of
 from rankmill.trainer.rounds.early_stopping import DEVIANCE, EarlyStopping, measures_of
 from rankmill.trainer.rounds.training_result import HOLDOUT, TRAIN, Curves, QueryValues, RoundRecord
-from rankmill.trainer.team import Team, with_team, workers_for
+from rankmill.trainer.team import Team, with_team, workers_for_rows
 
 VALID = "valid"
 _SLOWER = 0.8  # factor of the learning rate after an epoch with a higher loss
+_LEAST_PRODUCTS = 1 << 27  # of a batch, forward and back: of a smaller net, workers would wait more than they work
 _LEAST_RANKED = 4096  # rows a worker that are ranked for a metric
 
 OnEpoch = Callable[[RoundRecord, Callable[[], bytes]], bool | None]
@@ -149,10 +151,11 @@ def train_net(
     rankmill.foundation.errors.InputError
         The metric is unknown.
     """
-    read = data if callable(data) else lambda: data
+    given = [data() if callable(data) else data]
+    n_rows, n_features = given[0].train.rows.n_rows, len(given[0].feature_names)
     return with_team(
-        workers_for(n_threads),
-        lambda team: _Training(read, options, eval_metrics, team, by_query=by_query, keep_nets=keep_nets).run(
+        workers_for_rows(n_threads, n_rows, n_features),
+        lambda team: _Training(given.pop, options, eval_metrics, team, by_query=by_query, keep_nets=keep_nets).run(
             on_epoch, resume
         ),
     )
@@ -229,6 +232,8 @@ class _Training:
             most_rows(rows, options.batch_documents),
             self._start,
         )
+        products = 3 * options.batch_documents * sum(n * m for n, m in pairwise(self._passes.weights.widths))
+        self._of_batches = team if products >= _LEAST_PRODUCTS else Team(1)
         self._scores, self._g, self._h = (np.zeros(rows.n_rows) for _ in range(3))
 
     def run(self, on_epoch: OnEpoch | None, resume: bytes | None) -> NetResult:
@@ -309,13 +314,13 @@ class _Training:
             step = passes.steps + 1
             key = np.uint64(random_bits(np.uint64(options.seed), step))
             scores, slopes = self._scores[first:last], self._g[first:last]
-            passes.forward(self._prepared, epoch.places[first:last], key, scores, self._team)
+            passes.forward(self._prepared, epoch.places[first:last], key, scores, self._of_batches)
             if offsets is not None:
                 scores += offsets[first:last]
             objective.limit_to(first_query, last_query)
-            objective.gradients(step, self._scores, self._g, self._h, self._team)
+            objective.gradients(step, self._scores, self._g, self._h, self._of_batches)
             slopes /= last_query - first_query
-            passes.backward(slopes, passes.rule(rate), self._team)
+            passes.backward(slopes, passes.rule(rate), self._of_batches)
             passes.follow_statistics()
 
     def _net(self, epochs: int) -> Net:

@@ -39,7 +39,7 @@ from rankmill.trainer.rounds.training_result import (
     RoundRecord,
     TrainingResult,
 )
-from rankmill.trainer.team import Team, with_team, workers_for
+from rankmill.trainer.team import Team, with_team, workers_for_rows
 from rankmill.trainer.training_options import DEFAULT_OPTIONS, TrainingOptions
 
 
@@ -82,7 +82,7 @@ def boost(
         No rows, no query with two grades, bad weights, edges or names that are none, an eval set with the bins of other
         rows or features, or a first one of which all rankings are as good.
     """
-    n_threads = workers_for(options.n_threads)
+    n_threads = workers_for_rows(options.n_threads, data.train.n_rows, len(data.feature_names))
     prepared = prepare(data, parameters, options, checkpoint)
     asked, by_metric = prepared.asked, rounds is None and prepared.asked.rounds_by != "oob"
     metrics = RoundMetrics(

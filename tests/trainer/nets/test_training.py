@@ -36,7 +36,8 @@ def ndcg(net, split):
         {"batch_documents": 2000, "objective": "softmax", "batch_norm": False, "activation": "tanh", "dropout": 0},
     ],
 )
-def test_the_same_bytes_for_any_number_of_threads(options):
+def test_the_same_bytes_for_any_number_of_threads(options, monkeypatch):
+    monkeypatch.setattr("rankmill.trainer.nets.training._LEAST_PRODUCTS", 1)
     data = planted_data(n_queries=250, categories=6)
     nets = [trained(data, n_threads=n, epochs=3, **options).net for n in (1, 2, 3)]
     assert len({net.sha256 for net in nets}) == 1
