@@ -22,8 +22,9 @@ from rankmill.run import EVALUATION, TRAINING
 from rankmill.run.stage import Inputs, Made, Say, Stage, as_options
 from rankmill.run.stage_facts import EvaluateFacts, NaiveFacts, TrainFacts
 from rankmill.scorer.evaluate.evaluate import evaluate
-from rankmill.scorer.models.model_service import MODEL_SUFFIX
+from rankmill.scorer.models.model_service import MODEL_SUFFIX, find_model, trained_model
 from rankmill.trainer.candidates.blend_on_dataset import BlendCandidate
+from rankmill.trainer.candidates.blending import check_unseen
 from rankmill.trainer.derived_models_service import blend_and_register
 from rankmill.trainer.nets.options import NET
 from rankmill.trainer.nets.train_on_dataset import NetCandidate
@@ -125,7 +126,10 @@ class TrainStage(Stage):
 
     def run(self, say: Say) -> Made:
         config, dataset = self.work.config.train, self.work.dataset()
-        path = self.work.path / TRAINING
+        path, root = self.work.path / TRAINING, self.work.registry.root
+        if (blend := self.work.config.blend) is not None:  # before hours of training
+            others = [trained_model(*find_model(name, root), root, name) for name in self.others]
+            check_unseen(others, dataset, blend.options.split)
         trained = self.train(dataset, config.name, path.parent, say, self._attached())
         if trained.report.note is not None:
             say(f"note: {trained.report.note}")

@@ -265,12 +265,9 @@ class Blend(Model):
         files_of = {
             f"{where}, part {number}": files[first:last] for number, (first, last) in enumerate(pairwise(starts), 1)
         }
-        for (
-            part,
-            file,
-        ) in files_of.items():  # before any is read: blends within blends could be as deep as their file is long
-            if model_file.format_number(file, part) == model_file.BLEND:
-                raise ModelFormatError(f"{where}: the blend is not sound: a part is itself a blend")
+        # before any is read: blends within blends could be as deep as their file is long
+        if any(model_file.format_number(file, part) == model_file.BLEND for part, file in files_of.items()):
+            raise ModelFormatError(f"{where}: the blend is not sound: a part is itself a blend")
         parts = tuple(read_model(file, part) for part, file in files_of.items())
         try:
             return cls(parts=parts, weights=arrays["weights"], **header)

@@ -90,12 +90,7 @@ def blended(
         )
     parts = [model for model, _ in models]
     check_read_alike(parts)
-    scope = scope_of(dataset, options.split, [known for _, known in models])
-    if scope.seen_in_training:
-        raise InputError(
-            f"{' and '.join(scope.seen_in_training)} learnt from the {options.split} split, so scores there look better"
-            " than they are; blend on another split or dataset, or train with --refit none"
-        )
+    check_unseen([known for _, known in models], dataset, options.split)
     metric = parse_metric(options.metric)
     check_goal(metric, metric.goal, dataset.goals, str(dataset.path))
     highest = dataset.goals[metric.goal] if metric.goal else dataset.max_grade
@@ -115,6 +110,15 @@ def blended(
     except ValueError as error:
         raise InvalidParameter(f"the models do not go together: {error}") from error
     return blend, found
+
+
+def check_unseen(models: Sequence[TrainedModel], dataset: Dataset, split: str) -> None:
+    """Raise InputError if the split does not exist, is empty, or one of ``models`` was trained on it."""
+    if seen := scope_of(dataset, split, models).seen_in_training:
+        raise InputError(
+            f"{' and '.join(seen)} learnt from the {split} split, so scores there look better than they are; "
+            f"blend on another split or dataset, or train with {spelled('refit')} none"
+        )
 
 
 def weights_of(

@@ -170,6 +170,11 @@ def test_a_run_blends_with_another_model(tmp_path, typed):
     check_promoted(project, "both@1")
     typed(run)
     assert len(store.versions("both")) == 1
+    dataset = project / "out/dataset"
+    typed(f"train {dataset} --name seen --n-rounds 2 --refit all --registry {project}/registry")
+    path.write_text(blend.replace('"second"', '"third"').replace("web@1", "seen@1"))
+    assert "seen@1 learnt from the valid split" in typed.err(run, code=2)
+    assert "third" not in store.names()  # nothing was trained before that
     for text, named in (
         (blend.replace("web@1", "absent"), "absent"),
         (blend.replace('name = "both"', 'name = "web"'), "web"),
