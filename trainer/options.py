@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from rankmill.foundation.cluster.options import ClusterOptions
 from rankmill.foundation.errors import InvalidParameter
 from rankmill.foundation.options import group, option, option_like, options, spelled
+from rankmill.foundation.scalars import whole_number
 from rankmill.trainer.parameters import COMPARE_BY, MOST
 
 CHECKPOINT_SECONDS = 300.0  # a kill loses at most this, plus the current round
@@ -36,6 +37,32 @@ def numbers_in(kind: type[T], expected: str, written: str) -> tuple[T, ...]:
 
 
 parse_seeds = partial(numbers_in, int, "seeds: expected whole numbers separated by commas, such as 1,2,3")
+MOST_SEEDS = 100
+
+
+def as_seeds(given: Sequence[Any]) -> tuple[int, ...]:
+    """Return seeds in ascending order, so that their given order has no effect.
+
+    >>> as_seeds([3, 1, 2])
+    (1, 2, 3)
+
+    Raises
+    ------
+    InvalidParameter
+        A seed is invalid or repeated, or there are too many.
+    """
+    name = spelled("seeds")
+    found = [whole_number(name, each) for each in given]
+    for each in found:
+        if not 0 <= each <= 2**63 - 1:
+            raise InvalidParameter(f"{name}: expected numbers in 0 .. {2**63 - 1}, found {each}")
+        if found.count(each) > 1:
+            raise InvalidParameter(f"{name}: {each} is given {found.count(each)} times; each seed must be unique")
+    if len(found) > MOST_SEEDS:
+        raise InvalidParameter(f"{name}: expected at most {MOST_SEEDS}, found {len(found)}")
+    return tuple(sorted(found))
+
+
 parse_weights = partial(numbers_in, float, "weights: expected numbers separated by commas, such as 0.3,0.7")
 
 
@@ -174,6 +201,7 @@ class SeedOptions:
         help="Train one model per seed, such as 1,2,3, and register the one chosen by --choose. Overrides --seed.",
         metavar="N,N,..",
         read=parse_seeds,
+        convert=as_seeds,
     )
     choose: str = option(
         default="best",

@@ -23,12 +23,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from rankmill.foundation.errors import InvalidParameter
+from rankmill.foundation.options import spelled
 from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.scorer.evaluate.train_test_overlap import splits_trained_on
 from rankmill.scorer.forest.forest import Forest
 from rankmill.trainer.candidates import train_on_dataset as training
 from rankmill.trainer.candidates.combined_forests import BaseModel, after_base, average
-from rankmill.trainer.candidates.seeds import ONE_SEED, best_of, check_choice, checked_seeds, noise_floor
 from rankmill.trainer.candidates.train_on_dataset import TrainingPlan, plan_of
 from rankmill.trainer.candidates.version_facts import (
     Intervals,
@@ -50,10 +50,19 @@ from rankmill.trainer.rounds.checkpoints import Checkpoints, FinishedTrainings, 
 from rankmill.trainer.rounds.early_stopping import stop_measure
 from rankmill.trainer.rounds.round_metrics import measure
 from rankmill.trainer.rounds.training_result import TRAIN, Curves, RoundRecord, TrainingResult
-from rankmill.trainer.training_facts import ClickFacts, Metrics, NoiseFloor, SeedFacts, SeedsFacts, TrainingFacts
+from rankmill.trainer.training_facts import (
+    ClickFacts,
+    Metrics,
+    NoiseFloor,
+    SeedFacts,
+    SeedsFacts,
+    Spread,
+    TrainingFacts,
+)
 from rankmill.trainer.training_options import DEFAULT_OPTIONS, OnRound, TrainingOptions
 
 VALID = "valid"
+ONE_SEED = SeedOptions()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,7 +164,7 @@ def plan_candidate(
     seeds: SeedOptions = ONE_SEED,
 ) -> TrainingPlan:
     """Return the plan of :func:`train_candidate`, or raise its errors. The arguments are the same."""
-    numbers = checked_seeds(seeds.seeds, parameters.seed)
+    numbers = seeds.seeds or (parameters.seed,)
     if options.resume is not None and len(numbers) > 1:
         raise InvalidParameter(
             "resume: only one seed can be resumed; leave seeds out, or train all seeds without resume"
@@ -163,8 +172,19 @@ def plan_candidate(
     for split in seeds.splits:
         dataset.queries(split)  # raises for an unknown split
     plan = plan_of(dataset, replace(parameters, seed=numbers[0]), options)
-    check_choice(seeds.choose, numbers, has_valid=plan.valid_rows > 0, link=plan.link)
-    if seeds.choose == "best" and len(numbers) > 1:
+    if len(numbers) == 1:
+        return plan
+    if seeds.choose == "average" and plan.link != "identity":
+        raise InvalidParameter(
+            f"{spelled('choose')}: scores of this objective come from probabilities, which cannot be averaged over "
+            "seeds; set it to best"
+        )
+    if seeds.choose == "best":
+        if not plan.valid_rows:
+            raise InvalidParameter(
+                f"{spelled('choose')}: the best of several seeds is chosen on the valid split, but there is none; "
+                "ingest a valid split, or set it to average"
+            )
         valid, stop_metric = (
             read_columns(dataset, VALID, plan.parameters),
             stop_measure(plan.parameters, graded=plan.graded),
@@ -208,7 +228,7 @@ def train_candidate(
         document.
     """
     plan = plan or plan_candidate(dataset, parameters, options, seeds)
-    numbers, parameters = checked_seeds(seeds.seeds, parameters.seed), plan.parameters
+    numbers, parameters = seeds.seeds or (parameters.seed,), plan.parameters
     seeds = replace(seeds, splits=[split for split in dict.fromkeys(seeds.splits) if len(dataset.queries(split))])
     trainings = []
     for i, number in enumerate(numbers, 1):
@@ -317,6 +337,33 @@ def _best(trainings: Sequence[SeedTraining], plan: TrainingPlan) -> int:
     measured_by = stop_measure(plan.parameters, graded=plan.graded)
     values = [each.metrics.get(VALID, {}).get(str(measured_by), float("nan")) for each in trainings]
     return best_of(values, higher_is_better=measured_by.higher_is_better)
+
+
+def best_of(values: Sequence[float], *, higher_is_better: bool) -> int:
+    """Return the index of the best value, the first of equal ones; NaN is never better.
+
+    >>> best_of([0.5, 0.7, 0.7], higher_is_better=True), best_of([float("nan"), 2.0, 1.0], higher_is_better=False)
+    (1, 2)
+    """
+    sign = 1.0 if higher_is_better else -1.0
+    return max(range(len(values)), key=lambda i: (values[i] == values[i], sign * values[i], -i))
+
+
+def noise_floor(metrics: Sequence[Metrics]) -> NoiseFloor:
+    """Return how much metrics vary between trainings that differ only in their seed.
+
+    ``metrics`` are by split, for two or more seeds.  The training split and metrics that not all have are left out.
+    """
+    splits = {
+        split: {
+            metric: Spread.of([of_seed[split][metric] for of_seed in metrics])
+            for metric in found
+            if all(metric in of_seed.get(split, {}) for of_seed in metrics)
+        }
+        for split, found in metrics[0].items()
+        if split != TRAIN
+    }
+    return {split: found for split, found in splits.items() if found}
 
 
 def _averaged(

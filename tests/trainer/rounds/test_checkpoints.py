@@ -77,7 +77,7 @@ from pathlib import Path
 from rankmill.pipeline.dataset.dataset import Dataset
 from tests.trainer.small_dataset import SMALL
 from rankmill.trainer.candidates.multi_seed_training import train_candidate
-from rankmill.trainer.candidates.seeds import SeedOptions
+from rankmill.trainer.options import SeedOptions
 from rankmill.trainer.training_options import TrainingOptions
 
 dataset, folder, rounds = Dataset.open(Path(sys.argv[1])), Path(sys.argv[2]), map(int, sys.argv[3:])
