@@ -1,6 +1,7 @@
 """The blend of auto-2 on a dataset: one version with its facts, the same bytes after a kill, and clear words where only
 trees will do."""
 
+import json
 import re
 from contextlib import suppress
 from dataclasses import replace
@@ -158,6 +159,18 @@ def test_importances_are_those_of_its_trees(registered, dataset, typed):
     assert {each["feature"]: each["influence"] for each in found} == pytest.approx(
         {name: share for name, share in importances.items() if share > 0.0}
     )
+
+
+@pytest.mark.slow
+def test_the_report_says_what_is_in_the_blend_and_the_importances_of_its_trees(registered, dataset, tmp_path, typed):
+    at = f"--registry {registered.root}"
+    typed(f"report web@1 --on {dataset.path} --out {tmp_path}/report {at}")
+    found = json.loads((tmp_path / "report/report.json").read_text())
+    features = typed.json(f"inspect influence web@1 {at}")["features"]
+    assert [(each["feature"], each["influence"]) for each in found["influence"]["features"]] == [
+        (each["feature"], each["influence"]) for each in features
+    ]
+    assert {"trees", "ranking trees", "net", "judged", "preset"} <= found["lineage"]["parameters"].keys()
 
 
 def test_the_default_model_is_blended_with_another(registered, dataset, typed):
