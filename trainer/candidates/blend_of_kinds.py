@@ -360,7 +360,7 @@ def _mean_of(name: str, measure: str, results: Sequence[TrainingResult], i: int)
     for each in results:
         if name in each.by_query:
             queries = each.by_query[name].get(measure)
-            n = 1 if queries is None else np.count_nonzero(~np.isnan(queries.values))
+            n = 1 if queries is None else int(np.count_nonzero(~np.isnan(queries.values)))
             found += [(each.history[i].metrics[name][measure], n)] * bool(n)
     return fsum(value * n for value, n in found) / sum(n for _, n in found) if found else nan
 
