@@ -63,7 +63,7 @@ from rankmill.python.other_libraries import (
     unknown_parameter,
 )
 from rankmill.python.prepared import PreparedModel
-from rankmill.scorer.forest.forest import Forest, importance_table
+from rankmill.scorer.forest.forest import Forest, importance_table, split_shares
 from rankmill.scorer.forest.predict import ForestPredictor
 from rankmill.scorer.metrics import Metric
 from rankmill.scorer.models.loading import forest_of, importance_of, kind_of, parts_of
@@ -745,21 +745,11 @@ class Ranker(Routed):
         """
         model = self.fitted("feature_importances_")
         check_choice("importance_type", self.importance_type, ("gain", "split"))
-        found = importance_of(model, self._importances)
+        found = importance_of(model) if self.importance_type == "gain" else importance_of(model, split_shares)
         if found is None:
             cure = "rankmill inspect influence --on DOCUMENTS measures the importance in any model"
             raise NoTrees(f"feature_importances_ are of trees, and this is {kind_of(model)}; {cure}")
         return found
-
-    def _importances(self, forest: Forest) -> npt.NDArray[np.float64]:
-        inner = forest.node_feature >= 0
-        found = np.bincount(
-            forest.node_feature[inner],
-            weights=forest.node_gain[inner] if self.importance_type == "gain" else None,
-            minlength=forest.n_features,
-        ).astype(np.float64)
-        total = found.sum()
-        return found / total if total > 0.0 else found
 
     @property
     def evals_result_(self) -> dict[str, dict[str, list[float]]]:

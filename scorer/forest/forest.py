@@ -473,6 +473,13 @@ def split_counts(forest: Forest) -> npt.NDArray[np.int64]:
     return np.bincount(forest.node_feature[forest.node_feature >= 0], minlength=forest.n_features)
 
 
+def split_shares(forest: Forest) -> npt.NDArray[np.float64]:
+    """Return the share of each feature (n_features,) in the number of splits; all 0 without a split."""
+    shares = split_counts(forest).astype(np.float64)
+    shares /= max(1.0, shares.sum())
+    return shares
+
+
 def importance_table(names: Sequence[str], importance: npt.NDArray[np.float64]) -> HtmlTable:
     """Return the features with an ``importance`` (n_features,) above 0, greatest first, for a notebook."""
     order = [f for f in np.argsort(-importance, kind="stable").tolist() if importance[f] > 0.0]
