@@ -11,17 +11,17 @@ import numpy as np
 from rankmill.foundation.kernels.compiling import kernel
 from rankmill.foundation.kernels.elementary import exp_negative, log_positive
 
-LINEAR, LOG1P, QUANTILE = 0, 1, 2  # transforms of a value
+LINEAR, LOG1P = 0, 1  # transforms of a value without knots
 OTHER_CATEGORY, MISSING_CATEGORY, FIRST_CATEGORY = 0, 1, 2  # rows of a table of embeddings
 LARGEST_INPUT = 1000.0  # scaled inputs are clipped to it, so that no value, however absurd, makes a score infinite
 MOST_KNOTS = 128  # a power of two
-_TOGETHER = 64  # rows that meet the knots of one feature after another, which then stay in the cache
+TOGETHER = 64  # rows that meet the knots of one feature after another, which then stay in the cache
 _LARGEST = 3.4028234663852886e38  # of float32: infinite values count as that
 
 
 @kernel
 def transformed(x, kind):
-    """Return x, not NaN, or its transform ``LOG1P``."""
+    """Return x, or its transform ``LOG1P``."""
     wide = min(max(np.float64(x), -_LARGEST), _LARGEST)
     if kind == LOG1P:
         size = log_positive(1.0 + abs(wide))
@@ -30,53 +30,44 @@ def transformed(x, kind):
 
 
 @kernel
-def interpolate(x, knots, heights, places, out):
-    """out[i] = the line through the knots at x[i], flat outside; NaN for NaN.
-
-    ``knots`` and ``heights`` (MOST_KNOTS + 1,) are padded with infinity and the last height.  All rows take the same
-    steps, so that they are taken as vectors.
-    """
-    final = 0
-    for k in range(knots.shape[0]):
-        final = k if knots[k] < np.inf else final
-    least, greatest = knots[0], knots[final]
-    for i in range(x.shape[0]):
-        places[i] = 0
-    half = MOST_KNOTS >> 1
-    while half > 0:
-        for i in range(x.shape[0]):
-            places[i] += half if knots[places[i] + half] <= x[i] else 0
-        half >>= 1
-    for i in range(x.shape[0]):
-        low = min(places[i], final)  # an infinite value is beyond the padding
-        inside = np.float64(min(max(x[i], least), greatest))
-        share = (inside - knots[low]) / (np.float64(knots[low + 1]) - knots[low])
-        out[i] = heights[low] + share * (np.float64(heights[low + 1]) - heights[low])
-
-
-@kernel(allocates=True)
-def write_numbers(values, first, last, features, kind, centres, scales, knots, heights, indicators, out):
+def write_numbers(values, first, last, features, kind, centres, scales, knots, heights, indicators, scratch, out):
     """Write the inputs of the rows first <= r < last into ``out[r - first]``.
 
     They are scale (transform - centre), then indicators.
 
-    A missing value (NaN) is 0, the centre; the indicator of a feature is 1 where its value is missing.  ``knots`` and
-    ``heights`` of ``QUANTILE`` are (n_features, MOST_KNOTS + 1), see :func:`interpolate`; None for other transforms.
+    A missing value (NaN) is 0, the centre; the indicator of a feature is 1 where its value is missing.  ``kind`` is
+    None for ``QUANTILE``, the line through knots that is flat outside; ``knots`` and ``heights`` are None for other
+    transforms.  They are (n_features, MOST_KNOTS + 1), padded with infinity and the last height, so that all rows take
+    the same steps, as vectors.  ``scratch`` has (TOGETHER,) float32, float64 and int64.
     """
     n = features.shape[0]
-    x, result = np.empty(_TOGETHER, dtype=np.float32), np.empty(_TOGETHER, dtype=np.float64)
-    places = np.empty(_TOGETHER, dtype=np.int64)
-    for begin in range(first, last, _TOGETHER):
-        m = min(_TOGETHER, last - begin)
+    x, result, places = scratch
+    for begin in range(first, last, TOGETHER):
+        m = min(TOGETHER, last - begin)
         for j in range(n):
             feature, centre, scale = features[j], centres[j], scales[j]
             for i in range(m):
                 x[i] = values[begin + i, feature]
-            if knots is not None:
-                interpolate(x[:m], knots[j], heights[j], places, result)
-            else:
+            if kind is not None:
                 for i in range(m):
                     result[i] = transformed(x[i], kind)
+            if knots is not None:
+                final = 0
+                for k in range(knots.shape[1]):
+                    final = k if knots[j, k] < np.inf else final
+                least, greatest = knots[j, 0], knots[j, final]
+                for i in range(m):
+                    places[i] = 0
+                half = MOST_KNOTS >> 1
+                while half > 0:
+                    for i in range(m):
+                        places[i] += half if knots[j, places[i] + half] <= x[i] else 0
+                    half >>= 1
+                for i in range(m):
+                    low = min(places[i], final)  # an infinite value is beyond the padding
+                    inside = np.float64(min(max(x[i], least), greatest))
+                    share = (inside - knots[j, low]) / (np.float64(knots[j, low + 1]) - knots[j, low])
+                    result[i] = heights[j, low] + share * (np.float64(heights[j, low + 1]) - heights[j, low])
             for i in range(m):
                 scaled = min(max(scale * (result[i] - centre), -LARGEST_INPUT), LARGEST_INPUT)
                 out[begin - first + i, j] = scaled if x[i] == x[i] else 0.0

@@ -54,13 +54,12 @@ def sums_of_columns(z, first, last, sums, squares):
 
 
 @kernel
-def rectified(z, first, last, n_columns, factor, shift, key, dropped, h):
+def rectified(z, first, last, n_columns, factor, shift, key, dropped, scale, h):
     """Write h = max(z * factor + shift, 0).
 
-    A share of ``dropped`` / 65536 is set to 0; the others are scaled up to the same mean.
+    A share of ``dropped`` / 65536 is set to 0; the others are multiplied by ``scale``, which keeps the mean.
     """
     width = z.shape[1]
-    scale = np.float32(65536.0 / (65536.0 - dropped))
     limit = np.uint64(dropped)
     for r in range(first, last):
         for c in range(width):
@@ -70,33 +69,31 @@ def rectified(z, first, last, n_columns, factor, shift, key, dropped, h):
             for q in range(width // _PARTS):
                 bits = random_bits(key, base + np.uint64(q))
                 for part in range(_PARTS):
-                    if (bits & _MASK) < limit:
-                        h[r, q * _PARTS + part] = 0.0
+                    output = h[r, q * _PARTS + part]
+                    h[r, q * _PARTS + part] = np.float32(0.0) if (bits & _MASK) < limit else output
                     bits = bits >> _SIXTEEN
         for c in range(n_columns, width):
             h[r, c] = 0.0
 
 
 @kernel
-def through_activation(d, h, z, mean, inverse, first, last, rectified, dropped, sums, products):
+def through_activation(d, h, z, mean, inverse, first, last, scale, sums, products):
     """Turn d from the derivative by outputs into that by ``z * factor + shift``, and sum its columns by block.
+
+    ``scale`` is that of :func:`rectified`; None: d is the derivative already, of another activation.
 
     ``sums`` (n_blocks, n_columns) float32 gets the sums of d, ``products`` those of d times the normalised z.
     """
     width = d.shape[1]
-    scale = np.float32(65536.0 / (65536.0 - dropped))
     for begin in range(first, last, BLOCK):
         block = begin // BLOCK
         for c in range(width):
             sums[block, c] = 0.0
             products[block, c] = 0.0
         for r in range(begin, min(begin + BLOCK, last)):
-            if rectified:
+            if scale is not None:
                 for c in range(width):
                     d[r, c] = d[r, c] * scale if h[r, c] > np.float32(0.0) else np.float32(0.0)
-            else:
-                for c in range(width):
-                    d[r, c] = d[r, c] * (np.float32(1.0) - h[r, c] * h[r, c])
             for c in range(width):
                 sums[block, c] += d[r, c]
                 products[block, c] += d[r, c] * ((z[r, c] - mean[c]) * inverse[c])

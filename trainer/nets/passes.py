@@ -32,7 +32,7 @@ EPSILON = 1e-5  # added to variances
 _BETA_1, _BETA_2, _ADAM_EPSILON = 0.9, 0.999, 1e-8
 _MOMENTUM = 0.1  # share of a batch in the running mean and variance
 _LEAST_ROWS = 512  # rows a worker
-_NUMBERS_OF_A_TURN = 1 << 17  # outputs of a layer that stay in the cache of a core until the next step reads them
+_NUMBERS_OF_A_TURN = 3 << 16  # outputs of a layer that stay in the cache of a core until the next step reads them
 _WEIGHTS, _DROPOUT, _NOISE = 0x77656967687473, 0x64726F706F7574, 0x6E6F697365  # keys of draws
 
 
@@ -185,6 +185,7 @@ class Passes:
         self._d_inputs = aligned_empty((most_rows if embedded else 0, padded), np.float32)
         self._rectified = options.activation == RELU
         self._dropped = round(options.dropout * 65536)
+        self._scale = np.float32(65536.0 / (65536.0 - self._dropped))
         self._turn = max(1, _NUMBERS_OF_A_TURN // max(columns, default=BLOCK) // BLOCK) * BLOCK
 
     @np.errstate(all="ignore")
@@ -248,8 +249,9 @@ class Passes:
         if self._rectified:
             of_dropout = np.uint64(random_bits(key, _DROPOUT + number))
             _kernels.rectified(
-                self._z[at], first, last, n_outputs, each.factor, each.shift, of_dropout, self._dropped, self._h[at]
-            )
+                self._z[at], first, last, n_outputs, each.factor, each.shift, of_dropout, self._dropped, self._scale,
+                self._h[at],
+            )  # fmt: skip
         else:
             squashed(self._z[at], first, last, n_outputs, each.factor, each.shift, self._h[at])
 
@@ -285,9 +287,11 @@ class Passes:
 
     def _through_activation(self, number: int, first: int, last: int) -> None:
         """Turn the derivative by outputs of a layer into that by ``z * factor + shift``, and sum its columns."""
-        at, each = number - 1, self.statistics[number - 1]
+        at, each, h = number - 1, self.statistics[number - 1], self._h[number - 1]
+        if not self._rectified:
+            self._d[at][first:last] *= np.float32(1.0) - h[first:last] * h[first:last]
         _kernels.through_activation(
-            self._d[at], self._h[at], self._z[at], each.mean, each.inverse, first, last, self._rectified, self._dropped,
+            self._d[at], h, self._z[at], each.mean, each.inverse, first, last, self._scale if self._rectified else None,
             *self._parts[at],
         )  # fmt: skip
 

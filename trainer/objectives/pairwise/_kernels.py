@@ -18,6 +18,7 @@ from numba.extending import intrinsic
 
 from rankmill.foundation.kernels.compiling import kernel
 from rankmill.foundation.kernels.elementary import LOG2_E, exp_negative, log2_positive
+from rankmill.foundation.kernels.inner import inner_kernel
 from rankmill.foundation.kernels.randoms import random_bits, uniform
 from rankmill.scorer.metrics._kernels import err_swaps, map_swaps, mrr_swaps
 
@@ -114,7 +115,7 @@ class PairTerms(NamedTuple):
     pair_hessian: Floats = NONE
 
 
-@kernel
+@inner_kernel
 def _stands_before(scores, key, a, b):
     """Whether row a ranks before row b: the higher score, then the smaller random number, then the lower row."""
     if scores[a] != scores[b]:
@@ -238,7 +239,7 @@ def sort_queries(scores, starts, first_query, last_query, scales, key, order, sp
             order_by_score(scores, key, starts[q], starts[q + 1], order, spare)
 
 
-@kernel
+@inner_kernel
 def _lay_out(q, scores, starts, w, rules, ranking):
     """Sort query q and write its scores, values, exponentials and weights by rank into the first four rows of ``work``.
 
