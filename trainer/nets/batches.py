@@ -20,6 +20,7 @@ class Epoch:
 
     rows: RankedRows
     places: npt.NDArray[np.int64]  # (n_rows,) the row of the split that each row is
+    queries: npt.NDArray[np.intp]  # (n_queries,) the query of the split that each query is
 
     @classmethod
     def of(cls, rows: RankedRows, seed: int, number: int) -> Epoch:
@@ -30,7 +31,7 @@ class Epoch:
     @classmethod
     def in_order(cls, rows: RankedRows, order: npt.NDArray[np.intp]) -> Epoch:
         """Return the queries in this order (n_queries,)."""
-        return cls(replace(rows, bins=(), codes={}).in_order(order), places_of(rows.starts, order)[0])
+        return cls(replace(rows, bins=(), codes={}).in_order(order), places_of(rows.starts, order)[0], order)
 
     def batches(self, documents: int) -> Iterator[tuple[int, int]]:
         """Yield the first and last + 1 query of each batch: as few queries as hold ``documents``.

@@ -199,7 +199,7 @@ class _Training:
                 f"the scores of a net are at most {LARGEST_SCORE:g}, but the best constant one of these rows is"
                 f" {objective.starting_score:g}; divide the labels"
             )
-        self._start = float(np.float32(objective.starting_score))
+        self._objective, self._start = objective, float(np.float32(objective.starting_score))
         self._measures = measures_of(self._losses, eval_metrics, graded=rows.graded)
         self._stop_metric = self._measures[0]
         self._data = data.without_values()
@@ -265,7 +265,8 @@ class _Training:
         while len(history) < options.epochs and not stopped:
             number = len(history) + 1
             epoch = Epoch.of(rows, options.seed, number)
-            objective = objective_of(epoch.rows, self._losses)
+            objective = self._objective.in_order(epoch.queries, epoch.places)
+            objective = objective or objective_of(epoch.rows, self._losses)
             self._train(epoch, objective, number, rate)
             try:
                 net = self._net(number)

@@ -188,6 +188,13 @@ class Objective(ABC):
         """Let later calls of :meth:`gradients` write the rows of these queries only, whatever the loss of others is."""
         self._shares.limit_to(first_query, last_query)
 
+    def in_order(self, queries: npt.NDArray[np.intp], rows: npt.NDArray[np.int64]) -> Objective | None:
+        """Return the loss of the same rows with their ``queries`` in this order, as it would be made of them.
+
+        ``rows`` (n_rows,) are their rows one after another.  None: it must be made anew.
+        """
+        return None
+
     @abstractmethod
     def losses(self, scores: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         """Return the weighted parts of L; g differentiates their sum.

@@ -46,6 +46,10 @@ class QueryShares:
         """Let later calls of :meth:`each` take only the queries first .. last - 1."""
         self._limits = first, last
 
+    def in_order(self, queries: npt.NDArray[np.intp]) -> QueryShares:
+        """Return the shares of these queries in this order, without limits."""
+        return QueryShares(np.diff(self._until)[queries], self._least)
+
     def each(self, team: Team, task: Callable[[int, int, int], object]) -> None:
         """Run ``task(first_query, last_query, worker)`` so that the ranges make up all queries, within the limits."""
         first, last = self._limits

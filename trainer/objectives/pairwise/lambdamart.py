@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from copy import copy
 from typing import ClassVar
 
 import numpy as np
+import numpy.typing as npt
 
 from rankmill.foundation.errors import InvalidParameter
 from rankmill.foundation.options import option, option_like, options
@@ -83,6 +85,29 @@ class LambdaMart(PairObjective):
                 seed=parameters.seed,
             ),
         )
+
+    def in_order(self, queries: npt.NDArray[np.intp], rows: npt.NDArray[np.int64]) -> LambdaMart | None:
+        """Return the loss of the same queries in this order; None for given pairs, samples and weights by place."""
+        if not self._quick or self._weighing.shape == _kernels.BY_PLACE:
+            return None
+
+        def moved(ends: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+            return np.concatenate(([0], np.cumsum(np.diff(ends)[queries])))
+
+        w, n_queries = self._weights, len(queries)
+        weights = w._replace(
+            values=w.values[rows],
+            scales=w.scales[queries],
+            documents=w.documents[rows] if len(w.documents) else w.documents,
+            queries=w.queries[queries] if len(w.queries) else w.queries,
+        )
+        found = copy(self)
+        vars(found).update(
+            _grades=self._grades[rows], _starts=moved(self._starts), _weights=weights, _room=moved(self._room),
+            _cells=moved(self._cells), _shares=self._shares.in_order(queries), _factors=np.zeros(n_queries),
+            _order=np.arange(len(rows), dtype=np.uint32), _workspaces={}, _found=None,
+        )  # fmt: skip
+        return found
 
     @staticmethod
     def _weighing_of(rows: RankedRows, parameters: TrainParameters, options: LambdaMartOptions) -> Weighing:

@@ -1,6 +1,7 @@
 """Losses over pairs against the definition, their symmetries, what they learn and what they refuse."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from rankmill.foundation.errors import TrainingDataRejected
 from rankmill.pipeline.pairs.stored_pairs import PreferencePairs
-from rankmill.trainer.data.rows import RankedRows
+from rankmill.trainer.data.rows import RankedRows, places_of
 from rankmill.trainer.objectives.pairwise import _kernels
 from rankmill.trainer.team import Team
 from tests.refusals import refused
@@ -252,3 +253,21 @@ def test_a_query_whose_pairs_weigh_nothing_counts_nothing():
     assert not h[:2].any()
     assert (h[2:] > 0).all()
     assert built.losses(np.zeros(4))[0] == 0.0
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("metric", ["ndcg@10", "ndcg", "precision@3", "map"])
+def test_the_loss_of_queries_in_another_order_is_that_made_of_them(metric, weighted):
+    rows, scores = case(3, weighted=weighted)
+    rows = replace(rows, bins=())
+    order = np.random.default_rng(4).permutation(rows.n_queries)
+    places, _ = places_of(rows.starts, order)
+    built = build(rows, "lambdamart", metric=metric)
+    derivatives(built, scores)  # what it has learnt of these scores does not matter
+    moved = built.in_order(order, places)
+    assert (moved is None) == (metric == "map")
+    if moved is not None:
+        anew = build(rows.in_order(order), "lambdamart", metric=metric)
+        for found, wanted in zip(derivatives(moved, scores[places]), derivatives(anew, scores[places]), strict=True):
+            assert np.array_equal(found, wanted)
+        assert np.array_equal(moved.losses(scores[places]), anew.losses(scores[places]))
