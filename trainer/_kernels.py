@@ -77,45 +77,41 @@ def _packed(gradient, hessian, gradient_scale, hessian_scale):
 
 
 @kernel
-def pack(gradients, hessians, gradient_scale, hessian_scale, first, last, packed):
-    """packed[i] = round(g * gradient_scale) << 32 + round(h * hessian_scale), to nearest, ties to even."""
+def pack(gradients, hessians, gradient_scale, hessian_scale, chosen, before, first, last, rows, packed):
+    """packed[i] = round(g * gradient_scale) << 32 + round(h * hessian_scale), to nearest, ties to even, of rows[i].
+
+    rows[i] is set to chosen[i], or to ``before`` + i if none are chosen.  Returns the sum of packed[first:last], and
+    the smallest hessian in steps.
+    """
+    if chosen.shape[0] == 0:
+        for i in range(first, last):
+            rows[i] = before + i
+            packed[i] = _packed(gradients[before + i], hessians[before + i], gradient_scale, hessian_scale)
+    else:
+        for i in range(first, last):
+            rows[i] = chosen[i]
+            packed[i] = _packed(gradients[chosen[i]], hessians[chosen[i]], gradient_scale, hessian_scale)
+    total, least = np.int64(0), np.int64(0xFFFFFFFF)
     for i in range(first, last):
-        packed[i] = _packed(gradients[i], hessians[i], gradient_scale, hessian_scale)
+        total += packed[i]
+        least = min(least, packed[i] & np.int64(0xFFFFFFFF))
+    return total, least
 
 
 @kernel
-def pack_rows(gradients, hessians, gradient_scale, hessian_scale, rows, first, last, packed):
-    """packed[i] as in ``pack``, for row rows[i]."""
-    for i in range(first, last):
-        packed[i] = _packed(gradients[rows[i]], hessians[rows[i]], gradient_scale, hessian_scale)
-
-
-@kernel
-def leaf_sums(gradients, hessians, gradient_scale, hessian_scale, rows, starts, first, last, out):
-    """out[leaf] = (sum of round(g * scale), sum of round(h * scale)) over those of rows[first:last] in the leaf.
+def leaf_sums(gradients, hessians, gradient_scale, hessian_scale, rows, starts, leaves, first, last, out):
+    """out[leaves[l]] = (sum of round(g * scale), sum of round(h * scale)) over those of rows[first:last] in leaf l.
 
     63-bit integers; leaf ``l`` holds rows[starts[l]:starts[l + 1]].
     """
-    for leaf in range(starts.shape[0] - 1):
+    for leaf in range(leaves.shape[0]):
         total_g, total_h = np.int64(0), np.int64(0)
         for i in range(max(starts[leaf], first), min(starts[leaf + 1], last)):
             row = rows[i]
             total_g += np.int64(np.rint(gradients[row] * gradient_scale))
             total_h += np.int64(np.rint(hessians[row] * hessian_scale))
-        out[leaf, 0] = total_g
-        out[leaf, 1] = total_h
-
-
-@kernel
-def add_children(left, sums):
-    """Add the sums of their two children to nodes.
-
-    The first child is ``left``, -1 for leaves; children come after parents.
-    """
-    for node in range(left.shape[0] - 1, -1, -1):
-        if left[node] >= 0:
-            for k in range(sums.shape[1]):
-                sums[node, k] = sums[left[node], k] + sums[left[node] + 1, k]
+        out[leaves[leaf], 0] = total_g
+        out[leaves[leaf], 1] = total_h
 
 
 @kernel

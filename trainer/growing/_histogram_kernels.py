@@ -24,7 +24,6 @@ from rankmill.trainer._kernels import CODES, LANE, PLACE
 from rankmill.trainer.growing._state_kernels import (
     LINE,
     LOOK_AHEAD,
-    LOW,
     NO,
     SIDES,
     SUMS,
@@ -102,6 +101,18 @@ def hand_out(table, block, bins, first_feature, last_feature, anew, sums, histog
                 histogram[f, b] += counted[b]
 
 
+@inner_kernel
+def _first_of_plain(block, width, bins):
+    """Return the first of the features of a block if each lane holds one, in their order; else -1."""
+    start = bins.block_starts[block]
+    first = bins.by_lane[start]
+    plain = bins.block_starts[block + 1] - start == width
+    for k in range(width if plain else 0):
+        f = bins.by_lane[start + k]
+        plain &= f == first + k and bins.lanes[f, LANE] == block * width + k and bins.lanes[f, CODES] == bins.n_bins[f]
+    return np.int64(first) if plain else np.int64(-1)
+
+
 @kernel
 def count_share(bins, rows, packed, first, last, share, shares, histogram, table, edge):
     """Add one worker's share of (row, word) visits of rows[first:last] to ``histogram`` (n_features, 256).
@@ -126,12 +137,15 @@ def count_share(bins, rows, packed, first, last, share, shares, histogram, table
         if begin >= end:
             continue
         target = table[:width]
+        plain = _first_of_plain(block, width, bins)
         if begin > 0:
             partial = block
             target = edge
+        elif plain >= 0:  # lanes are rows of the histogram
+            target = histogram[plain : plain + width]
         target[: 8 * used] = 0
         _accumulate(bins.words[block], used, rows, packed, first + begin, first + end, target.reshape(-1))
-        if begin == 0:
+        if begin == 0 and plain < 0:
             hand_out(target, block, bins, np.int64(0), n_features, YES, table[width], histogram)
     return partial
 
@@ -151,9 +165,9 @@ def subtract(from_parent, child, n_bins, first_feature, last_feature):
 def count_bins(column, stride, rows, first, last, counts):
     """counts[code] = number of rows[first:last] with that code of a lane; see :func:`to_bins`."""
     counts[:] = 0
-    for i in range(first, last):
-        prefetch(column, rows[i + FAR] * stride)
-        counts[column[rows[i] * stride]] += 1
+    for i in range(np.uint64(first), np.uint64(last)):
+        prefetch(column, rows[i + np.uint64(FAR)] * stride)
+        counts[column[np.uint64(rows[i]) * np.uint64(stride)]] += 1
 
 
 @kernel
@@ -174,16 +188,6 @@ def to_bins(bins, feature, counts):
     if n != codes:
         marginal(counts, bins.lanes[feature, PLACE], n, codes, counts)
         counts[n:codes] = 0
-
-
-@kernel
-def total_and_least(packed):
-    """Return the sum of packed values, and their smallest hessian in steps (0 for no values)."""
-    total, least = np.int64(0), LOW
-    for i in range(packed.shape[0]):
-        total += packed[i]
-        least = min(least, packed[i] & LOW)
-    return total, least if packed.shape[0] > 0 else np.int64(0)
 
 
 @kernel(inline="always")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ctypes import CFUNCTYPE, c_int64, c_void_p, cast
 from dataclasses import dataclass
-from math import sqrt
+from math import copysign, sqrt
 from typing import ClassVar
 
 import numpy as np
@@ -14,13 +14,12 @@ from rankmill.pipeline.bins.layout import BIN, BINS_A_FEATURE
 from rankmill.trainer import _kernels as row_kernels
 from rankmill.trainer.data.layout import PACKED, ROW, SCORE, BlockedBins, aligned_empty
 from rankmill.trainer.data.shard import Span
-from rankmill.trainer.growing import _batch_kernels, _growth_kernels
+from rankmill.trainer.growing import _batch_kernels, _growth_kernels, _leaf_kernels
 from rankmill.trainer.growing import _state_kernels as table
-from rankmill.trainer.growing._histogram_kernels import total_and_least
 from rankmill.trainer.growing._pair_search_kernels import KEYS, PAIR_STEPS, pack_pairs
 from rankmill.trainer.growing.controls import Controls
 from rankmill.trainer.growing.histogram import DEFAULT_POOL_BYTES, HistogramPool, PackingScale, scales_of, total_of
-from rankmill.trainer.growing.leaves import GrownNodes, LeafRules, shrunk, values_of
+from rankmill.trainer.growing.leaves import LeafRules
 from rankmill.trainer.growing.tree import Tree, add_tree
 from rankmill.trainer.objectives.protocol import Leaves, PairHessians
 from rankmill.trainer.parameters import GROWTHS, NONE, TrainParameters
@@ -119,7 +118,8 @@ class Grower:
             keyed=aligned_empty((size, 4, KEYS), np.int64),
         )
         of_values = max(p.lambda_l1, p.max_delta_step, p.path_smooth) > 0.0
-        self._constrained = bool(self._monotone.any()) or of_values
+        self._directed = bool(self._monotone.any())
+        self._constrained = self._directed or of_values
         self._restricted = (
             self._controls.groups.shape[1] > 0 or min(p.feature_fraction_by_level, p.feature_fraction_by_node) < 1.0
         )
@@ -301,19 +301,12 @@ class Grower:
         Return how many rows are here, and the smallest packed hessian of all.
         """
         order, packed, span = self._rows.rows, self._rows.packed, self._span
-        own_g, own_h = gradients[span.first : span.last], hessians[span.first : span.last]
+        chosen = order[:0] if rows is None else rows
 
         def begin(first: int, last: int, worker: int) -> None:
-            if first == last:
-                return
-            if rows is None:
-                order[first:last] = np.arange(span.first + first, span.first + last, dtype=ROW)
-                row_kernels.pack(own_g, own_h, scale.gradient, scale.hessian, first, last, packed)
-            else:
-                order[first:last] = rows[first:last]
-                row_kernels.pack_rows(gradients, hessians, scale.gradient, scale.hessian, order, first, last, packed)
-
-            sums[worker] = total_and_least(packed[first:last])
+            sums[worker] = row_kernels.pack(
+                gradients, hessians, scale.gradient, scale.hessian, chosen, span.first, first, last, order, packed
+            )
 
         n = span.size if rows is None else len(rows)
         sums = [(0, int(table.LOW))] * self._team.size
@@ -345,7 +338,7 @@ class Grower:
         """
         p, total = self._parameters, int(self._nodes.table["total"][0])
         g, h = (total >> 32) / scale.gradient, (total & 0xFFFFFFFF) / scale.hessian + self._lambdas[0]
-        step = float(shrunk(np.array(g), p.lambda_l1)) / -h if h > 0.0 else 0.0
+        step = copysign(max(abs(g) - p.lambda_l1, 0.0), g) / -h if h > 0.0 else 0.0
         most = p.max_delta_step if by_h and p.max_delta_step else np.inf
         self._nodes.ranges[0, 2] = min(max(step, -most), most)  # the root has none above it
         least_h = max(1.0, p.min_hessian_in_leaf * scale.hessian) if by_h else 1.0
@@ -426,25 +419,24 @@ class Grower:
         by_h: bool,
     ) -> Tree:
         """Compute leaf values from exact sums, and add them to the scores."""
-        p, order = self._parameters, self._rows.rows
-        nodes = self._nodes.table[: self._nodes.state["n_nodes"][0]]
-        first, left = nodes["first"], nodes["left"]
-        leaves = np.flatnonzero(left < 0)
-        leaves = leaves[np.lexsort((nodes["last"][leaves], first[leaves]))]  # one may have no rows here
-        starts = np.append(first[leaves], n)
+        p, order, nodes = self._parameters, self._rows.rows, self._nodes
+        n_nodes, n_leaves = int(nodes.state["n_nodes"][0]), 0
+        leaves, starts = np.empty(n_nodes, dtype=np.int64), np.empty(n_nodes + 1, dtype=np.int64)
+        n_leaves = _leaf_kernels.leaves_in_order(nodes.table, n_nodes, n, nodes.heap, leaves, starts)
+        leaves, starts = leaves[:n_leaves], starts[: n_leaves + 1]
         if rules.of_all is not None and rows is not None:
             order, starts = self._by_leaf(leaves)
-        sums = np.zeros((len(nodes), 2), dtype=np.int64)
-        sums[leaves] = self._leaf_sums(gradients, hessians, scale, order, starts)
-        self._span.add_up(sums.reshape(-1))  # in the order of nodes, which all processes share
-        row_kernels.add_children(left, sums)
-        inside = None if rules.inside is None else rules.inside(self._leaf_of_row(order, starts), len(leaves))
+        sums = self._node_sums(gradients, hessians, scale, order, starts, leaves, n_nodes)
+        values = np.empty(n_nodes, dtype=SCORE)
+        steps = _leaf_kernels.Steps(
+            scale.gradient, scale.hessian, self._lambdas[1], float(p.lambda_l1), float(p.max_delta_step),
+            float(p.path_smooth), p.min_rows_in_leaf, float(p.min_hessian_in_leaf), float(p.learning_rate),
+            self._oblivious, by_h,
+        )  # fmt: skip
+        inside = None if rules.inside is None else rules.inside(self._leaf_of_row(order, starts), n_leaves)
         own = None if rules.steps is None else rules.steps(Leaves(order[: starts[-1]], starts, self._team))
-        low, high = self._nodes.ranges[: len(nodes), :2].T
-        grown = GrownNodes(left, nodes["feature"], nodes["rows"], low, high)
-        values = values_of(
-            grown, leaves, sums, scale, self._lambdas[1], p, self._monotone, by_h=by_h, inside=inside, own=own
-        )
+        held = (self._monotone, np.empty((n_nodes, 2))) if self._directed else (None, None)
+        _leaf_kernels.node_values(nodes.table, nodes.ranges, leaves, sums, steps, inside, own, *held, values)
         leaf_values = values[leaves]
         self._team.share(
             int(starts[-1]),
@@ -458,23 +450,14 @@ class Grower:
 
     def _tree_of(self, values: npt.NDArray[np.float64]) -> Tree:
         """Return the tree that has been grown, with these values of its nodes."""
-        nodes = self._nodes.table[: len(values)]
-        left, threshold = nodes["left"].astype(np.int32), nodes["threshold"]
-        divided = left >= 0
-        sets = np.zeros((len(nodes), table.SET_WORDS), dtype=np.uint64)
-        if self._has_categories:
-            np.copyto(sets, nodes["set"].view(np.uint64), where=(divided & (threshold == 0))[:, None])
-        return Tree(
-            feature=np.where(divided, nodes["feature"], -1).astype(np.int32),
-            threshold=np.where(divided, threshold, -1).astype(np.int32),
-            missing_left=(divided & (nodes["missing_left"] > 0)).astype(BIN),
-            left=left,
-            right=left + divided,  # it follows the first child; -1 at a leaf
-            value=values,
-            gain=np.where(divided, self._nodes.gains[: len(nodes)], 0.0),
-            rows=nodes["rows"].copy(),
-            sets=sets,
+        n = len(values)
+        feature, threshold, left, right = np.empty((4, n), dtype=np.int32)
+        missing_left, gain, rows = np.empty(n, dtype=BIN), np.empty(n), np.empty(n, dtype=np.int64)
+        sets = np.zeros((n, table.SET_WORDS), dtype=np.int64)
+        _leaf_kernels.write_tree(
+            self._nodes.table, self._nodes.gains, feature, threshold, missing_left, left, right, gain, rows, sets
         )
+        return Tree(feature, threshold, missing_left, left, right, values, gain, rows, sets.view(np.uint64))
 
     def _by_leaf(self, leaves: npt.NDArray[np.intp]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
         """Return all rows that are here in the order of their ``leaves``, and the start of each leaf among them."""
@@ -489,25 +472,28 @@ class Grower:
         order = first + np.argsort(leaf_of_row, kind="stable")
         return order.astype(ROW), np.concatenate(([0], np.cumsum(sizes)))
 
-    def _leaf_sums(
+    def _node_sums(
         self,
         gradients: npt.NDArray[np.float64],
         hessians: npt.NDArray[np.float64],
         scale: PackingScale,
         order: npt.NDArray[np.int32],
         starts: npt.NDArray[np.int64],
+        leaves: npt.NDArray[np.int64],
+        n_nodes: int,
     ) -> npt.NDArray[np.int64]:
-        """Return the sums (n_leaves, 2) of gradients and hessians of each leaf, in units of ``scale``."""
-        shares = np.zeros((self._team.size, len(starts) - 1, 2), dtype=np.int64)
+        """Return the sums (n_nodes, 2) of gradients and hessians of each node, in units of ``scale``."""
+        shares = np.zeros((self._team.size, n_nodes, 2), dtype=np.int64)
         self._team.share(
             int(starts[-1]),
             _LEAST_ROWS,
             lambda first, last, worker: row_kernels.leaf_sums(
-                gradients, hessians, scale.gradient, scale.hessian, order, starts, first, last,
-                shares[worker],
+                gradients, hessians, scale.gradient, scale.hessian, order, starts, leaves, first, last, shares[worker]
             ),
-        )  # fmt: skip
-        sums: npt.NDArray[np.int64] = shares.sum(axis=0)
+        )
+        sums: npt.NDArray[np.int64] = shares.sum(axis=0) if len(shares) > 1 else shares[0]
+        self._span.add_up(sums.reshape(-1))  # in the order of nodes, which all processes share
+        _leaf_kernels.add_children(self._nodes.table, sums)
         return sums
 
     def _leaf_of_row(self, order: npt.NDArray[np.int32], starts: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:

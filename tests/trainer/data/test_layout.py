@@ -87,7 +87,8 @@ def test_packed_sums_are_unpacked_and_near_the_true_sums(pairs, unit):
     h = np.abs(np.array([p[1] for p in pairs], dtype=np.float64)) * unit
     scale, _ = scales_of(g, h, Team(1))
     packed = np.empty(len(g), dtype=np.int64)
-    row_kernels.pack(g, h, scale.gradient, scale.hessian, 0, len(g), packed)
+    rows = np.empty(len(g), dtype=np.int32)
+    row_kernels.pack(g, h, scale.gradient, scale.hessian, rows[:0], 0, 0, len(g), rows, packed)
     low, high = packed & 0xFFFFFFFF, packed >> 32
     total = int(packed.sum())
     assert total >> 32 == int(high.sum())
