@@ -7,7 +7,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from rankmill.foundation.kernels.vectors import WORD, first_of, vector_at
+from rankmill.foundation.kernels.vectors import WORD, first_of, same, vector_at
 
 
 def _address(context, builder, signature, arguments):
@@ -117,5 +117,33 @@ def highest_in_blocks(typingctx, array, blocks):
             ]
             found = builder.select(builder.fcmp_ordered(">", *halves), *halves)
         return builder.extract_element(found, ir.Constant(WORD, 0))
+
+    return signature, codegen
+
+
+@intrinsic
+def running_sums(typingctx, array, blocks, out):
+    """Set out[i] to the sum of array[1 .. i], and out[0] to 0, for i below 8 * ``blocks``.
+
+    Both are contiguous int64.  Eight sums at a time wait for one addition of those before, not for eight.
+    """
+    signature = types.void(array, types.intp, out)
+
+    def codegen(context, builder, signature, arguments):
+        kind = ir.VectorType(ir.IntType(64), 8)
+        zeros = ir.Constant(kind, [0] * 8)
+        source, target = (first_of(context, builder, signature.args[i], arguments[i]) for i in (0, 2))
+        before = cgutils.alloca_once_value(builder, builder.sub(zeros, same(builder, builder.load(source), kind)))
+        with cgutils.for_range(builder, arguments[1]) as loop:
+            place = builder.mul(loop.index, ir.Constant(loop.index.type, 8))
+            sums = builder.load(vector_at(builder, source, place, kind), align=8)
+            for step in (1, 2, 4):
+                lanes = ir.Constant(ir.VectorType(WORD, 8), [*range(8 - step, 8), *range(8, 16 - step)])
+                sums = builder.add(sums, builder.shuffle_vector(zeros, sums, lanes))
+            total = builder.shuffle_vector(sums, sums, ir.Constant(ir.VectorType(WORD, 8), [7] * 8))
+            so_far = builder.load(before)
+            builder.store(builder.add(sums, so_far), vector_at(builder, target, place, kind), align=8)
+            builder.store(builder.add(so_far, total), before)
+        return context.get_dummy_value()
 
     return signature, codegen

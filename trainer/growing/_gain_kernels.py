@@ -9,8 +9,29 @@ import numpy as np
 
 from rankmill.foundation.kernels.elementary import MAGIC
 from rankmill.foundation.kernels.inner import inner_kernel
-from rankmill.foundation.kernels.instructions import bits_of, float_of, highest_in_blocks
+from rankmill.foundation.kernels.instructions import bits_of, float_of, highest_in_blocks, running_sums
 from rankmill.trainer.growing._state_kernels import LOW
+
+
+@inner_kernel
+def _gain(g_left, h_left, total_g, total_h, needed, lambda_steps, unit, parent):
+    """Return the gain of a split whose left side has these whole steps; -inf where not allowed."""
+    h_right = total_h - h_left
+    g_right = total_g - g_left
+    allowed = min(h_left, h_right) >= needed
+    h_left, h_right = h_left + lambda_steps, h_right + lambda_steps
+    gain = (g_left * g_left * h_right + g_right * g_right * h_left) / (h_left * h_right) * unit - parent
+    return gain if allowed else -np.inf
+
+
+@inner_kernel
+def gain_at(left, total, rules):
+    """Return what :func:`gains_of` finds for one split with the packed sum ``left`` on the left, without min_gain."""
+    g, h = np.float64(left >> np.int64(32)), np.float64(left & LOW)
+    total_g, total_h = np.float64(total >> np.int64(32)), np.float64(total & LOW)
+    unit = rules.unit_g * (rules.unit_g / rules.unit_h)
+    lambda_steps, parent = rules.lambda_l2 / rules.unit_h, parent_of(total, rules)
+    return _gain(g, h, total_g, total_h, rules.least_side, lambda_steps, unit, parent)
 
 
 @inner_kernel
@@ -29,12 +50,7 @@ def gains_of(prefix, extra, last, total_g, total_h, needed, lambda_l2, rules, pa
         left = prefix[b] + extra
         h_left = float_of((left & LOW) + magic) - MAGIC
         g_left = float_of((left >> np.int64(32)) + magic) - MAGIC
-        h_right = total_h - h_left
-        g_right = total_g - g_left
-        allowed = min(h_left, h_right) >= needed
-        h_left, h_right = h_left + lambda_steps, h_right + lambda_steps
-        gain = (g_left * g_left * h_right + g_right * g_right * h_left) / (h_left * h_right) * unit - parent
-        out[b] = gain if allowed else -np.inf
+        out[b] = _gain(g_left, h_left, total_g, total_h, needed, lambda_steps, unit, parent)
 
 
 @inner_kernel
@@ -169,11 +185,8 @@ def highest_of(values, last):
 
 @inner_kernel
 def sum_to(histogram, last, prefix):
-    """prefix[b] = sum of bins 1 .. b."""
-    present = np.int64(0)
-    for b in range(1, last):
-        present += histogram[b]
-        prefix[b] = present
+    """prefix[b] = sum of bins 1 .. b for b < ``last``; both have 256 cells, and more of them are read and written."""
+    running_sums(histogram, (last + 7) // 8, prefix)
 
 
 @inner_kernel

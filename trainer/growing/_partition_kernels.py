@@ -54,22 +54,21 @@ def partition(column, stride, sides, rows, packed, first, last, spare_rows, spar
     ``column[row * stride]`` is the code of the split feature's lane, ``sides[code]`` 1 if it goes left.  Returns the
     number of rows on the left.
     """
-    left, right = first, 0
-    for i in range(first, last):
-        row = rows[i]
-        prefetch(column, rows[i + FAR] * stride)
-        left_side = np.int64(sides[column[row * stride]])
-        value = packed[i]
+    left, right = np.uint64(first), np.uint64(0)  # unsigned: no index is counted from the end, which takes time
+    for i in range(np.uint64(first), np.uint64(last)):
+        row, value = rows[i], packed[i]
+        prefetch(column, rows[i + np.uint64(FAR)] * stride)
+        left_side = np.uint64(sides[column[np.uint64(row) * np.uint64(stride)]])
         rows[left] = row
         packed[left] = value
         spare_rows[right] = row
         spare_packed[right] = value
         left += left_side
-        right += 1 - left_side
+        right += np.uint64(1) - left_side
     for i in range(right):
         rows[left + i] = spare_rows[i]
         packed[left + i] = spare_packed[i]
-    return left - first
+    return np.int64(left) - first
 
 
 @kernel
@@ -78,17 +77,17 @@ def deal_out(column, stride, sides, rows, packed, first, last, spare_rows, spare
 
     Returns the number of rows on the left.
     """
-    left, right = first, last - 1
-    for i in range(first, last):
+    left, right = np.uint64(first), np.uint64(last) - np.uint64(1)
+    for i in range(np.uint64(first), np.uint64(last)):
         row = rows[i]
-        prefetch(column, rows[i + FAR] * stride)
-        left_side = np.int64(sides[column[row * stride]])
+        prefetch(column, rows[i + np.uint64(FAR)] * stride)
+        left_side = np.uint64(sides[column[np.uint64(row) * np.uint64(stride)]])
         to = left if left_side else right
         spare_rows[to] = row
         spare_packed[to] = packed[i]
         left += left_side
-        right -= 1 - left_side
-    return left - first
+        right -= np.uint64(1) - left_side
+    return np.int64(left) - first
 
 
 @kernel

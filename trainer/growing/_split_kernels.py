@@ -47,6 +47,7 @@ from rankmill.trainer.growing._gain_kernels import (
     write_split,
 )
 from rankmill.trainer.growing._histogram_kernels import column_of, count_sides
+from rankmill.trainer.growing._level_kernels import try_feature
 from rankmill.trainer.growing._partition_kernels import sides_of
 from rankmill.trainer.growing._state_kernels import (
     EPSILON,
@@ -449,6 +450,12 @@ def search_level(crew, level, first_feature, last_feature, bins, rules, nodes, h
     for f in range(first_feature, last_feature):
         if not usable[f]:
             continue
+        if extras is None:
+            search.gains[0, crew.worker], search.uppers[0, f] = try_feature(
+                f, level, search.counts[crew.worker], NO, 0.0, search.gains[0, crew.worker], bins, rules, table,
+                histograms.pool, work, split,
+            )  # fmt: skip
+            continue
         last, both_sides = _level_gains(
             f, level, search.counts[crew.worker], NO, 0.0, bins, rules, nodes, histograms.pool, work, extras
         )
@@ -489,6 +496,12 @@ def search_level_counted(
                 crew, f, bins, rows, table[node].first, table[node].last, hessians, rules.fine_h, with_hessians,
                 counts[node - first_node],
             )  # fmt: skip
+        if extras is None:
+            best, _ = try_feature(
+                f, level, counts, YES, least_h, best, bins, rules, table, histograms.pool, work, split
+            )  # fmt: skip
+            search.gains[0, crew.worker] = best
+            continue
         last, both_sides = _level_gains(
             f, level, counts, YES, least_h, bins, rules, nodes, histograms.pool, work, extras
         )

@@ -143,6 +143,26 @@ def test_scores_never_move_against_a_monotone_constraint(seed):
     assert tree.n_leaves > 5
 
 
+@pytest.mark.parametrize("given", [
+    {}, {"min_rows_in_leaf": 20}, {"min_hessian_in_leaf": 2.0, "min_rows_in_leaf": 5}, {"lambda_l2": 0.7}, {"lambda_l2": 1e200}, {"min_gain": 3.0},
+], ids=str)  # fmt: skip
+@pytest.mark.parametrize("missing", [0.0, 0.3])
+def test_trying_few_splits_of_a_level_finds_the_split_of_trying_all(given, missing):
+    """With a control, even one that permits everything, the exact gains of all bins are compared."""
+    rng = np.random.default_rng(11)
+    for n_rows, unit in ((60, 1.0), (900, 1.0), (900, 1e-170), (900, 1e150)):
+        bins = rng.integers(1, 255, size=(n_rows, 40), dtype=np.uint8)
+        bins[rng.random(bins.shape) < missing] = 0
+        bins[:, 20] = bins[:, 5]  # ties between features, and between the bins that no row has
+        bins[:, 30] = np.where(bins[:, 7] > 0, 255 - bins[:, 7], 0)
+        h = rng.exponential(size=n_rows) ** 3 * unit
+        g = (rng.normal(size=n_rows) + bins[:, 3] / 200) * h
+        for weights in (None, rng.exponential(size=n_rows)):
+            shape = {"grow": "oblivious", "max_depth": 4, "n_bins": [256] * 40, "grow_with": {"weights": weights}}
+            every = grown(bins, g, h, **shape, **given, interaction_constraints=[[f"f{k}" for k in range(40)]])
+            assert same(grown(bins, g, h, **shape, **given), every)
+
+
 # -- bounds, ties, missing values ------------------------------------------------------------------------------------
 
 
