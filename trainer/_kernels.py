@@ -10,6 +10,7 @@ import numpy as np
 
 from rankmill.foundation.kernels.compiling import kernel
 from rankmill.foundation.kernels.elementary import MAGIC, exp_clipped, log_positive
+from rankmill.foundation.kernels.inner import inner_kernel
 from rankmill.foundation.kernels.instructions import bits_of, load_acquire, store_release
 from rankmill.foundation.kernels.randoms import uniform
 
@@ -69,7 +70,7 @@ def add_squares(values, starts, factor, out):
             out[q] += (factor * values[i]) * (factor * values[i])
 
 
-@kernel
+@inner_kernel
 def _packed(gradient, hessian, gradient_scale, hessian_scale):
     g = bits_of(gradient * gradient_scale + MAGIC) - bits_of(MAGIC)
     h = bits_of(hessian * hessian_scale + MAGIC) - bits_of(MAGIC)
@@ -122,13 +123,13 @@ def add_leaves(rows, starts, values, first, last, scores):
             scores[rows[i]] += values[leaf]
 
 
-@kernel
+@inner_kernel
 def is_in(bits, b):
     """Return whether bin ``b`` is in a set of bins, ``bits`` (4,) of 64 each."""
     return (np.uint64(bits[b >> 6]) >> np.uint64(b & 63)) & np.uint64(1) != 0
 
 
-@kernel
+@inner_kernel
 def goes_left(b, threshold, missing_left, bits):
     """Return whether bin ``b`` goes left: by the threshold, or by the set ``bits`` if that is 0."""
     if threshold == 0:

@@ -79,7 +79,7 @@ def marginal(counts, place, n, codes, out):
         out[b] = total
 
 
-@kernel
+@inner_kernel
 def hand_out(table, block, bins, first_feature, last_feature, anew, sums, histogram):
     """Add a block's ``table`` (width, 256) to ``histogram`` (n_features, 256), for features in the range.
 
@@ -150,7 +150,7 @@ def count_share(bins, rows, packed, first, last, share, shares, histogram, table
     return partial
 
 
-@kernel
+@inner_kernel
 def subtract(from_parent, child, n_bins, first_feature, last_feature):
     """Turn the histogram of the parent into that of the other child.
 
@@ -170,7 +170,7 @@ def count_bins(column, stride, rows, first, last, counts):
         counts[column[np.uint64(rows[i]) * np.uint64(stride)]] += 1
 
 
-@kernel
+@inner_kernel
 def sum_hessians(column, stride, rows, first, last, hessians, scale, sums):
     """Set sums[code] to the sum of round(hessian * scale) over rows[first:last] with that code of a lane.
 

@@ -71,7 +71,7 @@ def partition(column, stride, sides, rows, packed, first, last, spare_rows, spar
     return np.int64(left) - first
 
 
-@kernel
+@inner_kernel
 def deal_out(column, stride, sides, rows, packed, first, last, spare_rows, spare_packed):
     """First half of a partition by several workers: one worker's rows[first:last] into spare[first:last].
 
@@ -90,7 +90,7 @@ def deal_out(column, stride, sides, rows, packed, first, last, spare_rows, spare
     return np.int64(left) - first
 
 
-@kernel
+@inner_kernel
 def collect(spare_rows, spare_packed, first, last, n_left, left_to, right_to, rows, packed):
     """Second step: copy the rows that one worker dealt out behind those of the workers before it, on either side."""
     for i in range(n_left):

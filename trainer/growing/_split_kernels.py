@@ -17,7 +17,6 @@ from __future__ import annotations
 import numpy as np
 
 from rankmill.foundation.kernels.arrays import copy_to
-from rankmill.foundation.kernels.compiling import kernel
 from rankmill.foundation.kernels.elementary import normal
 from rankmill.foundation.kernels.inner import inner_kernel
 from rankmill.foundation.kernels.randoms import random_bits, uniform
@@ -532,7 +531,7 @@ def _reaches(crew, values, scale, rows, first, last, least):
     return everywhere(crew, total) >= least
 
 
-@kernel
+@inner_kernel
 def means_differ(g_left, h_left, off_g_left, off_h_left, g_right, h_right, off_g_right, off_h_right):
     """Return whether G/H of two sides differ by more than rounding errors explain.
 
@@ -561,7 +560,7 @@ def _packed_means_differ(left, total, n_left, n_right):
     )  # fmt: skip
 
 
-@kernel(allocates=True)
+@inner_kernel(allocates=True)
 def fine_means_differ(crew, column, stride, sides, rows, first, last, gradients, weights, scale_g, scale_w):
     """As ``_packed_means_differ``, with sums of fine steps, in one pass over rows[first:last] of all processes.
 
