@@ -164,4 +164,4 @@ def test_what_a_sketch_does_not_cover_is_not_called_unseen(looked_at: int, verdi
     """Of a model trained on millions of queries a sketch knows an even sample."""
     found = guardrails.seen_queries({"web@1": Overlap(found=0, looked_at=looked_at, queries=3)}, allowed=False)
     assert found.verdict == verdict
-    assert (f"of 3 the sketch of web@1 tells {looked_at}" in found.words) == (looked_at < 3)
+    assert (f"of 3 the sketch of web@1 covers {looked_at}" in found.words) == (looked_at < 3)

@@ -320,7 +320,7 @@ DAMAGES = [
     (lambda m, t: t[0]["left_children"].__setitem__(0, 99), ("child", "nodes")),
     (lambda m, t: t[0]["split_indices"].__setitem__(0, 5), ("feature 5", "5")),
     (lambda m, t: t[0]["split_conditions"].__setitem__(0, None), "float64"),
-    (lambda m, t: t[0]["split_conditions"].__setitem__(-1, 1e39), "sound"),
+    (lambda m, t: t[0]["split_conditions"].__setitem__(-1, 1e39), "invalid"),
     (lambda m, t: m["learner_model_param"].update(base_score="many"), ("base_score", "'many'")),
     (lambda m, t: m["learner_model_param"].update(base_score="nan"), ("base score", "nan")),
     (lambda m, t: m["learner_model_param"].update(num_feature="x"), ("num_feature", "'x'")),
