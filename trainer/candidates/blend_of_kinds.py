@@ -61,6 +61,7 @@ from rankmill.trainer.training_options import DEFAULT_OPTIONS, OnRound, Training
 
 FOLDS, MOST_FOLDED = 3, 300  # queries of the train split that are judged by folds
 FASTER = 2  # trees of folds learn so many times as fast as those of the model, in as many times fewer rounds
+MEMBERS = 2  # of trees on few queries, where the preset has more: several kinds are averaged already
 TREES, RANKING, NET = "trees", "ranking trees", "net"
 OBJECTIVE = "lambdamart"  # of ranking trees, which are grown like the others: one growth kernel is compiled for both
 LAYERS = (64, 32)
@@ -227,7 +228,8 @@ def first_trees(given: TrainParameters, shape: DataShape) -> tuple[TrainParamete
     """Return the parameters of the first trees, and whether folds judge the kinds."""
     trees = with_preset(given, shape)
     folded = not shape.has_valid or (trees.refit == ALL and shape.queries <= MOST_FOLDED)
-    return (with_preset(given, shape.in_folds()) if folded else trees), folded
+    chosen = with_preset(given, shape.in_folds()) if folded else trees
+    return replace(chosen, members=min(MEMBERS, chosen.members)), folded
 
 
 def net_options(trees: TrainParameters) -> NetOptions:

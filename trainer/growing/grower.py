@@ -85,6 +85,12 @@ class Grower:
         self._controls = controls or Controls.none(n_features)
         self._nodes = _nodes_for(p.leaves, pool.n_slots, self._controls)
         self._free = np.arange(pool.n_slots - 1, 0, -1)  # slots of the histogram pool beside the root's
+        root, state = np.zeros(1, table.NODE), np.zeros(1, table.STATE)
+        for name in ("left", "own_left", "all_left", "next_slot"):
+            root[name] = -1
+        for name, value in {"n_nodes": 1, "n_leaves": 1, "n_free": len(self._free), "large": -1, "refused": -1}.items():
+            state[name] = value
+        self._root, self._first_state = root.view(BIN), state.view(BIN)  # bytes are copied fastest
         self._rows = table.Rows(
             rows=np.zeros(n + table.LOOK_AHEAD, dtype=ROW),
             packed=aligned_empty((n,), PACKED),
@@ -311,17 +317,14 @@ class Grower:
         n = span.size if rows is None else len(rows)
         sums = [(0, int(table.LOW))] * self._team.size
         self._team.share(n, _LEAST_ROWS, begin)
-        nodes, n_slots = self._nodes, len(self._nodes.free)
-        root, state = nodes.table[0], nodes.state[0]
-        root["left"] = root["own_left"] = root["all_left"] = root["next_slot"] = -1
-        root["first"], root["last"], root["depth"], root["slot"], root["rows"] = 0, n, 0, 0, all_rows
+        nodes = self._nodes
+        nodes.table.view(BIN)[: len(self._root)] = self._root
+        nodes.state.view(BIN)[:] = self._first_state
+        root = nodes.table[0]
+        root["last"], root["rows"] = n, all_rows
         nodes.ranges[0] = -np.inf, np.inf, 0.0, all_rows
         nodes.groups[0] = ~np.uint64(0)
-        nodes.free[: n_slots - 1] = self._free
-        nodes.state[:] = 0
-        state["n_nodes"] = state["n_leaves"] = 1
-        state["n_free"] = n_slots - 1
-        state["large"] = state["refused"] = -1
+        nodes.free[: len(self._free)] = self._free
         self._flags[:] = 0
         total, least = span.total_and_least(sum(own for own, _ in sums), min(own for _, own in sums))
         root["total"] = total

@@ -6,8 +6,8 @@ They are counted in `_histogram_kernels`, and added up between the machines of a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import frexp
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -26,8 +26,7 @@ _LEAF_BITS = 62  # |sum| of a leaf stays below 2 ** 62
 _BLOCK = 4096  # rows per partial sum: fixed, so that the scale does not depend on threads
 
 
-@dataclass(frozen=True, slots=True)
-class PackingScale:
+class PackingScale(NamedTuple):
     """Steps per unit, powers of two: ``packed = round(g * gradient)`` and ``round(h * hessian)``."""
 
     gradient: float
@@ -68,12 +67,13 @@ def totals_of(arrays: Sequence[npt.NDArray[np.float64]], team: Team, span: Span 
     blocks, and the rows of blocks that belong to several processes.
     """
     n_rows = len(arrays[0])
+    if n_rows <= _BLOCK and (span is None or span.peers is None):  # small data, where every call counts
+        found = np.empty((len(arrays), 1), dtype=np.float64)
+        for values, own in zip(arrays, found, strict=True):
+            _kernels.absolute_sums(values, _BLOCK, 0, 1, own)
+        return [float(total) for total in found[:, 0]]
     n_blocks = -(-n_rows // _BLOCK)
     sums = np.zeros((len(arrays), n_blocks), dtype=np.float64)
-    if n_blocks == 1 and (span is None or span.peers is None):  # small data, where every call counts
-        for values, own in zip(arrays, sums, strict=True):
-            _kernels.absolute_sums(values, _BLOCK, 0, 1, own)
-        return [float(own[0]) for own in sums]
     first_row, last_row = (0, n_rows) if span is None else (span.first, span.last)
     first_whole = -(-first_row // _BLOCK)
     last_whole = max(first_whole, n_blocks if last_row == n_rows else last_row // _BLOCK)

@@ -190,6 +190,7 @@ class _Training:
         data = with_pairs_chosen(read(), options)
         data.check_shapes()
         self._options, self._team, self._losses = options, team, options.losses()
+        self._stored = options.stored()
         rows = data.train.rows
         # before anything that takes long: refuses rows from which nothing can be learnt
         objective = objective_of(rows, self._losses)
@@ -337,7 +338,7 @@ class _Training:
             activation=options.activation if options.layers else IDENTITY,
             objective=options.objective,
             categories=data.categories,
-            parameters=options.stored(),
+            parameters=self._stored,
             info={**data.info, "max_grade": data.max_grade, "epochs": epochs},
         )
 

@@ -254,7 +254,8 @@ def _do_rounds(
     for round_number in range(1, (rounds or p.n_rounds) + 1):
         known = prepared.replayed[(round_number - 1) * many : round_number * many]
         trees += members.replay(round_number, known) if known else members.grow(round_number)
-        metrics.add(members.change(), team)
+        if metrics.first is not None:
+            metrics.add(members.change(), team)
         means = metrics.means(members.mean_scores(), team)
         record = RoundRecord(round_number, means, members.oob_improvement, fold, p.seed)
         history.append(record)

@@ -274,6 +274,8 @@ class Members:
     ) -> npt.NDArray[np.float64]:
         if weights is None:
             return values
+        if self._training.span.peers is None:
+            return values * weights
         own, product = slice(self._training.span.first, self._training.span.last), np.zeros(len(values))
         np.multiply(values[own], weights[own], out=product[own])
         return product
