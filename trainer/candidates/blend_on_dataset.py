@@ -85,7 +85,7 @@ def plan_of_blend(
 ) -> TrainingPlan:
     """Return ``plan``, of trees alone, as that of the blend: its rounds, how its kinds are judged, and its memory.
 
-    Measured, the peak of the process grows by this within 25 %, or 30 MB.
+    Measured, the peak of the process grows by this within 25 %, beside 50 MB of libraries and kernels (as for trees).
     """
     trees, folded = first_trees(given, shape_of_dataset(dataset))
     again = plan.valid_rows if trees.refit == ALL else 0
