@@ -383,6 +383,7 @@ NOT_RUN = {
     ("registry/archive.py", "--move-aliases"): "needs a bundle of another registry: tests/registry/test_cli.py",
     ("rankmill/cli.py", "Get started"): "the first steps, which the pages run",
     ("rankmill/python/ranker.py", "features are selected"): "names a command, in Python",
+    ("rankmill/python/ranker.py", "measures the importance"): "names a command, in Python",
     ("pipeline/dataset/dataset.py", "a Dataset is a folder"): "names a command, in Python",
     ("rankmill/run/gate_stages.py", "rankmill run"): "the author of an entry of the log",
     ("rankmill/run/model_stages.py", "rankmill run"): "the author of an entry of the log",

@@ -47,10 +47,11 @@ def test_the_score_of_an_eval_set_that_was_learnt_from_says_so(parts, capsys, bi
     else:
         ranker = auto().fit(X, y, qid=qid, eval_set=valid)
     said = [line for line in capsys.readouterr().err.splitlines() if "compil" not in line]
-    assert len(said) == 1
-    assert said[0].startswith(
+    learnt, alone = said
+    assert learnt.startswith(
         "fit: the model learns from the eval set 'valid' too in the end (refit=\"all\"), so its score"
     )
+    assert alone == "preset auto-2, trees alone (n_rounds is given)"
     with pytest.warns(UserWarning, match=KNOWN.format(8, 8)):
         plain = scored(ranker, valid)
     again = np.random.default_rng(1).permutation(len(valid[1]))  # rows in another order, of another library, by a copy
