@@ -1,9 +1,9 @@
 """Re-ranking and ingest from a bucket on loopback against the local disk: seconds, peak memory, and the same bytes.
 
 ``python -m benchmarks.bucket --gb 1 --work FOLDER`` generates candidates (136 float32 features, files of about 128 MB)
-and a forest of 500 trees, starts SeaweedFS on loopback and uploads them.  Each line is a process of its own: from the
-disk; from the bucket without and with a filled cache; and from the bucket with the server killed and started again in
-the middle.
+and a forest of 500 trees, starts SeaweedFS on loopback and uploads them.  Each line is a separate process.  One reads
+from the disk, two from the bucket, without and with a filled cache.  For the last, the server is killed and started
+again in the middle.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """How much of the gap between naive clicks and true labels each correction of position bias closes, on simulated logs.
 
-A ranker that was trained on a share of the judgments logs result lists of the train queries; in a tenth of the sessions
-two neighbours are swapped, without which no log of one ranker tells position from relevance.  Users click as one of the
-models of `rankmill.clicks.simulate` says.  Each correction makes labels or pairs for the documents that were shown; the
-same trees learn from them; the test queries have true grades.  The limits of the gap are
+A ranker that was trained on a share of the judgments logs result lists of the train queries.  In a tenth of the
+sessions two neighbours are swapped; otherwise no log of one ranker would distinguish position from relevance.  Users
+click as one of the models of `rankmill.clicks.simulate` says.  Each correction makes labels or pairs for the documents
+that were shown; the same trees learn from them; the test queries have true grades.  The limits of the gap are
 
     naive   click-through rates of documents, with shrinkage and weights (``clicks judge``)
     labels  the true probability of a click on an examined document, for the same documents

@@ -4,9 +4,9 @@
 
 The log is simulated (`rankmill data synth --clicks`) and written as Parquet.  Every step is a process of its own, whose
 peak memory, user seconds and wall-clock seconds are those that the system counts.  On a tenth of the sessions, systems
-alternate.  The baseline with pandas does the part of `clicks describe` and `clicks fit` that takes a few lines there:
-click-through by position, documents shown at several positions, counts by document and position, and 100 steps of EM
-for the position-based model.
+alternate.  The baseline with pandas does the part of `clicks describe` and `clicks fit` that takes a few lines there.
+That is click-through by position, documents shown at several positions, counts by document and position, and 100 steps
+of EM for the position-based model.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Training on clicks with a correction of position bias, beside LightGBM and XGBoost, on simulated logs.
 
-Logs are those of `benchmarks.click_corrections`: a ranker trained on a share of the judgments shows lists of ten, two
-neighbours are swapped in a tenth of the sessions, users click as a user model says.  Each list is a query with the
-grade 1 for a click; all systems train as many trees of as many leaves with the same learning rate, and each has its
+Logs are those of `benchmarks.click_corrections`.  A ranker trained on a share of the judgments shows lists of ten; two
+neighbours are swapped in a tenth of the sessions; users click as a user model says.  Each list is a query with the
+grade 1 for a click.  All systems train as many trees of as many leaves with the same learning rate; each has its
 defaults for the rest.  Test queries have true grades.
 
     rankmill    lambdamart without a correction, and with each `position_bias`
@@ -10,7 +10,7 @@ defaults for the rest.  Test queries have true grades.
     XGBoost     rank:ndcg, and with `lambdarank_unbiased`; it takes the order of the rows for the position
 
 Intervals are 95 % bootstrap intervals of the paired difference in NDCG@10; queries and seeds are drawn anew.  Figures
-of a log are a small file in the cache, so that a run goes on where it stopped.
+of a log are a small file in the cache, so that an interrupted run resumes.
 
 Example: python -m benchmarks.click_position_bias --cache work
 """

@@ -1,8 +1,8 @@
 """Cost of a round: fit seconds = a + b x over rows and over features, in multiples of the smallest.
 
-Rows x 1, 2, 4 (180,000 to 720,000) with all features, then features x 1, 2, 4 (34 to 136) with all rows, generated as
-for benchmarks/train.py.  Every point is the median of interleaved runs, each in its own process with kernels compiled
-before the clock starts.  The fit minimises the relative error, so that all points count equally.
+First rows x 1, 2, 4 (180,000 to 720,000) with all features, then features x 1, 2, 4 (34 to 136) with all rows.  Data
+are generated as for benchmarks/train.py.  Every point is the median of interleaved runs, each in its own process with
+kernels compiled before the clock starts.  The fit minimises the relative error, so that all points count equally.
 
 Example: python benchmarks/cost.py --threads 1 --turns 5
 """

@@ -3,8 +3,8 @@
     python -m benchmarks.evaluate --work FOLDER [--queries 1500] [--documents 1000] [--turns 3] [--ranx PYTHON]
 
 Two runs of queries x documents lines, and qrels of as many, are generated in FOLDER.  Every system reads both files and
-prints means; they take turns.  *CPU s* are the user and system seconds of the process and of all its threads.
-pytrec_eval has no reader: its files are split line by line in Python, as its documentation does.
+prints means; they take turns.  *CPU s* are the user and system seconds of the process and of all its threads.  As
+pytrec_eval has no reader, its files are split line by line in Python, as its documentation does.
 """
 
 from __future__ import annotations

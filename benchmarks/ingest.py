@@ -5,10 +5,10 @@
     python benchmarks/ingest.py memory --gigabytes 2 --features 700 --one-query 200000
 
 Text is generated (``rankmill data synth``: decimals like MSLR's, 8.4 bytes per value).  ``speed`` alternates the whole
-ingest (to the synced dataset), the parser alone on one thread, and ``sklearn.datasets.load_svmlight_file``, each in a
-process that has processed a small file before, so that libraries are loaded and kernels compiled.  scikit-learn reads
-only the first tenth of the file: it is disproportionately slow on a whole gigabyte (more than nine minutes).
-``memory`` runs the command in a new process and reports its VmHWM.
+ingest (to the synced dataset), the parser alone on one thread, and ``sklearn.datasets.load_svmlight_file``.  Each is a
+process that has read a small file before, so that libraries are loaded and kernels compiled.  The reader of
+scikit-learn gets only the first tenth of the file: it is disproportionately slow on a whole gigabyte (more than nine
+minutes). ``memory`` runs the command in a new process and reports its VmHWM.
 """
 
 from __future__ import annotations

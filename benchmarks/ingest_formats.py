@@ -2,12 +2,12 @@
 
     python -m benchmarks.ingest_formats [--documents 300000] [--features 136] [--repeats 3] [--threads 2] [--memory 1GB]
 
-Judgments are generated (decimals like MSLR's) and written as CSV, TSV, JSON lines, Parquet and Arrow. *Reading* ends
+Judgments are generated (decimals like MSLR's) and written as CSV, TSV, JSON lines, Parquet and Arrow.  *Reading* ends
 with every row in memory for a moment (batches for rankmill and DuckDB, one frame for Polars). *Ingest* ends with rows
-that are grouped by query and sorted, as Parquet with zstd on the disk: for rankmill a published dataset with digests
-and statistics, for DuckDB and Polars one file. rankmill and DuckDB have the memory of ``--memory``; Polars takes what
-it needs. Each measurement is a process that has read a small file of the format before; they take turns. *CPU s* are of
-all threads, *MB* is the peak (VmHWM).
+that are grouped by query and sorted, as Parquet with zstd on the disk.  For rankmill that is a published dataset with
+digests and statistics, for DuckDB and Polars one file.  rankmill and DuckDB have the memory of ``--memory``; Polars
+takes what it needs.  Each measurement is a process that has read a small file of the format before; they take turns.
+*CPU s* are of all threads, *MB* is the peak (VmHWM).
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ Values = npt.NDArray[np.float64]
 class Differences:
     """Differences of two systems on one data set: one array (n_queries,) for each fold, averaged over seeds.
 
-    ``redraw_folds``: the folds are independent data sets of one kind, trained and tested on apart, so that other ones
-    could have been drawn.  Where the folds are parts of one set of queries, only queries are drawn.
+    ``redraw_folds``: the folds are independent data sets of one kind, each trained and tested on separately, so that
+    other folds could have been drawn.  Where the folds are parts of one set of queries, only queries are drawn.
     """
 
     folds: Sequence[Values]

@@ -1,12 +1,10 @@
 """Speed of nets: matrix products beside OpenBLAS, epochs beside PyTorch, and what factoring RankNet's update gains.
 
-products: our kernels and numpy's matrix product on one core, GFLOP/s.
-epochs: seconds of an epoch on generated judgments (720,000 x 136, about 120 documents a query), and of PyTorch if
---torch names
-    an interpreter that has it.  Preparing the inputs, once a training, is given apart.
-factored: microseconds of one query of 10 .. 1,000 documents, pair by pair and factored, and the exponents fitted to
-them. scores: documents a second of ``Net.predict``: from values, and from prepared inputs, where it only multiplies
-matrices.
+    products  our kernels and numpy's matrix product on one core, GFLOP/s
+    epochs    seconds of an epoch on generated judgments (720,000 x 136, about 120 documents a query), and of PyTorch if
+              --torch names an interpreter that has it; preparing the inputs, once a training, is measured separately
+    factored  microseconds of one query of 10 .. 1,000 documents, pair by pair and factored, and the fitted exponents
+    scores    documents a second of ``Net.predict``: from values, and from prepared inputs, where it only multiplies
 
 Example: python benchmarks/nets.py products epochs --threads 1 2 --torch /opt/torch/bin/python
 """

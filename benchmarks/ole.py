@@ -1,11 +1,11 @@
 """The experiment of Xia, Zhai & Wang, section 4: splits by squared error (se) against splits by the loss itself (ole).
 
-McRank and LambdaMART, leaves 10 and 20, learning rates .06, .10, .12, trees grown breadth first, a fixed number of
-rounds (the paper: 1000 for LambdaMART, 2500 for McRank), NDCG@1, @3, @10 and ERR of the test part after every round.
-Data: the five folds of a LETOR folder, each trained on three parts and tested on the fifth, and generated judgments in
-the shape of the Microsoft data (136 features, 120 documents per query), one sample per seed.  Compare only the
-differences ole - se with the paper, which does not state its gain or its treatment of queries without relevant
-documents.
+McRank and LambdaMART have 10 and 20 leaves, learning rates .06, .10 and .12, and trees grown breadth first.  The number
+of rounds is fixed (the paper: 1000 for LambdaMART, 2500 for McRank).  Every round reports NDCG@1, @3, @10 and ERR of
+the test part.  Data are the five folds of a LETOR folder, each trained on three parts and tested on the fifth.  There
+are also generated judgments in the shape of the Microsoft data (136 features, 120 documents per query), one sample per
+seed.  Compare only the differences ole - se with the paper, which does not state its gain or its treatment of queries
+without relevant documents.
 
 Example: python benchmarks/ole.py ../shared/data/mq2008 --rounds 300 --generated-queries 200 --seeds 1 2 3
 """

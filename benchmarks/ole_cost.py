@@ -1,8 +1,8 @@
 """Cost of splits by the loss itself (ole) for LambdaMART, and how often fast approximations choose the exact split.
 
-For each number of screened features and of sampled pairs per document: seconds per round compared with se and rwse
-(interleaved trainings) and, at the nodes of exactly grown trees, the share of nodes with the same split and the share
-of the best exact gain that the chosen split has.
+Each number of screened features and of sampled pairs per document has the seconds per round compared with se and rwse
+(interleaved trainings).  At the nodes of exactly grown trees it has two shares: of nodes with the same split, and of
+the best exact gain that the chosen split has.
 
 Example: python benchmarks/ole_cost.py --queries 1000 --features 136 --leaves 31
 """

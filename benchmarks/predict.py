@@ -2,7 +2,7 @@
 
     python benchmarks/predict.py [--documents 120000] [--repeats 5] [--categorical 20] [--lleaves PYTHON]
 
-Two models trained by LightGBM (500 trees of 64 leaves, 1,000 of 31; 136 features) are scored by LightGBM and, after
+LightGBM trains two models (500 trees of 64 leaves, 1,000 of 31; 136 features).  They are scored by LightGBM and, after
 conversion with the reader of ``rankmill convert``, by us; the scores must agree.  Oblivious trees (1,000 of depth 6)
 are scored by CatBoost and by us, each with its own model of the same shape.  The systems take turns; results are
 medians.  lleaves compiles for minutes and needs its own environment: PYTHON is an interpreter with lleaves and numpy.

@@ -1,9 +1,9 @@
 """Ranking quality of all systems on the same data: mean test NDCG@10, paired differences, and seconds of training.
 
-Every system trains on the train part, is stopped early by NDCG@10 of the valid part (50 rounds of patience; the others
-train at most 1,000 rounds, ours as many as its preset says) and scores the test part; *refitted* is trained again on
+Every system trains on the train part, is stopped early by NDCG@10 of the valid part (50 rounds of patience) and scores
+the test part.  The others train at most 1,000 rounds, ours as many as its preset says.  *refitted* is trained again on
 both parts for the rounds found, as ours is by its preset.  One function of ours measures all of them: exponential
-gains, equal scores count as the mean over their orders, queries with nothing relevant are left out. Documents are
+gains, equal scores count as the mean over their orders, queries with nothing relevant are left out.  Documents are
 shuffled within each query; the seed of the order is the seed of the system too.
 
 The mean of a set is that over its folds; sets weigh the same.  Intervals are 95 % bootstrap intervals of the paired

@@ -2,15 +2,15 @@
 
 A name such as ``sparse-200`` has the kind and the number of train queries.
 
-The relevance is a sum of steps of twelve features, of six curves (tanh), each of a random direction through all
-features, and of five products of two features, in shares that depend on the kind.  Every tenth feature is mostly one of
-the query.
+The relevance is a sum, in shares that depend on the kind.  It has steps of twelve features, six curves (tanh), each of
+a random direction through all features, and five products of two features.  Every tenth feature is mostly one of the
+query.
 
-sparse      60 features that are mostly 0, else have a long tail; 1 to 960 documents a query, 91 % of them of grade 0
-one         one relevant document a query, of 25 or so
-skewed      sizes of queries from 1 to 400, half of them below 8; noise by query
-noisy       grades 0 to 2, of which a quarter is drawn at random
-steps       steps alone, which trees find and nets do not
+    sparse  60 features that are mostly 0, else have a long tail; 1 to 960 documents a query, 91 % of them of grade 0
+    one     one relevant document a query, of 25 or so
+    skewed  sizes of queries from 1 to 400, half of them below 8; noise by query
+    noisy   grades 0 to 2, of which a quarter is drawn at random
+    steps   steps alone, which trees find and nets do not
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
 """The data of `benchmarks.quality`: the folds of real sets, and generated sets, with shuffled documents.
 
 Real sets are LETOR folders (README beside them: fold f trains on parts f, f+1, f+2, validates on f+3, tests on f+4,
-cyclic).  A generated set of n queries has n train queries, n / 3 valid queries (16 to 2,000) and 2,000 test queries of
-20 documents with 30 features, 10 of which carry the signal, and grades with noise 1.2 (mean test NDCG@10 of 0.55 to
-0.75 with it, above 0.8 with the default noise); another seed makes another set.
+cyclic).  A generated set of n queries has n train queries, n / 3 valid queries (16 to 2,000) and 2,000 test queries, of
+20 documents each.  Of its 30 features, 10 carry the signal.  Grades have noise 1.2: mean test NDCG@10 is 0.55 to 0.75
+with it, and above 0.8 with the default noise.  Another seed makes another set.
 
-A set of k categories has 2,000 train, 666 valid and 2,000 test queries of 20 documents, with eight normal features, and
-one of k categories, whose frequencies fall with rank as 1 / (rank + 10)^0.8.  A category moves the relevance by a
-normal number for itself and half of one times a feature; the number of a category says nothing about it.
+A set of k categories has 2,000 train, 666 valid and 2,000 test queries of 20 documents, with eight normal features and
+one of k categories.  The frequencies of the categories fall with rank as 1 / (rank + 10)^0.8.  A category moves the
+relevance by a normal number for itself and half of one times a feature; the number of a category says nothing about it.
 
-The relevance of a smooth set is a sum of six curves (tanh), each of a random direction through all 30 normal features:
-what nets find easily, and trees only by many steps.  `benchmarks.quality_kinds` has further kinds.
+The relevance of a smooth set is a sum of six curves (tanh), each of a random direction through all 30 normal features.
+Nets find them easily, and trees only by many steps.  `benchmarks.quality_kinds` has further kinds.
 """
 
 from __future__ import annotations

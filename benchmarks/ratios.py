@@ -7,7 +7,7 @@ is a line of the history file.  *slower* is a ratio of which no turn reached the
 machine; look for its reason with the benchmark that is named.  Peers that are not installed are left out, which the
 page says.
 
-Training is seconds a round, of processes of their own; prediction is from raw values to scores; ingest is megabytes a
+Training is seconds a round, each in a separate process; prediction is from raw values to scores.  Ingest is megabytes a
 second from text to a published dataset, beside scikit-learn's reader, which gets a tenth of the text.
 """
 

@@ -1,8 +1,8 @@
 """Re-ranking at scale: seconds and peak memory, compared with its parts, each in its own process.
 
 ``python -m benchmarks.rerank --rows 20000000 --work FOLDER`` generates candidates with 136 float32 features (about 11
-GB; queries of about 1,000 documents, grouped, or with ``--shuffled`` in random order), and a forest of 500 trees of 64
-leaves.  It prints the cost of only reading the file, of only scoring, and of ``rerank --top-k 100``.
+GB) and a forest of 500 trees of 64 leaves.  Queries have about 1,000 documents, grouped, or with ``--shuffled`` in
+random order.  It prints the cost of only reading the file, of only scoring, and of ``rerank --top-k 100``.
 """
 
 from __future__ import annotations

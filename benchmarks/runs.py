@@ -2,8 +2,8 @@
 
 A run first trains on a tiny part, so that libraries are loaded, thread pools exist and our kernels are compiled:
 compile time is not part of the comparison.  Then it loads the arrays, and measures seconds and the peak of resident
-memory above that level, separately for construction and training (the peak is reset when the dataset is ready).  All
-systems are treated alike.
+memory above that level.  Construction and training are measured separately: the peak is reset when the dataset is
+ready.  All systems are treated alike.
 """
 
 from __future__ import annotations

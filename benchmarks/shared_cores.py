@@ -4,12 +4,11 @@
 
 Every run is a process of its own (see benchmarks/runs.py); conditions, systems and numbers of threads take turns.
 
-alone         two cores that nobody else uses
-neighbour     another process computes all the time
-one core      the process may use one core only
-quota 1, 1.5  the process gets so many cores' CPU time in every 100 ms and is then stopped until the next, as in a
-container with such a
-              limit; the process does not know it, which is the worst case
+    alone         two cores that nobody else uses
+    neighbour     another process computes all the time
+    one core      the process may use one core only
+    quota 1, 1.5  the process gets so many cores' CPU time in every 100 ms and then waits for the next 100 ms, as in a
+                  container with such a limit; the process does not know it, which is the worst case
 
 The last column is how much longer a round takes with two threads than with the better of one and two.
 """

@@ -10,7 +10,7 @@ many, and a night costs less.
 ``not worse`` also refuses what is significantly worse than it.  ``best of 5`` is the default of the gate: the same
 against the best of the last five versions.
 
-The bootstrap draws the same queries whenever their number is the same, so the draws are kept as a matrix here; the
+The bootstrap draws the same queries whenever their number is the same, so the draws are kept as a matrix here.  The
 first intervals of each process are compared with those of `percentile_interval`.
 
 Example: python -m benchmarks.slow_decay --data FOLDER

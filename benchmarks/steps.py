@@ -1,6 +1,6 @@
 """Effect of coarser packed gradients: NDCG@10 by the number of quantisation steps of the mean |gradient| of a row.
 
-Gradient and hessian of a row share one 64-bit word and sums over all rows fit 31 bits, so for n rows the mean ``|g|``
+Gradient and hessian of a row share one 64-bit word, and sums over all rows fit 31 bits.  So for n rows the mean ``|g|``
 has about ``2 ** 31 / n`` steps: 256 for 8 million rows, 16 for 134 million, 2 for a billion.  Here, fewer bits with
 fewer rows give the same number of steps.
 

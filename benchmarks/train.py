@@ -1,13 +1,16 @@
 """Speed, memory and quality of training, compared with LightGBM, XGBoost, CatBoost, hessboost and YDF.
 
-Every run is a separate process that reads the same float32 arrays and warms up on a tiny part first, so that
+Every run is a separate process that reads the same float32 arrays.  It warms up on a tiny part first, so that
 compilation of our kernels is not part of the comparison.  The systems take turns (every other turn in reverse order),
 so that changes of the machine's speed affect all alike, and ratios are computed within a turn.  Leaves, bins, rounds,
 learning rate and threads are equal; other settings are printed above the tables.
 
-Cases: mslr, 720,000 generated rows x 136 features, about 120 documents a query; mq2008, the parts S1 to S3 of a LETOR
-folder (--letor), tested on S5; mslr-categories, as mslr, but the first 20 columns are categories of 10, 100 and 1,000;
-wide, 100,000 generated rows x 700 features, half of the cells missing.
+Cases:
+
+    mslr             720,000 generated rows x 136 features, about 120 documents a query
+    mq2008           the parts S1 to S3 of a LETOR folder (--letor), tested on S5
+    mslr-categories  as mslr, but the first 20 columns are categories of 10, 100 and 1,000
+    wide             100,000 generated rows x 700 features, half of the cells missing
 
 --compare oblivious sets symmetric trees of depth 6 and the squared error against CatBoost's, both without sampling.
 

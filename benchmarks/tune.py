@@ -1,11 +1,12 @@
 """Tuning in the same minutes: `rankmill tune` against Optuna (TPE) with LightGBM, and `auto-1` without tuning.
 
-Each gets one thread and the same wall time for its search on a fold of a real set; then the test part judges its model:
-mean NDCG@10 with exponential gains, equal scores as the mean over their orders, queries with nothing relevant left out.
-The seed is the number of the fold.  Ours trains the parameters of ``winner.toml``.  LightGBM stops each trial early by
-NDCG@10 of the valid part (50 rounds of patience, at most 1,000); the model of the best trial is judged, and one trained
-again with its parameters and rounds on the train and valid parts.  Intervals are those of `benchmarks.quality`.  A
-result is a file in the cache; results that are there are not made again.
+Each gets one thread and the same wall time for its search on a fold of a real set; then its model scores the test part.
+The figure is the mean NDCG@10 with exponential gains; equal scores count as the mean over their orders, and queries
+with nothing relevant are left out.  The seed is the number of the fold.  Ours trains the parameters of ``winner.toml``.
+LightGBM stops each trial early by NDCG@10 of the valid part (50 rounds of patience, at most 1,000).  Two of its models
+are evaluated: that of the best trial, and one trained again with the same parameters and rounds on the train and valid
+parts.  Intervals are those of `benchmarks.quality`.  A result is a file in the cache; results that are there are not
+made again.
 
 Example: python -m benchmarks.tune --data FOLDER --cache work --minutes 2
 """

@@ -1,7 +1,7 @@
 """Time listing, resolving and promoting a model with many versions, in one process.
 
 The log has the same content as if written by the registry: a registration for each version, a promotion for every
-tenth. fsync is timed separately, since it depends on the disk and not on the registry.
+tenth.  The time of fsync is measured separately, since it depends on the disk and not on the registry.
 
     python benchmarks/versions.py --versions 10000
 """

@@ -3,8 +3,8 @@
 Xia, Zhai & Wang fit responses r = -g/h with weights h (eqn 6-8), which in exact arithmetic chooses the splits of
 ``rwse`` (Li 2010).  As the model becomes certain about a document, h goes to 0 and r becomes unbounded; LogitBoost
 clips r and raises h (Friedman, Hastie & Tibshirani 2000, section 10).  For some rounds of a training by ``rwse``, this
-reports the ranges of h and r, the share of nodes at which the literal form chooses the same split, and the share of the
-best gain that its split has.
+reports the ranges of h and r.  It also reports the share of nodes at which the literal form chooses the same split, and
+the share of the best gain that its split has.
 
 Example: python benchmarks/wse.py --letor MQ2008 --rounds 400
 """

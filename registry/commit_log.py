@@ -96,7 +96,7 @@ class CommitLog:
     def entries(self, after: int = 0) -> Iterator[Entry]:
         """Read the entries after ``after``, in order.
 
-        A listing may lag behind (NFS) or, during writes, show an entry without the one before it.  So it only tells
+        A listing may lag behind (NFS) or, during writes, show an entry without the one before it.  So it only shows
         which entries must exist; each file is opened by name.
         """
         listed = self.listed(after)

@@ -115,7 +115,7 @@ def what_of(entry: Entry) -> str:
                 return f"opened {change.alias}: it moves without a gate"
             return f"protected {change.alias}: {policy_text(change.policy)}"
         case records.GateRecord() as change:
-            return f"put version {change.version} to the gate for {change.alias}: {verdict_of(change)}"
+            return f"compared version {change.version} at the gate of {change.alias}: {verdict_of(change)}"
         case records.Sweep() as change:
             return (
                 f"swept the bytes of {counted(len(change.versions), 'version')}: {', '.join(map(str, change.versions))}"

@@ -109,7 +109,7 @@ class Browser:
                 if "error" in answer:
                     raise RuntimeError(f"{method}: {answer['error']}")
                 return answer["result"]
-            self._hear(answer)
+            self._on_message(answer)
 
     def _message(self) -> dict[str, Any]:
         while b"\0" not in self._read:
@@ -122,7 +122,7 @@ class Browser:
         message, _, self._read = self._read.partition(b"\0")
         return json.loads(message)
 
-    def _hear(self, event: dict[str, Any]) -> None:
+    def _on_message(self, event: dict[str, Any]) -> None:
         method, reported = event.get("method"), event.get("params", {})
         if method == "Network.requestWillBeSent":
             self.requests.append(reported["request"]["url"])

@@ -33,7 +33,7 @@ def bin_of(x, edges):
 
 
 def value_goes_left(forest, node, row):
-    """Tell whether a row goes left at an inner node."""
+    """Return whether a row goes left at an inner node."""
     f, c = int(forest.node_feature[node]), int(forest.node_cut[node])
     x, cuts = row[f], forest.cuts[forest.cut_starts[f] : forest.cut_starts[f + 1]]
     if x != x:

@@ -17,7 +17,7 @@ LEAST = 1e-6  # of a hessian that leaves out pairs
 
 
 def goes_left(column, threshold, missing_left):
-    """Tell which rows of a column of bins go left."""
+    """Return which rows of a column of bins go left."""
     return (column <= threshold) & ((column > 0) | bool(missing_left))
 
 

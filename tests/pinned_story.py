@@ -1,10 +1,10 @@
-"""Makes one of everything that the commands write, small and from generated data, and tells the sha256 of each.
+"""Makes one of everything that the commands write, small and from generated data, and prints the sha256 of each.
 
 ``python -m tests.pinned_story FOLDER`` makes it all in FOLDER, which must not be there, and prints the digests as
 JSON.  ``tests/test_pinned_bytes.py`` compares them with those in ``tests/golden/17/digests.json``.
 
 The digests of Parquet files hold for one version of pyarrow, the one in ``locks/runtime.txt``; what a dataset *means*
-is pinned apart from that, as `contents`.
+is pinned separately, as `contents`.
 """
 
 from __future__ import annotations

@@ -18,6 +18,9 @@ INSTEAD = {  # what a use contains: the pattern and the alternatives
     "told": ("told", "printed, reported, distinguished, asked"),
     "whoever": ("whoever", "the subject of the sentence"),
     "put aside": ("put aside", "quarantine"),
+    "apart": (r"(tell|keep)s? ([^\s.:;]+ ){0,5}apart", "distinguish, hold out, separate"),
+    "hear": (r"hears?", "receive, print"),
+    "not sound": ("not sound", "not valid"),
     "on with": (r"(go|goes|going|gone|went) on with", "resume, continue"),
     "methods": (r"(?-i:METHODS)( \d|\.md)", "the paper and its equation, or docs/methods.md"),
 }

@@ -261,7 +261,7 @@ class DaskEngine:
         """Return the messages of peers of ``group`` since the last call; the first call begins to listen."""
         if group not in self._words:
             heard: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-            self._hear_no_more()
+            self._unsubscribe()
             self._words = {group: heard}  # one group at a time
             self._client.subscribe_topic(group, lambda event: heard.put(event[1]))
         found = []
@@ -271,14 +271,14 @@ class DaskEngine:
         except queue.Empty:
             return found
 
-    def _hear_no_more(self) -> None:
+    def _unsubscribe(self) -> None:
         for group in self._words:
             if self._client.status == "running":
                 self._client.unsubscribe_topic(group)
 
     def close(self) -> None:
         """Disconnect; end local workers.  A client of the caller stays open."""
-        self._hear_no_more()
+        self._unsubscribe()
         self._stack.close()
 
 

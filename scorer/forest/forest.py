@@ -305,7 +305,7 @@ class Forest(Model):
         try:
             forest = cls(**{**header, **arrays, "feature_names": tuple(header["feature_names"])})
         except (ValueError, TypeError, RecursionError) as error:
-            raise ModelFormatError(f"{where}: the model is not sound: {shortened(error)}") from error
+            raise ModelFormatError(f"{where}: the model is not valid: {shortened(error)}") from error
         trees_a_round = header.get("trees_a_round", 1)
         if forest._format != number or forest.trees_a_round != trees_a_round:
             raise ModelFormatError(

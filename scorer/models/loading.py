@@ -256,7 +256,7 @@ class Blend(Model):
         Raises
         ------
         ModelFormatError
-            It is no blend, or it or one of its parts is not sound.
+            It is no blend, or it or one of its parts is not valid.
         """
         _, header, arrays = model_file.decode(data, where, "a blend", {model_file.BLEND: (HEADER, ARRAYS)})
         starts, files = arrays["part_starts"].tolist(), arrays["part_bytes"].tobytes()
@@ -267,12 +267,12 @@ class Blend(Model):
         }
         # before any is read: blends within blends could be as deep as their file is long
         if any(model_file.format_number(file, part) == model_file.BLEND for part, file in files_of.items()):
-            raise ModelFormatError(f"{where}: the blend is not sound: a part is itself a blend")
+            raise ModelFormatError(f"{where}: the blend is not valid: a part is itself a blend")
         parts = tuple(read_model(file, part) for part, file in files_of.items())
         try:
             return cls(parts=parts, weights=arrays["weights"], **header)
         except (ValueError, TypeError, RecursionError) as error:
-            raise ModelFormatError(f"{where}: the blend is not sound: {model_file.shortened(error)}") from error
+            raise ModelFormatError(f"{where}: the blend is not valid: {model_file.shortened(error)}") from error
 
 
 class BlendPredictor(Predictor):

@@ -162,7 +162,7 @@ class Net(Model):
         Raises
         ------
         ValueError
-            There are fewer or more, or the net is not sound with them.
+            There are fewer or more, or the net is not valid with them.
         """
         if weights.shape != (self.n_weights,):
             raise ValueError(f"expected {self.n_weights} weights, got shape {weights.shape}")
@@ -300,7 +300,7 @@ class Net(Model):
         try:
             return cls._assembled(header, arrays)
         except (ValueError, TypeError, RecursionError) as error:
-            raise ModelFormatError(f"{where}: the model is not sound: {shortened(error)}") from error
+            raise ModelFormatError(f"{where}: the model is not valid: {shortened(error)}") from error
 
     @classmethod
     def _assembled(cls, header: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> Net:

@@ -31,7 +31,7 @@ from rankmill.scorer.rerank.first_stage import BYTES_OF_A_DOCUMENT, FirstStage
 from rankmill.scorer.rerank.journal import run_key
 from rankmill.scorer.rerank.kept_columns import KeptColumns
 from rankmill.scorer.rerank.memory import MemoryPlan
-from rankmill.scorer.rerank.publish import check_apart, check_target
+from rankmill.scorer.rerank.publish import check_distinct, check_target
 from rankmill.scorer.rerank.ranked_file import FORMAT, checked_suffix
 from rankmill.scorer.rerank.spill import (
     NOTHING_KEPT,
@@ -118,7 +118,7 @@ def make_plan(
     states = states_of([*paths, *runs])
     if options.lacking == "drop" and not runs:
         raise InputError(f"{spelled('lacking')} is for the documents of a run; name the run with {spelled('run')}")
-    check_apart(target, [*paths, *runs])
+    check_distinct(target, [*paths, *runs])
     check_target(target, overwrite=options.overwrite, several=several)
     ranking = {
         label: ModelToRank(

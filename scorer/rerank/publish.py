@@ -76,7 +76,7 @@ def _remove(aside: Path) -> None:
         shutil.rmtree(aside, ignore_errors=True)  # no failure: the new folder is in place
 
 
-def check_apart(target: Path, candidates: Sequence[Path]) -> None:
+def check_distinct(target: Path, candidates: Sequence[Path]) -> None:
     """Refuse an ``OUT`` whose replacement would destroy its own input."""
     places = [target.resolve()]
     if checked_suffix(target):

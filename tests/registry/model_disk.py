@@ -1,4 +1,4 @@
-"""A file system in memory that keeps what stable storage holds apart from what programs see.
+"""A file system in memory that separates what stable storage holds from what programs see.
 
 A file's bytes are safe after fsync of the file, a name after fsync of its folder, and nothing else makes anything safe.
 When power is lost, each unsafe name falls back to any of the things it meant since it was last safe, and each unsafe

@@ -101,13 +101,13 @@ def packed(parts: Parts) -> bytes:
     return out.getvalue()
 
 
-def taken_apart(data: bytes) -> Parts:
+def unpacked_parts(data: bytes) -> Parts:
     with tarfile.open(fileobj=io.BytesIO(data)) as tar:
         return [(member.name, tar.extractfile(member).read()) for member in tar]  # type: ignore[union-attr]
 
 
 def test_another_format_is_refused_with_what_reads_it(small: dict[str, bytes]) -> None:
-    parts = taken_apart(small["history"])
+    parts = unpacked_parts(small["history"])
     assert parts[0] == FORMAT
     assert packed(parts) == small["history"]
     for data in (b'{"format":4,"kind":"disk","protected":["production"]}\n', FORMAT[1].replace(b"5", b"6")):
@@ -154,7 +154,7 @@ def member_changes() -> dict[str, Callable[[tarfile.TarInfo], object]]:
 @pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
 def test_members_that_no_bundle_has_are_refused(small: dict[str, bytes], form: int) -> None:
     for name, change in member_changes().items():
-        members = [(tarfile.TarInfo(part), data) for part, data in taken_apart(small["history"])]
+        members = [(tarfile.TarInfo(part), data) for part, data in unpacked_parts(small["history"])]
         for member, _ in members:
             member.mode = 0o444
         change(members[1][0])
@@ -162,7 +162,7 @@ def test_members_that_no_bundle_has_are_refused(small: dict[str, bytes], form: i
 
 
 def test_members_in_another_order_or_twice_or_more_are_refused(small: dict[str, bytes]) -> None:
-    first, *parts = taken_apart(small["history"])
+    first, *parts = unpacked_parts(small["history"])
     more = hashlib.sha256(b"x").hexdigest()
     for wrong in (
         [first, *parts[::-1]],

@@ -91,7 +91,7 @@ def test_every_kind_of_change_has_a_sentence(busy: Registry, models: Shell) -> N
     for reported in (
         "registered version 4: with monday",
         "promoted version 4 to production (before: 3; gate: entry 10): won the test of May",
-        "put version 2 to the gate for production: DID NOT PASS against version 4 (ndcg@10 on test of dataset dddddddddddd",
+        "compared version 2 at the gate of production: DID NOT PASS against version 4 (ndcg@10 on test of dataset dddddddddddd",
         "FORCED version 2 to production (before: 4), waiving: ",
         "rolled production back to version 4 (before: 2): slow on phones",
         "removed shadow (before: 1)",

@@ -62,7 +62,7 @@ def grown(bins, g, h, team=None, *, scores=None, grow_with=None, **parameters):
 
 
 def same(one, other):
-    """Tell whether two trees are equal to the bit."""
+    """Return whether two trees are equal to the bit."""
     return all(np.array_equal(getattr(one, name), getattr(other, name)) for name in one.__slots__)
 
 

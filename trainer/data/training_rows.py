@@ -59,8 +59,8 @@ def read_columns(dataset: Dataset, split: str, parameters: TrainParameters) -> R
         grades=_column(dataset, split, "grade").astype(np.int32, copy=False),
         starts=queries.starts,
         bins=(),
-        weights=_telling(columns.pop("weights", None)),
-        query_weights=_telling(queries.weights),
+        weights=_unless_equal(columns.pop("weights", None)),
+        query_weights=_unless_equal(queries.weights),
         names=hash_ids(queries.qid, _NAMES_SALT).view(np.int64),
         pairs=dataset.pairs(split),
         goals={name: _column(dataset, split, name) for name in dataset.goals},
@@ -74,7 +74,7 @@ def _column(dataset: Dataset, split: str, name: str) -> npt.NDArray[Any]:
     return values
 
 
-def _telling(weights: npt.NDArray[np.float64] | None) -> npt.NDArray[np.float64] | None:
+def _unless_equal(weights: npt.NDArray[np.float64] | None) -> npt.NDArray[np.float64] | None:
     """Return None if all weights are equal, as only ratios matter."""
     alike = weights is not None and len(weights) > 0 and weights[0] > 0.0 and bool((weights == weights[0]).all())
     return None if alike else weights

@@ -1,7 +1,7 @@
 """A command in a process of its own, in which something happens at a chosen operation on a file.
 
-Python tells an audit hook of every file that is opened, renamed, removed or made, before it does it: enough to stand at
-any point of the work, and to count how many there are.  Used as ``python -m tests.pipeline.ingest.interrupted ACTION
+Python calls an audit hook before it opens, renames, removes or makes a file.  So a test can stop a command at any such
+operation, and count how many there are.  Used as ``python -m tests.pipeline.ingest.interrupted ACTION
 PART NUMBER FOLDER COMMAND..``: ACTION happens at operation NUMBER below FOLDER, counted from 1 for the first one on a
 path that has PART in it.
 """
@@ -30,7 +30,7 @@ def start(folder, arguments, *, action="none", part="", number=0, before=()):
 def operations(folder, arguments, part=""):
     """Run ``rankmill ARGUMENTS`` to its end and return the paths it worked on, in order, from the first one with
     ``part``."""
-    with start(folder, arguments, action="tell", part=part) as process:
+    with start(folder, arguments, action="report", part=part) as process:
         out, err = process.communicate()
     assert process.returncode == 0, err
     return [line.removeprefix("path ") for line in out.splitlines() if line.startswith("path ")]
@@ -73,7 +73,7 @@ def watch(action, part, number, folder):
         below = [path[len(prefix) :] for path in paths if path.startswith(prefix)]
         if not below or (not seen and not any(part in path for path in below)):
             return
-        if action == "tell":
+        if action == "report":
             sys.stdout.write(f"path {below[0]}\n")  # in one piece: there are several threads
         seen += 1
         if seen == number:

@@ -1,4 +1,4 @@
-"""Grades from qrels, rows of a document made one, unjudged rows apart: laws of whole datasets."""
+"""Grades from qrels, rows of a document made one, unjudged rows separate: laws of whole datasets."""
 
 import itertools
 import json

@@ -104,7 +104,7 @@ def test_regression_learns_real_numbers_and_ranking_refuses_them():
     by_y = small(objective="l2", n_rounds=40, learning_rate=0.3).fit(X, real, qid=qid, eval_metrics="ndcg@10")
     assert (
         by_y.history_[-1].train["deviance"] < 0.05 * real.var()
-    )  # where nothing is graded the loss tells when to stop
+    )  # where nothing is graded the loss decides when to stop
     assert np.isnan(by_y.history_[-1].train["ndcg@10"])
     by_label = small(objective="l2", n_rounds=40, learning_rate=0.3).fit(X, y, label=real, qid=qid)
     assert by_label.history_[-1].train["ndcg@10"] > 0.5

@@ -67,7 +67,7 @@ def test_drift_is_reported_once_and_overrides_the_gate(project: Path, capsys) ->
         lines = path.read_text().splitlines()
         path.write_text("".join(line.replace(" 1:", " 1:9") + "\n" for line in lines))
     worse = text.replace("margin = 0.2", "margin = 0.0").replace("n_rounds = 12", "n_rounds = 1\nmax_depth = 1")
-    assert run(project, worse, capsys, "--until", "bin")[0] == 12  # not the end: the whole run tells of it as well
+    assert run(project, worse, capsys, "--until", "bin")[0] == 12  # not the end: the whole run reports it as well
     code, report, err = run(project, worse, capsys, *WHOLE)
     assert code == 12  # the gate was not passed either
     assert not report["gate"]["passed"]

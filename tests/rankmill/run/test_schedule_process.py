@@ -41,10 +41,10 @@ if sys.argv[1] == "run":
     run(sys.argv[2])
 else:
     from rankmill.run.scheduler import Machine, Scheduler, Ticks
-    def tell(line):
+    def report(line):
         print(line, flush=True)
     grace = timedelta(seconds=float(sys.argv[2]))
-    keeper = Scheduler(Ticks("0 2 29 2 *"), lambda day: ["run", sys.argv[1]], Machine(), tell, grace=grace)
+    keeper = Scheduler(Ticks("0 2 29 2 *"), lambda day: ["run", sys.argv[1]], Machine(), report, grace=grace)
     sys.exit(keeper.keep(at_start=True))
 """
 

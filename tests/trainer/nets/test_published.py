@@ -40,8 +40,8 @@ def test_the_factored_gradient_is_the_one_pair_by_pair(n, n_hidden):
 
 @pytest.mark.parametrize("layers", [(), (6,)])
 def test_a_factored_step_is_the_sum_of_the_pairs(layers):
-    """One epoch over one query: the weights move by the gradient that pairs alone add up to, as far as float32
-    tells."""
+    """One epoch over one query: the weights move by the gradient that pairs alone add up to, to the precision
+    of float32."""
     x, grades, _, _, _ = drawn_net(30, 4, 0, seed=3)
     rows = rows_of((x.astype(np.float32), grades.astype(np.int32), np.array([0, 30], dtype=np.int64)))
     data = NetData(train=rows, feature_names=list("abcd"), max_grade=3)

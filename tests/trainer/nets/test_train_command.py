@@ -99,7 +99,7 @@ def test_neither_files_nor_batches_of_reading_change_the_bytes(dataset, tmp_path
         assert other.all_weights.tobytes() == whole.all_weights.tobytes()
         assert (other.sha256 == whole.sha256) == (
             buckets == 3
-        )  # the digest of the dataset, which a net names, tells buckets
+        )  # the digest of the dataset, which a net names, distinguishes buckets
     monkeypatch.setattr(Dataset, "feature_batches", partialmethod(Dataset.feature_batches, batch_rows=13))
     assert max(len(batch) for batch in dataset.feature_batches("train")) == 13
     assert train_net_on(dataset, options(), CheckpointOptions()).net.sha256 == whole.sha256

@@ -20,7 +20,7 @@ def scores_after(x, grades, starts, weights, query_weights, **parameters):
     rows = RankedRows(grades, starts, [apply_bins(x, small_data()[2])], weights, query_weights=query_weights)
     given = {"max_leaves": 4, "min_rows_in_leaf": 1, "min_hessian_in_leaf": 0.0, "lambda_normalisation": False}
     scores = predict(boost_rows(rows, [], fixed(n_rounds=3, **given, **parameters)).forest, small_data()[0][0])
-    return scores - scores.mean() if parameters["objective"] == "coxph" else scores  # which a constant tells nothing
+    return scores - scores.mean() if parameters["objective"] == "coxph" else scores  # which a constant does not change
 
 
 def own_weights():
