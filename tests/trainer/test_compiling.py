@@ -38,7 +38,8 @@ from rankmill import Ranker
 rng = np.random.default_rng(0)
 X = rng.standard_normal((400, 3))
 with event.install_recorder("numba:compile") as compiled:
-    Ranker(n_rounds=2, min_rows_in_leaf=5, n_threads=1, **eval(sys.argv[1])).fit(X, (X[:, 0] > 0) * 1.0, qid=np.repeat(range(20), 20))
+    ranker = Ranker(n_threads=1, **eval(sys.argv[1])).fit(X, (X[:, 0] > 0) * 1.0, qid=np.repeat(range(20), 20))
+    ranker.predict(X)
 for _, record in compiled.buffer:
     if record.is_start:
         kernel = record.data["dispatcher"].py_func
@@ -66,9 +67,19 @@ def test_compiling_once_is_said_where_it_is_true(tmp_path):
 
 
 @pytest.mark.slow
+def test_the_default_blend_compiles_what_its_net_needs_alone(tmp_path):
+    names = [line.split()[1] for line in said(tmp_path, program=COMPILED, argument="{}").splitlines()]
+    assert {"dense", "rectified", "lambdas", "grow_by_level", "write_numbers"} <= {*names}
+    of_others = {"squashed", "add_noise", "logarithms", "transformed", "sgd", "write_embeddings", "grow_by_node"}
+    assert not of_others & {*names}
+    assert [names.count(name) for name in ("dense", "write_numbers", "scores_of")] == [1, 1, 1]  # one kind of arrays
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("options", ["{}", "{'objective': 'lambdamart', 'grow': 'best_first'}"])
 def test_a_plain_training_compiles_nothing_that_only_options_need(tmp_path, options):
-    compiled = said(tmp_path, program=COMPILED, argument=options).splitlines()
+    plain = f"{{'n_rounds': 2, 'min_rows_in_leaf': 5, **{options}}}"
+    compiled = said(tmp_path, program=COMPILED, argument=plain).splitlines()
     names = {line.split()[1] for line in compiled}
     assert {"count_share", "expected_dcg"} <= names
     assert len({"gains_of", "try_feature"} & names) == 1  # one way to search
