@@ -80,6 +80,9 @@ class Team:
         It uses as many workers as get ``least`` each.
         """
         busy = self.busy(n, least)
+        if busy == 1:
+            task(0, n, 0)
+            return
         self.each(lambda worker: task(worker * n // busy, (worker + 1) * n // busy, worker), busy)
 
     def busy(self, work: int, least: int) -> int:

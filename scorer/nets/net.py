@@ -258,7 +258,10 @@ class Net(Model):
     @cached_property
     def _panels(self) -> tuple[tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]], ...]:
         """Weights in panels, and biases with zeros for the columns that pad the last panel."""
-        return tuple((in_panels(weights), np.pad(biases, (0, -len(biases) % PANEL))) for weights, biases in self.layers)
+        return tuple(
+            (in_panels(weights), np.concatenate([biases, np.zeros(-len(biases) % PANEL, dtype=INPUT)]))
+            for weights, biases in self.layers
+        )
 
     @cached_property
     def _top(self) -> npt.NDArray[np.float32]:

@@ -119,7 +119,7 @@ class BootstrapWeights:
         if p.bootstrap == BAYESIAN:
             weights = np.empty(len(keys), dtype=np.float64)
             _kernels.powers_of_exponentials(keys, p.bagging_temperature, weights)
-            return replace(sample, weights=self._of_rows(weights))
+            return RoundSample(sample.rows, sample.features, self._of_rows(weights))
         if p.bootstrap == GOSS:
             sizes = np.zeros(len(keys), dtype=np.float64)
             for output in np.atleast_2d(g):
