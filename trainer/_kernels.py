@@ -15,6 +15,8 @@ from rankmill.foundation.kernels.instructions import bits_of, load_acquire, stor
 from rankmill.foundation.kernels.randoms import uniform
 
 LANE, PLACE, CODES = range(3)  # columns of ``lanes``, see ``layout.lanes_of``
+STRIP = 512  # rows that pass a split together: their nodes stay in the first-level cache
+MOST_SWEPT = 511  # nodes of a tree
 
 
 @kernel
@@ -137,15 +139,42 @@ def goes_left(b, threshold, missing_left, bits):
     return (b <= threshold) & ((b != 0) | (missing_left != 0))
 
 
-@kernel
+@kernel(allocates=True)
 def add_tree(bins, feature, threshold, missing_left, sets, left, right, value, first, last, scores):
-    """scores[row] += value of the leaf that the bins (n_rows, n_features) of the row lead to, rows first .. last."""
-    for row in range(first, last):
-        node = 0
-        while feature[node] >= 0:
-            b = bins[row, feature[node]]
-            node = left[node] if goes_left(b, threshold[node], missing_left[node], sets[node]) else right[node]
-        scores[row] += value[node]
+    """scores[row] += value of the leaf that the bins (n_features, n_rows) of the row lead to, rows first .. last.
+
+    The rows of a strip pass each split together, parents first: those at its node move on, by instructions for several
+    rows.  Trees of many nodes are walked row by row.
+    """
+    n_nodes = feature.shape[0]
+    at = np.empty(STRIP, np.int32)
+    for begin in range(first, last, STRIP):
+        n = min(STRIP, last - begin)
+        for i in range(n):
+            at[i] = 0
+        if n_nodes > MOST_SWEPT:
+            for i in range(n):
+                node = 0
+                while feature[node] >= 0:
+                    b = bins[feature[node], begin + i]
+                    node = left[node] if goes_left(b, threshold[node], missing_left[node], sets[node]) else right[node]
+                at[i] = node
+        for node in range(n_nodes if n_nodes <= MOST_SWEPT else 0):
+            if feature[node] < 0:
+                continue
+            codes, to_left, to_right = bins[feature[node], begin : begin + n], left[node], right[node]
+            if threshold[node] == 0:
+                for i in range(n):
+                    if at[i] == node:
+                        at[i] = to_left if is_in(sets[node], codes[i]) else to_right
+                continue
+            wrap = np.uint8(1) if missing_left[node] == 0 else np.uint8(0)  # of a missing value: 255, which goes right
+            bound = np.uint8(threshold[node] - wrap)
+            for i in range(n):
+                onwards = to_left if np.uint8(codes[i] - wrap) <= bound else to_right
+                at[i] = onwards if at[i] == node else at[i]
+        for i in range(n):
+            scores[begin + i] += value[at[i]]
 
 
 @kernel

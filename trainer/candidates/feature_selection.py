@@ -288,7 +288,7 @@ def permutation_losses(
     """
     coded, encoded = with_encoded_columns(data, parameters)
     rows = coded.eval_sets[0][1]
-    bins = rows.row_major(coded.n_bins)
+    bins = rows.by_feature(coded.n_bins)
     grown = trees_of(forest, coded.edges, encoded)
     trees = [tree.times(weight) for tree, weight in zip(grown, forest.tree_weights, strict=True)]
     n_features = len(data.feature_names)
@@ -313,7 +313,7 @@ def permutation_losses(
             keys = random_keys(parameters.seed, PERMUTED, int(numbers[f]) * repeats + repeat, np.arange(rows.n_rows))
             order = np.lexsort((keys, of_query))
             for column in columns[f]:
-                binned[:, column] = bins[order, column]
+                binned[column] = bins[column, order]
             found.append(outputs_of(binned))
         return found
 

@@ -213,18 +213,26 @@ class RankedRows:
             raise TrainingDataRejected(f"expected the bins of {expected} rows and features, found {found}")
         return self.bins
 
-    def row_major(self, n_bins: npt.NDArray[np.int32], span: Span | None = None) -> Bins:
-        """Return the bins of all batches together, (n_rows, n_features); errors as for :meth:`blocked`.
+    def row_major(self, n_bins: npt.NDArray[np.int32]) -> Bins:
+        """Return the bins of all batches together, (n_rows, n_features); errors as for :meth:`blocked`."""
+        out = np.empty((self.n_rows, len(n_bins)), dtype=np.uint8)
+        self._fill(out, n_bins)
+        return out
+
+    def by_feature(self, n_bins: npt.NDArray[np.int32], span: Span | None = None) -> Bins:
+        """Return the bins of all batches together, (n_features, n_rows); errors as for :meth:`blocked`.
 
         With a ``span`` of other processes too, batches hold its rows alone.
         """
+        out = np.empty((len(n_bins), self.n_rows), dtype=np.uint8)
+        self._fill(out.T if span is None else out.T[span.first : span.last], n_bins)
+        return out
+
+    def _fill(self, out: Bins, n_bins: npt.NDArray[np.int32]) -> None:
         if isinstance(self.bins, BlockedBins):
             raise TypeError("rows of an eval set come in row-major batches")
-        out = np.empty((self.n_rows, len(n_bins)), dtype=np.uint8)
-        before, last = (0, self.n_rows) if span is None else (span.first, span.last)
-        for first, rows in checked(self.bins, last - before, n_bins):
-            out[before + first : before + first + len(rows)] = rows
-        return out
+        for first, rows in checked(self.bins, len(out), n_bins):
+            out[first : first + len(rows)] = rows
 
 
 COLUMNS: Mapping[str, Column] = {

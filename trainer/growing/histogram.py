@@ -42,7 +42,7 @@ def scales_of(
     values overflows.  Rounding changes a value by at most 1/2 step, so a sum over m rows is off by at most
     ``m / (2 s)``.  Gains that this can explain are checked with the scale of leaf sums.  With n rows the mean ``|g|``
     has about ``2 ** 31 / n`` steps: 256 at 8 million rows, 2 at a billion.  A second word would add precision for twice
-    the work, but ``benchmarks/steps.py`` shows no loss of NDCG down to 2 steps: rounding is to nearest, and errors
+    the work, but NDCG showed no loss down to 2 steps (docs/benchmarks/quality.md): rounding is to nearest, and errors
     cancel in sums.  Leaf sums keep 62 bits.
     """
     n = len(gradients)

@@ -28,7 +28,7 @@ from rankmill.trainer.rounds.training_result import TRAIN, QueryValues
 from rankmill.trainer.rounds.tree_weights import Change
 from rankmill.trainer.team import Team
 
-_LEAST_WALKED = 2048  # rows a worker that walk down a tree
+_LEAST_SWEPT = 16_384  # rows a worker to which a tree is added
 _LEAST_LINKED = 4096  # rows a worker whose outputs become scores
 _LEAST_RANKED = 4096  # rows a worker that are ranked for a metric
 
@@ -157,7 +157,7 @@ class _MeasuredSet:
         self, rows: RankedRows, objective: Objective, n_bins: npt.NDArray[np.int32], *, averaged: bool
     ) -> None:
         """Read the bins of an eval set, and start its scores; ``averaged``: they will be a mean of trees."""
-        self.bins, self.scores = rows.row_major(n_bins, self._span), starting_scores(rows, objective, self._span)
+        self.bins, self.scores = rows.by_feature(n_bins, self._span), starting_scores(rows, objective, self._span)
         self._start = self.scores.copy() if averaged else None
 
     def shrink(self, factor: float) -> None:
@@ -178,7 +178,7 @@ class _MeasuredSet:
                 tree.value, first, last, scores,
             )  # fmt: skip
 
-        team.share(self._span.size, _LEAST_WALKED, share)
+        team.share(self._span.size, _LEAST_SWEPT, share)
 
     def means(self, team: Team) -> dict[str, float]:
         """Return the mean of every metric, and the deviance if requested."""

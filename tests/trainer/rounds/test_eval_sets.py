@@ -9,9 +9,12 @@ from rankmill.foundation.errors import InputError, InvalidParameter, TrainingDat
 from rankmill.scorer.forest.predict import predict
 from rankmill.scorer.metrics import Policy, parse_metric
 from rankmill.scorer.metrics.per_query import PreparedQueries
+from rankmill.trainer import _kernels
+from rankmill.trainer.growing.tree import Tree
 from rankmill.trainer.rounds.cross_validation import folds_of
 from rankmill.trainer.rounds.train_on_rows import train_fold
 from rankmill.trainer.training_options import TrainingOptions
+from tests.naive_growth import nodes_of
 from tests.refusals import refused
 from tests.trainer.fixed import fixed
 from tests.trainer.planted import boost_rows, data_of, fit, planted, rows_of, small_data
@@ -37,6 +40,32 @@ def test_held_out_queries_of_a_set_are_measured_under_its_name_too():
     assert found.keys() == {"train", "holdout", "later"}
     held_out, later = (found[name]["ndcg@10"].values for name in ("holdout", "later"))
     assert later.tolist() == held_out[sets["later"][fold.held_out]].tolist()
+@pytest.mark.parametrize("leaves", [1, 9, 400])  # one is swept, split by split, the other walked row by row
+def test_a_tree_adds_the_value_of_the_leaf_that_each_row_reaches(leaves):
+    rng, n, n_nodes = np.random.default_rng(leaves), 1300, 2 * leaves - 1
+    bins = rng.integers(0, 30, size=(n, 7)).astype(np.uint8)
+    tree = Tree(
+        feature=np.full(n_nodes, -1, np.int32), threshold=rng.integers(0, 30, n_nodes).astype(np.int32),
+        missing_left=rng.integers(0, 2, n_nodes).astype(np.uint8), left=np.full(n_nodes, -1, np.int32),
+        right=np.full(n_nodes, -1, np.int32), value=rng.normal(size=n_nodes), gain=np.zeros(n_nodes),
+        rows=np.zeros(n_nodes, np.int64), sets=rng.integers(0, 2**63, size=(n_nodes, 4)).astype(np.uint64),
+    )  # fmt: skip
+    open_nodes = [0]
+    for first in range(1, n_nodes, 2):
+        node = open_nodes.pop(int(rng.integers(len(open_nodes))))
+        tree.feature[node], tree.left[node], tree.right[node] = rng.integers(7), first, first + 1
+        open_nodes += [first, first + 1]
+    expected = np.ones(n)
+    for node, rows in enumerate(nodes_of(tree, bins)):
+        if tree.feature[node] < 0:
+            expected[rows] += tree.value[node]
+    scores, columns = np.ones(n), np.ascontiguousarray(bins.T)
+    for first, last in ((0, 700), (700, n)):
+        _kernels.add_tree(
+            columns, tree.feature, tree.threshold, tree.missing_left, tree.sets, tree.left, tree.right, tree.value,
+            first, last, scores,
+        )  # fmt: skip
+    assert np.array_equal(scores, expected)
 
 
 def test_what_is_only_watched_does_not_change_the_model():
