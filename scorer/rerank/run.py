@@ -94,7 +94,9 @@ def write(plan: RerankPlan, staging: Path, journal: Journal) -> list[RankedFiles
     for number, (label, model) in enumerate(plan.models.items()):
         spill, out, of_model = spill_folder(staging, number), output_folder(staging, label), journal.models[label]
         if of_model.dealt is None:
-            of_model.dealt = partition(spill, of_model.spilled, plan.memory.sort_bytes, plan.kept_schema)
+            of_model.dealt = partition(
+                spill, of_model.spilled, plan.memory.sort_bytes, plan.kept_schema, plan.options.top_k
+            )
             journal.write(staging)
         with sorted_parts(
             spill, of_model.spilled, of_model.dealt, sort_bytes=plan.memory.sort_bytes, n_threads=plan.options.threads,

@@ -25,7 +25,9 @@ from rankmill.foundation.options import spelled
 from rankmill.foundation.storage.publish import fsync_file, fsync_folder
 from rankmill.foundation.threads import ahead
 from rankmill.pipeline.group.query_splits import hash_ids
+from rankmill.pipeline.read.grades import UNKNOWN_GRADE
 from rankmill.scorer.rerank.ranked_file import GRADE_COUNTS, SCORED_ROW, ranked_schema
+from rankmill.scorer.rerank.top_k import BestScores, counts_of_dropped
 
 SORT_THREADS = 4  # each thread holds buffers that the limit does not count
 BATCH_ROWS = 131_072  # maximum rows per batch, written or read back
@@ -158,27 +160,42 @@ class ScoreSpill:
                 self._n_bytes += batch.nbytes
 
 
-def partition(folder: Path, written: Spilled, sort_bytes: int, kept: pa.Schema = NOTHING_KEPT) -> int:
-    """Divide the rows of a large finished spill into parts by ranges of qid. Return the number of parts; 0: one."""
+def partition(
+    folder: Path, written: Spilled, sort_bytes: int, kept: pa.Schema = NOTHING_KEPT, top_k: int | None = None
+) -> int:
+    """Divide the rows of a large finished spill into parts by ranges of qid. Return the number of parts; 0: one.
+
+    Rows that are not in the ``top_k`` of their query are counted and left out: early ones were kept when little of
+    their query was known.
+    """
     n_parts = min(MOST_PARTS, -(-PARTS_OF_THE_LIMIT * written.n_bytes // sort_bytes))
     if n_parts <= 1:
         return 0
-    scored = written.paths(folder, "scored")
-    ids = (batch.column(0) for batch in batches_of(scored, [SCORED_ROW.get_field_index("qid")]))
-    bounds = _range_bounds(ids, written.n_rows, n_parts)
+    best = None if top_k is None else BestScores(top_k, sort_bytes)
+    bounds = _range_bounds(_ids_of(written.paths(folder, "scored"), best), written.n_rows, n_parts)
     if len(bounds) == 0:
         return 0
-    for kind, schema in spill_schemas(kept).items():
-        paths = [spill_file(folder, f"{DEALT}-{kind}", part) for part in range(len(bounds) + 1)]
-        with ExitStack() as stack:
-            writers = [stack.enter_context(open_spill_file(path, schema)) for path in paths]
-            batches = batches_of(written.paths(folder, kind))
-            dealt = stack.enter_context(closing(list(_by_range(batch, bounds)) for batch in batches))
-            for parts in stack.enter_context(closing(ahead(dealt))):
-                for i, rows in parts:
-                    writers[i].write_batch(rows)
-        for path in paths:
-            fsync_file(path)
+
+    def dealt() -> Generator[tuple[str, list[tuple[int, pa.RecordBatch]]], None, None]:
+        for batch in batches_of(written.paths(folder, "scored")):
+            rows, counts = (batch, None) if best is None else _in_the_top(batch, best)
+            yield "scored", list(_by_range(rows, bounds))
+            if counts is not None:
+                yield "dropped", list(_by_range(counts, bounds))
+        for batch in batches_of(written.paths(folder, "dropped")):
+            yield "dropped", list(_by_range(batch, bounds))
+
+    paths = {kind: [spill_file(folder, f"{DEALT}-{kind}", n) for n in range(len(bounds) + 1)] for kind in SPILLED}
+    with ExitStack() as stack:
+        writers = {
+            kind: [stack.enter_context(open_spill_file(path, schema)) for path in paths[kind]]
+            for kind, schema in spill_schemas(kept).items()
+        }
+        for kind, parts in stack.enter_context(closing(ahead(stack.enter_context(closing(dealt()))))):
+            for i, rows in parts:
+                writers[kind][i].write_batch(rows)
+    for path in (path for of_kind in paths.values() for path in of_kind):
+        fsync_file(path)
     fsync_folder(folder)
     return len(bounds) + 1
 
@@ -343,6 +360,26 @@ def _range_bounds(ids: Iterable[pa.Array[Any]], n_rows: int, n_parts: int) -> pa
     if len(ascending) == 0:
         return ascending
     return ascending.take(np.unique(np.arange(1, n_parts) * len(ascending) // n_parts)).unique()
+
+
+def _ids_of(paths: Sequence[Path], best: BestScores | None) -> Iterator[pa.Array[Any]]:
+    """Yield the qids of the scored rows in ``paths``; ``best`` gets their scores."""
+    names = ["qid"] if best is None else ["qid", "score"]
+    for batch in batches_of(paths, [SCORED_ROW.get_field_index(name) for name in names]):
+        if best is not None:
+            keep = np.ones(batch.num_rows, dtype=np.bool_)
+            best.strike_out(batch.column("qid").dictionary_encode(), batch.column("score").to_numpy(), keep)
+        yield batch.column("qid")
+
+
+def _in_the_top(batch: pa.RecordBatch, best: BestScores) -> tuple[pa.RecordBatch, pa.RecordBatch | None]:
+    """Return the rows of ``batch`` that may be in the top of their query, and the grade counts of the others."""
+    ids = batch.column("qid").dictionary_encode()
+    keep = best.reached(ids, batch.column("score").to_numpy())
+    if keep.all():
+        return batch, None
+    grade = batch.column("grade").fill_null(UNKNOWN_GRADE).to_numpy()
+    return batch.filter(pa.array(keep)), counts_of_dropped(ids.dictionary, ids.indices.to_numpy(), grade, keep)
 
 
 def open_spill_file(path: Path, schema: pa.Schema) -> pa.RecordBatchStreamWriter:

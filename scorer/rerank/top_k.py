@@ -61,6 +61,14 @@ class BestScores:
             if (number := self._numbers(ids.dictionary)) is not None:
                 _kernels.raise_bars(number[ids.indices.to_numpy()], scores, self._heaps, self._sizes, keep)
 
+    def reached(self, ids: pa.DictionaryArray[Any, Any], scores: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
+        """Return a mask (n,) of rows without ``top_k`` better ones among all rows so far; arguments: `strike_out`."""
+        full = self._sizes[: len(self._known)] == self.top_k
+        bars = np.append(np.where(full, self._heaps[: len(self._known), 0], -np.inf), -np.inf)
+        number = pc.index_in(ids.dictionary, self._known).fill_null(len(self._known)).to_numpy()
+        reached: npt.NDArray[np.bool_] = scores >= bars[number[ids.indices.to_numpy()]]
+        return reached
+
     def _numbers(self, ids: pa.Array[Any]) -> npt.NDArray[np.int64] | None:
         """Return the number of each of the distinct ``ids``; None if there are too many."""
         if len(ids) > self._most:
