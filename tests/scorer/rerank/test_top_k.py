@@ -13,6 +13,7 @@ from rankmill.foundation.errors import DataRejected, MalformedRow
 from rankmill.pipeline.options import ReadOptions
 from rankmill.pipeline.read.parquet import ParquetSource
 from rankmill.scorer.rerank import score as scoring
+from rankmill.scorer.rerank import spill as sorting
 from rankmill.scorer.rerank.rerank import rerank
 from rankmill.scorer.rerank.top_k import BYTES_OF_A_QUERY, BestScores
 from tests.refusals import refused
@@ -43,7 +44,11 @@ def test_best_scores_strike_out_what_has_enough_above_it_in_the_parts_so_far(par
 
 
 @pytest.mark.parametrize("order", ["grouped", "shuffled", "returning"])
-def test_lists_and_counts_are_the_same_however_queries_lie_in_the_input(tmp_path, order):
+@pytest.mark.parametrize("sorted_in_parts", [False, True])  # then rows below the top are left out once more
+def test_lists_and_counts_are_the_same_however_queries_lie_in_the_input(tmp_path, monkeypatch, order, sorted_in_parts):
+    if sorted_in_parts:
+        monkeypatch.setattr(sorting, "PARTS_OF_THE_LIMIT", 1 << 20)
+        monkeypatch.setattr("rankmill.pipeline.read.parquet.PART_ROWS", 100)
     forest = random_forest(2, n_trees=3, max_leaves=4)  # few leaves: many scores are equal
     rows = random_candidates(9, n_rows=1500, n_queries=7, nameless=0.1)
     if order != "shuffled":
