@@ -40,6 +40,8 @@ def test_held_out_queries_of_a_set_are_measured_under_its_name_too():
     assert found.keys() == {"train", "holdout", "later"}
     held_out, later = (found[name]["ndcg@10"].values for name in ("holdout", "later"))
     assert later.tolist() == held_out[sets["later"][fold.held_out]].tolist()
+
+
 @pytest.mark.parametrize("leaves", [1, 9, 400])  # one is swept, split by split, the other walked row by row
 def test_a_tree_adds_the_value_of_the_leaf_that_each_row_reaches(leaves):
     rng, n, n_nodes = np.random.default_rng(leaves), 1300, 2 * leaves - 1
