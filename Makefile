@@ -2,7 +2,10 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+# The peers of the benchmarks have an environment of their own: XGBoost 3.4 and hessboost 0.4 need Python 3.12.
+BENCH_PYTHON ?= python3.12
+BENCH_VENV ?= .venv-bench
+PIP = $(@D)/bin/python -m pip --disable-pip-version-check --quiet
 
 # The locks have only wheels (no compiler is needed) and are resolved without the settings of this machine.
 INSTALL_LOCK = $(PIP) install --require-hashes --only-binary :all: -r
@@ -46,19 +49,19 @@ DATA ?= $(RANKMILL_TEST_DATA:%=%/mq2008)
 # Further options, for `bench` such as "--pairs 5", for `bench-all` those of benchmarks/train.py, such as "--pairs 1 --threads 2".
 BENCH ?=
 
-bench: $(VENV)/.bench ## Set up with the peers, then print one page of speeds beside theirs and beside the last page (half an hour).
-	$(BIN)/python -m benchmarks.ratios $(BENCH)
+bench: $(BENCH_VENV)/.bench ## Set up with the peers, then print one page of speeds beside theirs and beside the last page (an hour).
+	$(BENCH_VENV)/bin/python -m benchmarks.ratios $(BENCH)
 
-bench-all: $(VENV)/.bench ## Set up with the peers, then measure training and ingest in detail (hours; with DATA also on MQ2008).
-	$(BIN)/python benchmarks/train.py $(DATA:%=--letor %) $(BENCH)
-	$(BIN)/python benchmarks/train.py --compare oblivious --cases mslr $(BENCH)
-	$(BIN)/python benchmarks/histogram.py
-	$(BIN)/python benchmarks/cost.py
-	$(BIN)/python benchmarks/ingest.py speed
+bench-all: $(BENCH_VENV)/.bench ## Set up with the peers, then measure training and ingest in detail (hours; with DATA also on MQ2008).
+	$(BENCH_VENV)/bin/python benchmarks/train.py $(DATA:%=--letor %) $(BENCH)
+	$(BENCH_VENV)/bin/python benchmarks/train.py --compare oblivious --cases mslr $(BENCH)
+	$(BENCH_VENV)/bin/python benchmarks/histogram.py
+	$(BENCH_VENV)/bin/python benchmarks/cost.py
+	$(BENCH_VENV)/bin/python benchmarks/ingest.py speed
 
-bench-letor: $(VENV)/.bench ## Set up with the peers, then run the five folds of the LETOR folder DATA.
+bench-letor: $(BENCH_VENV)/.bench ## Set up with the peers, then run the five folds of the LETOR folder DATA.
 	@test -n "$(DATA)" || { echo "usage: make bench-letor DATA=path/to/letor/folder"; exit 2; }
-	$(BIN)/python benchmarks/letor5.py $(DATA) --peers
+	$(BENCH_VENV)/bin/python benchmarks/letor5.py $(DATA) --peers
 
 docs: $(VENV)/.docs ## Set up, then build the documentation into site/; warnings and broken links are errors.
 	$(BIN)/python -m rankmill.reference.pages --check docs
@@ -92,29 +95,33 @@ lock: $(VENV)/.dev ## Resolve the locks again (UPGRADE=--upgrade for the newest 
 	$(COMPILE) --extra docs -c locks/dev.txt pyproject.toml locks/build.in -o locks/docs.txt
 
 clean: ## Remove the environment and all generated files.
-	rm -rf $(VENV) build dist site *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(BENCH_VENV) build dist site *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
+# Not removed as an intermediate file, though only other patterns name it.
+.PRECIOUS: %/.python %/.runtime
+$(BENCH_VENV)/.python: PYTHON = $(BENCH_PYTHON)
+
 # One stamp per lock: set-up runs once, and again when a lock or pyproject.toml changes.
-$(VENV)/.python:
-	@echo "Setting up $(VENV): this happens once, and again when a lock changes."
+%/.python:
+	@echo "Setting up $(@D): this happens once, and again when a lock changes."
 	@$(PYTHON) -c 'import sys; sys.exit(None if (3, 11) <= sys.version_info < (3, 14) else "rankmill needs Python 3.11 to 3.13 (set PYTHON=...), this is " + sys.version.split()[0])'
-	$(PYTHON) -m venv $(VENV)
+	$(PYTHON) -m venv $(@D)
 	@touch $@
 
-$(VENV)/.runtime: locks/runtime.txt pyproject.toml $(VENV)/.python
+%/.runtime: locks/runtime.txt pyproject.toml %/.python
 	$(INSTALL_LOCK) locks/runtime.txt
 	$(PIP) install --no-deps --no-build-isolation --editable .
 	@touch $@
 
-$(VENV)/.dev: locks/dev.txt $(VENV)/.runtime
+%/.dev: locks/dev.txt %/.runtime
 	$(INSTALL_LOCK) locks/dev.txt
 	@touch $@
 
-$(VENV)/.bench: locks/bench.txt $(VENV)/.runtime
+%/.bench: locks/bench.txt %/.runtime
 	$(INSTALL_LOCK) locks/bench.txt
 	@touch $@
 
-$(VENV)/.docs: locks/docs.txt $(VENV)/.runtime
+%/.docs: locks/docs.txt %/.runtime
 	$(INSTALL_LOCK) locks/docs.txt
 	@touch $@
