@@ -26,14 +26,14 @@ MEASURED = ("metrics", "convention", "gain", "relevant_from")
 REST = ("registry", "as_json", "cache")
 
 OF_RANKER: Mapping[str, tuple[str, ...]] = {
-    "Model": (*MODEL, "categorical"),
+    "Model": (*MODEL, "budget", "categorical"),
     "Trees": (*TREES, "max_bin"),
     "Stopping": STOPPING,
     "Machine and output": ("seed", "n_threads", "verbose", "importance_type", "cluster"),
 }
 OF_COMMANDS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "train": {
-        "Model": MODEL,
+        "Model": (*MODEL, "budget"),
         "Trees": TREES,
         "Stopping": STOPPING,
         "Machine and output": ("name", "params", "resume", "seed", "n_threads", "registry", "as_json"),

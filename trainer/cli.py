@@ -58,7 +58,7 @@ def train(
     the default preset, up to 5,000 training queries and a test split, it is then learnt from (see --refit).
 
     Example: rankmill train web.dataset --name web --metric ndcg@10
-    More rounds: rankmill train web.dataset --name web --resume web@latest --n-rounds 1000
+    More rounds of trees: rankmill train web.dataset --name web --budget fast --resume web@latest --n-rounds 1000
     The result of a search: rankmill train web.dataset --name web --params web.tuning/winner.toml
     Three seeds as one model: rankmill train web.dataset --name web --seeds 1,2,3 --choose average
     A neural net: rankmill train web.dataset --name web-net --model net

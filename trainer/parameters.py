@@ -133,7 +133,8 @@ class TrainParameters:
         default="ndcg@10",
         help="Metric that lambdamart optimises: ndcg, dcg, err, map, mrr, precision, recall, wta, rbp(p) or "
         "concordance, with @k. yetirank(mode=metric) supports all but concordance, stochasticrank ndcg, dcg, err and "
-        "mrr, apxdcg ndcg and dcg, lambdaloss ndcg. Other objectives use it for early stopping only.",
+        "mrr, apxdcg ndcg and dcg, lambdaloss ndcg. Other objectives use it for early stopping only, a blend also for "
+        "its weights.",
     )
     stop_metric: str = option(
         default="",

@@ -52,9 +52,9 @@ class TrainingOptions(CheckpointOptions):
         Correct this model: losses and metrics see its scores plus those of the new trees, and so does the result, which
         holds both (:mod:`rankmill.trainer.candidates.combined_forests`).
     on_round
-        Called after every round, those of folds and replayed ones included (see ``fold`` and ``seed`` of the record),
-        in the caller's thread.  A training on all rows ends after this round if it returns true; its exceptions
-        propagate.
+        Called after every round, those of folds (once each) and replayed ones included (see ``fold`` and ``seed`` of
+        the record), in the caller's thread.  A training on all rows ends after this round if it returns true; its
+        exceptions propagate.
     on_message
         Called with one-line messages, such as about a damaged cache.
     shard

@@ -12,6 +12,7 @@ from rankmill.python.arrays import names_of
 from rankmill.python.binned_dataset import BinnedDataset
 from rankmill.python.binned_rows import BinnedRows
 from rankmill.python.given_rows import Expected, GivenRows, RowsAtOnce, unpacked
+from rankmill.trainer.rounds.training_result import HOLDOUT, TRAIN
 
 EvalSet: TypeAlias = "RowsAtOnce | BinnedDataset"
 Rows = TypeVar("Rows")
@@ -41,6 +42,11 @@ def eval_sets_of(
     for what, given in (("eval_names", eval_names), ("eval_qid", eval_qid), ("eval_group", eval_group)):
         if given is not None and len(given) != len(sets):
             raise InvalidParameter(f"{what} has {len(given)} entries for {len(sets)} eval sets")
+    for i, name in enumerate(eval_names):
+        if name in {TRAIN, HOLDOUT}:
+            raise InvalidParameter(f"eval_names: {name!r} is the name of other rows in history_; choose another")
+        if name in eval_names[:i]:
+            raise InvalidParameter(f"eval_names: {name!r} is there twice; choose another")
     found = []
     for i, (name, one) in enumerate(zip(eval_names, sets, strict=True)):
         if not isinstance(one, BinnedDataset) and (not isinstance(one, tuple) or len(one) not in {2, 3}):

@@ -256,9 +256,7 @@ class Ranker(Routed):
     def __repr__(self) -> str:
         """Return the parameters that differ from their defaults."""
         changed = [
-            f"{name}={value!r}"
-            for name, value in self.get_params().items()
-            if value is not DEFAULTS[name] and not (np.isscalar(value) and value == DEFAULTS[name])
+            f"{name}={value!r}" for name, value in self.get_params().items() if not _is_default(value, DEFAULTS[name])
         ]
         return f"{type(self).__name__}({', '.join(changed)})"
 
@@ -848,6 +846,11 @@ class Ranker(Routed):
         if resume is not None:
             return after_base(_forest_of(resume, "resume"), base)
         return None if init_model is None else after_base(_forest_of(init_model, "init_model"), base)
+
+
+def _is_default(value: object, default: object) -> bool:
+    """Whether a parameter has its default, or an equal number or container: a copy, or as read from a file."""
+    return value is default or ((np.isscalar(value) or type(value) is type(default)) and bool(value == default))
 
 
 def _help() -> str:

@@ -37,7 +37,7 @@ def start(tmp_path_factory):
         for name in ("judgments", "candidates"):
             Path(name).mkdir()
             shutil.copy(f"{name}.csv", name)
-        Path("rankmill.toml").write_text(CONFIG.replace("= 1000", "= 10").replace("0.005", "0.1"))
+        Path("rankmill.toml").write_text(CONFIG.replace("[train]", "[train]\nn_rounds = 10").replace("0.005", "0.1"))
         assert run_line("rankmill train web.dataset --name web --seed 8") == 0
         load_model("web@2").save("model.rankmill")
     return folder

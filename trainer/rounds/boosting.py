@@ -77,7 +77,7 @@ def boost(
     ------
     InvalidParameter
         ``n_threads`` is negative, the metric cannot be optimised or evaluated, a constraint names a feature that is not
-        there or the score is computed from probabilities, sets share a name, or ``resume`` was trained in another way.
+        there or the score is computed from probabilities, or ``resume`` was trained in another way.
     TrainingDataRejected
         No rows, no query with two grades, bad weights, edges or names that are none, an eval set with the bins of other
         rows or features, or a first one of which all rankings are as good.

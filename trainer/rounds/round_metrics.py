@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rankmill.foundation.cures import spelled_with
-from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
+from rankmill.foundation.errors import TrainingDataRejected
 from rankmill.pipeline.dataset.dataset import Dataset
 from rankmill.scorer.forest.forest import Forest
 from rankmill.scorer.forest.links import apply_link
@@ -54,8 +54,6 @@ class RoundMetrics:
 
     Raises
     ------
-    InvalidParameter
-        Two sets have the same name, or a set has the name of the train split.
     TrainingDataRejected
         An eval set has no rows, its bins do not fit its rows or features, or all rankings of the first set are as good.
     rankmill.foundation.errors.InputError
@@ -78,10 +76,6 @@ class RoundMetrics:
         self.stop_metric = measures[0]
         _ = objective.starting_score  # raise its errors before those of eval sets: they are about the train split
         self._order = [str(measure) for measure in measures]
-        names = [TRAIN, *(name for name, _ in eval_sets)]
-        again = [name for i, name in enumerate(names) if name in names[:i]]
-        if again:
-            raise InvalidParameter(f"names of eval sets must be unique and not {TRAIN!r}; got {again[0]!r} again")
         with_loss = DEVIANCE in measures
         queries = MeasuredQueries(train, measures, parameters, data.scale)
         own = span_of(train.starts, shard)
@@ -98,7 +92,7 @@ class RoundMetrics:
                 self._sets[name].take_bins(rows, objective, data.n_bins, averaged=parameters.boosting == RF)
             except TrainingDataRejected as error:
                 raise TrainingDataRejected(f"eval set {name!r}: {error}") from None
-        self.first = names[1] if eval_sets else None
+        self.first = eval_sets[0][0] if eval_sets else None
         if decides and self.first is not None:
             self._sets[self.first].queries.check_decides(
                 self.stop_metric,

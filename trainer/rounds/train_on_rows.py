@@ -27,6 +27,7 @@ from rankmill.trainer.rounds.training_result import (
     REFIT,
     TRAIN,
     CrossValidation,
+    RoundRecord,
     TrainingResult,
     note_without_splits,
 )
@@ -170,17 +171,24 @@ def train_fold(
 ) -> TrainingResult:
     """Train without the queries of a fold, and measure on them.
 
-    If ``before`` is given, ``rounds`` more rounds resume that forest.  Held-out queries that are also among those
+    If ``before`` is given, training resumes from that forest until there are ``rounds``; only its new ones are
+    reported.  Held-out queries that are also among those
     ``measured`` (n_queries,), by name, are measured under that name, too.
     """
     # all rounds of a fold are kept, so that longer trainings and measurements resume from them
     own = replace(resolved(data.train, parameters), rounds_by="valid", keep_rounds="all")
     parts = {name: fold.held_out & queries for name, queries in (measured or {}).items()}
     also = [(name, data.train.of_queries(part, row_major=True)) for name, part in parts.items() if part.any()]
+    report, reported = options.on_round, 0 if before is None else before.n_rounds
+
+    def report_new(record: RoundRecord) -> None:
+        if report is not None and record.round_number > reported:
+            report(record)
+
     return boost(
         _without(replace(data, info={}), fold.held_out, also),
         own,
-        replace(options, resume=None if before is None else StartingModel(before)),
+        replace(options, resume=None if before is None else StartingModel(before), on_round=report_new),
         checkpoint=None if checkpoints is None else checkpoints.of(f"fold-{fold.number}"),
         rounds=rounds,
         fold=fold.number,

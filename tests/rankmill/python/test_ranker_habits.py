@@ -169,7 +169,7 @@ def test_clone_pickle_and_repr_keep_the_parameters(arrays):
     assert repr(ranker) == (
         "Ranker(preset='defaults-1', n_rounds=8, grow='depth_first', max_leaves=5, monotone={'f1': -1}, n_threads=1, importance_type='split')"
     )
-    assert repr(Ranker()) == "Ranker()"
+    assert repr(Ranker()) == repr(clone(Ranker())) == repr(pickle.loads(pickle.dumps(Ranker()))) == "Ranker()"
     assert repr(Ranker(folds=np.int64(5), monotone=np.array([1, 0]))) == "Ranker(monotone=array([1, 0]))"
 
 
@@ -212,6 +212,8 @@ def test_going_on_may_watch_a_set_with_higher_grades(arrays):
     ("given", "error", "message"),
     [
         ({"eval_names": ["a", "b"]}, InvalidParameter, ("eval_names", "2", "1")),
+        ({"eval_names": ["train"]}, InvalidParameter, ("eval_names", "'train'", "other rows")),
+        ({"eval_names": ["holdout"]}, InvalidParameter, ("eval_names", "'holdout'", "other rows")),
         ({"eval_group": []}, InvalidParameter, ("eval_group", "0", "1")),
         ({}, InvalidParameter, ("eval set 'valid'", "qid")),
         ({"eval_group": [[9] * 40]}, TrainingDataRejected, ("eval set 'valid'", "group", "360", "400")),
@@ -222,5 +224,7 @@ def test_eval_sets_that_do_not_go_together_are_refused(arrays, given, error, mes
     X, y, qid = arrays
     with refused(error, message):
         small().fit(X, y, qid=qid, eval_set=[(X, y)], **given)
+    with refused(InvalidParameter, "eval_names", "'a'", "twice"):
+        small().fit(X, y, qid=qid, eval_set=[(X, y, qid)] * 2, eval_names=["a", "a"])
     with pytest.raises(TrainingDataRejected, match="X has 3 features"):
         small().fit(X, y, qid=qid, eval_set=(X[:, :3], y, qid))

@@ -153,6 +153,12 @@ def test_by_default_a_fit_prints_a_few_lines_and_none_of_them_is_printed_in_the_
     assert said() == []
 
 
+def test_each_round_of_a_fold_is_printed_once_though_all_folds_are_trained_as_long_as_the_longest(capsys):
+    fitted(verbose=2)
+    lines = [line.split(":")[0] for line in capsys.readouterr().err.splitlines() if " fold " in line]
+    assert len(lines) == len(set(lines)) > 10
+
+
 @pytest.mark.slow
 def test_categories_and_weights_are_learnt_by_all_kinds_and_searches_clone_it():
     x, y, qid = rows(4)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rankmill.foundation.errors import InputError, InvalidParameter, TrainingDataRejected
+from rankmill.foundation.errors import InputError, TrainingDataRejected
 from rankmill.scorer.forest.predict import predict
 from rankmill.scorer.metrics import Policy, parse_metric
 from rankmill.scorer.metrics.per_query import PreparedQueries
@@ -104,15 +104,6 @@ def test_what_a_callback_raises_is_raised():
 
     with pytest.raises(ZeroDivisionError, match="1"):
         fit(small_data(), options={"on_round": fail, "n_threads": 2})
-
-
-@pytest.mark.parametrize(
-    ("names", "message"), [(["train"], "'train'"), (["a", "b", "a"], ("unique", "'train'", "'a'"))]
-)
-def test_names_of_sets_must_differ(names, message):
-    data = small_data()
-    with refused(InvalidParameter, message):
-        fit(data, eval_sets=[(name, data[1]) for name in names])
 
 
 def test_unusable_sets_and_metrics_are_refused():
