@@ -81,7 +81,7 @@ def ours(rows: Path, test: Path, work: Path, given: argparse.Namespace) -> tuple
                 "--overwrite")[0],
     ]  # fmt: skip
     found = json.loads(process("evaluate", "rankmill", "evaluate", test, *by, "--metric", "ndcg@10", "--json")[1])
-    return steps, found["metrics"]["ndcg@10"]
+    return steps, found["metrics"]["ndcg@10"]["mean"]
 
 
 def lightgbm(rows: Path, test: Path, given: argparse.Namespace) -> None:
