@@ -76,11 +76,14 @@ class TrainingReport:
     def render(self) -> str:
         """Return a few lines for people."""
         sets = {"train": self.train, "valid": self.valid, "holdout": self.holdout, "cv": self.cv}
-        metrics = "; ".join(f"{split} {spelled_metrics(found)}" for split, found in sets.items() if found)
+        if self.blend is not None:  # whose line has this metric
+            sets = {name: {of: each for of, each in (found or {}).items() if of != self.blend.measured}
+                    for name, found in sets.items()}  # fmt: skip
+        metrics = "".join(f"; {split} {spelled_metrics(found)}" for split, found in sets.items() if found)
         resumed = f" ({self.rounds_resumed} of them before)" if self.rounds_resumed else ""
         lines = [
             f"{'registered' if self.new else 'the same as'} {self.model} in {self.registry}: "
-            f"{self._kept_words()}{resumed}; {metrics}",
+            f"{self._kept_words()}{resumed}{metrics}",
             f"sha256 {self.sha256}",
         ]
         if self.refit is not None:

@@ -70,7 +70,7 @@ from rankmill.scorer.models.loading import forest_of, importance_of, kind_of, pa
 from rankmill.scorer.models.model import Model as TrainedModel
 from rankmill.scorer.nets.net import Net
 from rankmill.seen_queries import SeenQueries, learnt_in_the_end, seen_queries
-from rankmill.trainer.candidates.blend_of_kinds import blend_of_kinds
+from rankmill.trainer.candidates.blend_of_kinds import RANKING, TREES, blend_of_kinds
 from rankmill.trainer.candidates.combined_forests import BaseModel, after_base
 from rankmill.trainer.data.measured_queries import MeasuredQueries
 from rankmill.trainer.data.training_rows import given_pairs, resolved, what_is_learnt_from
@@ -85,6 +85,7 @@ from rankmill.trainer.rounds.early_stopping import GoalMean, parse_measure
 from rankmill.trainer.rounds.train_on_rows import fit
 from rankmill.trainer.rounds.training_result import CrossValidation, RoundRecord, note_without_splits
 from rankmill.trainer.team import workers_for
+from rankmill.trainer.training_facts import parameters_in_words
 from rankmill.trainer.training_options import StartingModel, TrainingOptions
 
 if TYPE_CHECKING:
@@ -272,6 +273,8 @@ class Ranker(Routed):
             facts = {"model": kind_of(model)} | (
                 {"epochs" if isinstance(parts_of(model)[0], Net) else "rounds": rounds} if self.best_round_ else {}
             )
+        words = parameters_in_words(model.parameters)
+        facts |= {kind: words[kind] for kind in (TREES, RANKING, NET) if kind in words}  # of the preset's blend
         facts |= {
             "objective": model.objective,
             "features": f"{len(model.used_features):,} of {model.n_features:,} used",
@@ -284,7 +287,8 @@ class Ranker(Routed):
             best = self.history_[self.best_round_ - 1].metrics
             metrics = list(dict.fromkeys(name for found in best.values() for name in found))
             rows = [[name, *(f"{found[metric]:.4f}" for metric in metrics)] for name, found in best.items()]
-            tables.insert(0, HtmlTable(["set", *metrics], rows, f"after {self.best_round_:,} rounds"))
+            of_first = " of the first model" if len(parts_of(model)) > 1 else ""
+            tables.insert(0, HtmlTable(["set", *metrics], rows, f"after {self.best_round_:,} rounds{of_first}"))
         return card(repr(self), facts, tables)
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:  # noqa: ARG002, FBT001, FBT002 - scikit-learn's signature

@@ -133,7 +133,9 @@ class TrainStage(Stage):
         trained = self.train(dataset, config.name, path.parent, say, self._attached())
         if trained.report.note is not None:
             say(f"note: {trained.report.note}")
-        made = self._published(path, trained.version, trained.report, trained.candidate.record())
+        if trained.report.blend is not None:
+            say(trained.report.blend.line())
+        made = self._published(path, trained.version, trained.report, trained.candidate.record(), say)
         if isinstance(trained.candidate, NetCandidate | BlendCandidate):
             trained.candidate.clear()
         else:
@@ -181,7 +183,9 @@ class TrainStage(Stage):
                 attached=attached,
             )
 
-    def _published(self, path: Path, version: Version, report: TrainingReport, record: CandidateRecord) -> Made:
+    def _published(
+        self, path: Path, version: Version, report: TrainingReport, record: CandidateRecord, say: Say
+    ) -> Made:
         """Blend the trained ``version`` if there is ``[blend]``, and write the record of the training."""
         blend, valid = self.work.config.blend, report.valid
         if blend is not None:
@@ -196,6 +200,7 @@ class TrainStage(Stage):
                 attached=self._attached(),
             )
             version = self.work.registry.resolve(done.model, bare="latest")
+            say(done.render())
             valid = {done.metric: done.together}
         text = json.dumps({"model": str(version), **as_json(record)}, sort_keys=True, allow_nan=False)
         write_atomically(path, f"{text}\n".encode())

@@ -53,6 +53,19 @@ def test_what_is_not_asked_for_any_more_is_not_reported(project: Path) -> None:
     assert (found["evaluate"], found["gate"], found["rerank"]) == (None, None, None)
 
 
+def test_a_run_prints_what_it_has_blended(project: Path) -> None:
+    edit(project, "n_rounds = 12\n", 'n_rounds = 2\nrefit = "none"\n')
+    again(project, until="train")
+    edit(project, 'n_rounds = 2\nrefit = "none"\nmax_leaves = 8\n', "")
+    edit(project, "[evaluate]", '[blend]\nname = "both"\nmodels = ["web@2"]\n[evaluate]')
+    lines: list[str] = []
+    run(question(project, until="train"), lines.append)
+    said = "\n".join(lines)
+    assert "blend of trees " in said
+    assert "registered both@1" in said
+    assert "web@2, alone" in said
+
+
 def test_who_passed_before_does_not_promote_another(project: Path) -> None:
     """The alias is one that the registry does not protect."""
     edit(project, GATE, f'{GATE}alias = "staging"\n')

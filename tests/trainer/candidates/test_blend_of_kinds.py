@@ -122,7 +122,14 @@ def test_the_best_round_is_that_of_the_first_model_before_and_after_it_is_a_file
     assert ranker.history_[rounds - 1].round_number == rounds
     assert len(ranker.history_) == 2 * len(folds.histories[0])
     assert ranker.evals_result_["holdout"]["ndcg@10"][rounds - 1] == pytest.approx(folds.mean("ndcg@10"))
-    assert "epochs" not in ranker._repr_html_()
+    assert "<i>epochs</i>" not in ranker._repr_html_()
+
+
+def test_a_notebook_shows_the_share_of_each_kind_and_what_its_table_is_about(ranker):
+    shown = ranker._repr_html_()
+    for kind in ranker.model_.parameters["kinds"]:
+        assert f"<i>{kind['kind']}</i>{kind['share']:.0%} ({kind['alone']:.4f} alone" in shown
+    assert f"after {ranker.best_round_} rounds of the first model" in shown
 
 
 def test_an_eval_set_is_measured_under_its_name_also_where_folds_judge():
