@@ -62,6 +62,12 @@ def add_children(table, sums):
 
 
 @inner_kernel
+def _between(value, low, high):
+    """Return the value, or the bound that it passes or equals: a bound of 0 replaces -0."""
+    return min(high, max(low, value))
+
+
+@inner_kernel
 def _step(sum_g, h, steps):
     """Return -g / h of a sum of gradients, drawn towards 0 by lambda_l1."""
     g = sum_g / steps.unit_g
@@ -90,7 +96,7 @@ def _smooth(table, ranges, steps, values):
             rows = table[child].rows
             value = (values[child] * rows + values[node] * steps.smooth) / (rows + steps.smooth)
             if steps.by_h and not steps.oblivious:
-                value = min(max(value, ranges[child, 0]), ranges[child, 1])
+                value = _between(value, ranges[child, 0], ranges[child, 1])
             values[child] = value
 
 
@@ -109,10 +115,10 @@ def _keep_directions(table, monotone, limits, values):
             limits[a + 1, 0], limits[a + 1, 1] = low, high
             direction = monotone[table[node].feature]
             if direction != 0:
-                middle = 0.5 * (min(max(values[a], low), high) + min(max(values[a + 1], low), high))
+                middle = 0.5 * (_between(values[a], low, high) + _between(values[a + 1], low, high))
                 limits[a if direction > 0 else a + 1, 1] = middle
                 limits[a + 1 if direction > 0 else a, 0] = middle
-        values[node] = min(max(values[node], low), high)
+        values[node] = _between(values[node], low, high)
 
 
 @kernel
@@ -154,7 +160,7 @@ def node_values(table, ranges, leaves, sums, steps, inside, own, monotone, limit
     if monotone is not None:
         if steps.by_h and not steps.oblivious:
             for node in range(values.shape[0]):
-                values[node] = min(max(values[node], ranges[node, 0]), ranges[node, 1])
+                values[node] = _between(values[node], ranges[node, 0], ranges[node, 1])
         else:
             _keep_directions(table, monotone, limits, values)
     for node in range(values.shape[0]):

@@ -7,6 +7,8 @@ import pytest
 
 from rankmill.foundation.errors import InvalidParameter
 from rankmill.scorer.forest.predict import predict
+from rankmill.trainer.growing._leaf_kernels import Steps, node_values
+from rankmill.trainer.growing._state_kernels import NODE
 from tests.refusals import refused
 from tests.trainer.fixed import fixed
 from tests.trainer.planted import boost_rows, fit, rows_of, small_data
@@ -88,3 +90,14 @@ def test_scores_that_are_made_of_probabilities_have_no_offsets(objective):
         rows[shifted] = replace(rows[shifted], offsets=np.ones(rows[shifted].n_rows))
         with refused(InvalidParameter, "offsets", "one score"):
             boost_rows(rows[0], [("valid", rows[1])], fixed(objective=objective))
+
+
+def test_a_value_equal_to_its_bound_has_the_sign_of_the_bound():
+    nodes = np.zeros(3, dtype=NODE)
+    nodes["left"], nodes["rows"] = (1, -1, -1), (2, 1, 1)
+    sums = np.array([[0, 2], [1, 1], [-1, 1]])  # lambda_l1 draws the children to -0 and 0: both must be 0, the midpoint
+    steps = Steps(1.0, 1.0, 0.0, 5.0, 0.0, 0.0, 1, 0.0, 1.0, oblivious=True, by_h=True)
+    monotone, values = np.ones(1, dtype=np.int8), np.empty(3)
+    node_values(nodes, np.zeros((3, 4)), np.array([1, 2]), sums, steps, None, None, monotone, np.empty((3, 2)), values)
+    assert not values.any()
+    assert not np.signbit(values[1:]).any()
