@@ -82,7 +82,8 @@ def boost(
         No rows, no query with two grades, bad weights, edges or names that are none, an eval set with the bins of other
         rows or features, or a first one of which all rankings are as good.
     """
-    n_threads = workers_for_rows(options.n_threads, data.train.n_rows, len(data.feature_names))
+    n_rows = data.train.n_rows + sum(rows.n_rows for _, rows in data.eval_sets)
+    n_threads = workers_for_rows(options.n_threads, n_rows, len(data.feature_names))
     prepared = prepare(data, parameters, options, checkpoint)
     asked, by_metric = prepared.asked, rounds is None and prepared.asked.rounds_by != "oob"
     metrics = RoundMetrics(
