@@ -28,7 +28,8 @@ def parts(tmp_path_factory):
 
 def test_the_model_depends_on_the_data_alone(parts, tmp_path, typed, monkeypatch):
     for name in ("team.LEAST_CELLS", "growing.grower._LEAST_ROWS", "growing.grower._LEAST_VISITS", "growing.grower._SHARED_ROWS",
-                 "objectives.pairwise.pair_loss._LEAST_WORK", "rounds.round_metrics._LEAST_WALKED"):  # fmt: skip
+                 "objectives.pairwise.pair_loss._LEAST_WORK", "rounds.round_metrics._LEAST_SWEPT",
+                 "rounds.round_metrics._LEAST_LINKED", "rounds.round_metrics._LEAST_RANKED"):  # fmt: skip
         monkeypatch.setattr(f"rankmill.trainer.{name}", 1)  # let small work be shared out as well
     monkeypatch.chdir(tmp_path)
     digests = set()

@@ -70,7 +70,8 @@ def test_nothing_changes_a_byte(way, tmp_path, monkeypatch):
         monkeypatch.setattr(f"rankmill.trainer.growing.grower.{name}", 1)  # let small work be shared out as well
     for name in (
         "objectives.pairwise.pair_loss._LEAST_WORK", "objectives.pointwise.document_loss.LEAST_ROWS",
-        "rounds.round_metrics._LEAST_WALKED", "growing.tree._LEAST_WALKED",
+        "rounds.round_metrics._LEAST_SWEPT", "rounds.round_metrics._LEAST_LINKED",
+        "rounds.round_metrics._LEAST_RANKED", "growing.tree._LEAST_WALKED",
     ):  # fmt: skip
         monkeypatch.setattr(f"rankmill.trainer.{name}", 1)
 

@@ -88,7 +88,8 @@ def cross_validate_on_cluster(
         with closing(cluster.run(_train_fold, tasks, dataset.path, resumes=False)) as results:
             for task, result in results:
                 found[task.fold] = result
-                for record in result.history:
+                reported = 0 if task.before is None else task.before.forest.n_rounds
+                for record in result.history[reported:]:
                     if options.on_round is not None:
                         options.on_round(record)
         return [found[task.fold] for task in tasks]

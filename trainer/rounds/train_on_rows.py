@@ -121,8 +121,8 @@ def cross_validate_rows(
     the stop metric, smoothed over ``stop_window`` rounds, better than the best before it by more than
     ``min_improvement``.
 
-    ``rounds_by``, ``refit``, ``options.resume`` and eval sets are ignored.  A fold is reported twice if it is
-    trained for more rounds.  ``by_query``: also return the stop metric of each query, of :attr:`RankedRows.n_queries`.
+    ``rounds_by``, ``refit``, ``options.resume`` and eval sets are ignored.  ``options.on_round`` is called
+    once for each round of a fold.  ``by_query``: also return the stop metric of each query, of :attr:`RankedRows.n_queries`.
 
     Raises
     ------
@@ -172,8 +172,8 @@ def train_fold(
     """Train without the queries of a fold, and measure on them.
 
     If ``before`` is given, training resumes from that forest until there are ``rounds``; only its new ones are
-    reported.  Held-out queries that are also among those
-    ``measured`` (n_queries,), by name, are measured under that name, too.
+    reported.  Held-out queries that are also among those ``measured`` (n_queries,), by name, are measured under that
+    name, too.
     """
     # all rounds of a fold are kept, so that longer trainings and measurements resume from them
     own = replace(resolved(data.train, parameters), rounds_by="valid", keep_rounds="all")

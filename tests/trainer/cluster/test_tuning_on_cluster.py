@@ -4,6 +4,7 @@ import os
 import signal
 import time
 from dataclasses import replace
+from itertools import groupby
 
 import pytest
 from typer.testing import CliRunner
@@ -119,7 +120,7 @@ def test_any_workers_in_any_order(looks, dataset, monkeypatch):
     look_often(monkeypatch)
     reported = []
     expected = cross_validate(dataset, PARAMETERS, replace(OF_FOLDS, on_round=reported.append))
-    assert len({sum(record.fold == fold for record in reported) for fold in range(1, 5)}) > 1
+    assert len(list(groupby(record.fold for record in reported))) > 4  # some folds were resumed
     heard = []
     cluster, _ = in_memory(*looks, seed=len(looks))
     found = cross_validate_on_cluster(dataset, PARAMETERS, replace(OF_FOLDS, on_round=heard.append), cluster)
