@@ -121,8 +121,8 @@ def cross_validate_rows(
     the stop metric, smoothed over ``stop_window`` rounds, better than the best before it by more than
     ``min_improvement``.
 
-    ``rounds_by``, ``refit``, ``options.resume`` and eval sets are ignored.  ``options.on_round`` is called
-    once for each round of a fold.  ``by_query``: also return the stop metric of each query, of :attr:`RankedRows.n_queries`.
+    ``rounds_by``, ``refit``, ``options.resume`` and eval sets are ignored.  ``options.on_round`` is called once for
+    each round of a fold.  ``by_query``: also return the stop metric of each query, of :attr:`RankedRows.n_queries`.
 
     Raises
     ------
