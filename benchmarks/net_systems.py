@@ -38,7 +38,8 @@ def net(parts: Parts, settings: Mapping[str, Any], seed: int) -> tuple[list[np.n
 
 def trees(parts: Parts, settings: Mapping[str, Any], seed: int) -> tuple[list[np.ndarray], int]:
     """Return the scores of trees that did not learn from the valid part on all three parts, and the rounds kept."""
-    ranker = Ranker(**{"n_threads": 1, "verbose": 0, "refit": "none", **settings}, seed=seed * 100)
+    fixed = {"preset": "auto-1", "n_threads": 1, "verbose": 0, "refit": "none"}
+    ranker = Ranker(**{**fixed, **settings}, seed=seed * 100)
     ranker.fit(
         parts.train.x, parts.train.grades, group=parts.train.sizes,
         eval_set=[(parts.valid.x, parts.valid.grades)], eval_group=[parts.valid.sizes],
