@@ -57,8 +57,7 @@ def blend(parts: Parts, settings: Mapping[str, Any], seed: int) -> stopped.Score
     of_trees, rounds = trees(parts, {}, seed)
     of_net, _ = net(parts, settings, seed)
     found = weights_of([of_trees[1], of_net[1]], parts.valid.grades, parts.valid.starts, METRIC, POLICY)
-    weights = [share / spread for share, spread in zip(found.shares, found.spreads, strict=True)]
-    return stopped.Scored(weights[0] * of_trees[2] + weights[1] * of_net[2], rounds)
+    return stopped.Scored(found.weights[0] * of_trees[2] + found.weights[1] * of_net[2], rounds)
 
 
 def _rows(split: Split) -> NetRows:
