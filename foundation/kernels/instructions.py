@@ -15,9 +15,7 @@ def _address(context, builder, signature, arguments):
     return builder.gep(view.data, [context.cast(builder, arguments[1], signature.args[1], types.intp)])
 
 
-@intrinsic
-def prefetch(typingctx, array, index):
-    """Ask for the cache line of ``array[index]`` (1-d, contiguous); reads nothing, so any index is harmless."""
+def _prefetch(array, index, locality):
     signature = types.void(array, index)
 
     def codegen(context, builder, signature, arguments):
@@ -25,10 +23,22 @@ def prefetch(typingctx, array, index):
         address = builder.bitcast(_address(context, builder, signature, arguments), byte)
         kind = ir.FunctionType(ir.VoidType(), [byte, word, word, word])
         function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-        builder.call(function, [address, word(0), word(3), word(1)])
+        builder.call(function, [address, word(0), word(locality), word(1)])
         return context.get_dummy_value()
 
     return signature, codegen
+
+
+@intrinsic
+def prefetch(typingctx, array, index):
+    """Ask for the cache line of ``array[index]`` (1-d, contiguous); reads nothing, so any index is harmless."""
+    return _prefetch(array, index, 3)
+
+
+@intrinsic
+def prefetch_to_second_level(typingctx, array, index):
+    """Do as :func:`prefetch`, but leave the line in the second-level cache, which holds more of them."""
+    return _prefetch(array, index, 2)
 
 
 @intrinsic

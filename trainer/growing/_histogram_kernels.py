@@ -19,11 +19,12 @@ import numpy as np
 from rankmill.foundation.kernels.arrays import copy_to
 from rankmill.foundation.kernels.compiling import kernel
 from rankmill.foundation.kernels.inner import inner_kernel
-from rankmill.foundation.kernels.instructions import prefetch
+from rankmill.foundation.kernels.instructions import prefetch, prefetch_to_second_level
 from rankmill.trainer._kernels import CODES, LANE, PLACE
 from rankmill.trainer.growing._state_kernels import (
     LINE,
     LOOK_AHEAD,
+    NEXT,
     NO,
     SIDES,
     SUMS,
@@ -37,32 +38,48 @@ FAR = np.int64(LOOK_AHEAD)
 
 
 @inner_kernel
+def _add_word(word, value, out):
+    """out[256 * lane + code of lane] += value, for the eight lanes of a word; ``out`` begins with the first of them."""
+    for lane in range(8):
+        out[np.uint64(256 * lane) + (word >> np.uint64(8 * lane) & np.uint64(255))] += value
+
+
+@inner_kernel
 def _accumulate(words, used, rows, packed, first, last, out):
     """out[256 * lane + code of lane] += packed[i] for the rows[i] of one block, i in first .. last.
 
-    A load, an addition and a store for each code, which is one more load: processors do more loads in a cycle than
-    shifts and masks of a word would take.
+    A processor adds to one cell a cycle at most, if it need not wait for anything else.  So four rows are read before
+    the first of their additions, which otherwise might change what is read next.  Codes are cut out of words, as the
+    units that load are busy with the additions.  Rows of a node lie far apart: each is requested from memory long
+    before it is needed, and from the second-level cache shortly before.
     """
-    width = words.shape[1] * 8
-    codes = words.view(np.uint8).reshape(-1)
-    if width == 16 and used == 2:
-        # of constant length, which the compiler unrolls; two rows at a time wait less for each other
-        for i in range(first, last - 1, 2):
-            at, next_at = np.uint64(rows[i]) * np.uint64(16), np.uint64(rows[i + 1]) * np.uint64(16)
-            prefetch(codes, rows[i + FAR] * 16)
-            prefetch(codes, rows[i + 1 + FAR] * 16)
-            value, next_value = packed[i], packed[i + 1]
-            for lane in range(16):
-                out[np.uint64(256 * lane) + np.uint64(codes[at + np.uint64(lane)])] += value
-                out[np.uint64(256 * lane) + np.uint64(codes[next_at + np.uint64(lane)])] += next_value
-        first = last - (last - first) % 2
-    for i in range(first, last):
-        at = np.uint64(rows[i]) * np.uint64(width)
-        prefetch(codes, rows[i + FAR] * width)
-        value = packed[i]
+    cells, i, end = words.reshape(-1), np.uint64(first), np.uint64(last)  # unsigned: no index counts from the end
+    one, two, three = np.uint64(1), np.uint64(2), np.uint64(3)
+    if words.shape[1] == 2 and used == 2:
+        low, high = out, out[8 * 256 :]
+        while i + three < end:
+            a, b = two * np.uint64(rows[i]), two * np.uint64(rows[i + one])
+            c, d = two * np.uint64(rows[i + two]), two * np.uint64(rows[i + three])
+            low_a, high_a, value_a = cells[a], cells[a + one], packed[i]
+            low_b, high_b, value_b = cells[b], cells[b + one], packed[i + one]
+            low_c, high_c, value_c = cells[c], cells[c + one], packed[i + two]
+            low_d, high_d, value_d = cells[d], cells[d + one], packed[i + three]
+            for ahead in range(i, i + np.uint64(4)):
+                prefetch(cells, two * np.uint64(rows[ahead + np.uint64(NEXT)]))
+                prefetch_to_second_level(cells, two * np.uint64(rows[ahead + np.uint64(LOOK_AHEAD)]))
+            _add_word(low_a, value_a, low)
+            _add_word(high_a, value_a, high)
+            _add_word(low_b, value_b, low)
+            _add_word(high_b, value_b, high)
+            _add_word(low_c, value_c, low)
+            _add_word(high_c, value_c, high)
+            _add_word(low_d, value_d, low)
+            _add_word(high_d, value_d, high)
+            i += np.uint64(4)
+    for k in range(i, end):
+        at = np.uint64(rows[k]) * np.uint64(words.shape[1])
         for word in range(used):
-            for lane in range(8 * word, 8 * word + 8):
-                out[np.uint64(256 * lane) + np.uint64(codes[at + np.uint64(lane)])] += value
+            _add_word(cells[at + np.uint64(word)], packed[k], out[8 * 256 * word :])
 
 
 @inner_kernel

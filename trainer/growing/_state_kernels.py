@@ -25,7 +25,8 @@ from rankmill.foundation.kernels.instructions import call_back, load_acquire, st
 
 LOW = np.int64(0xFFFFFFFF)  # the hessian's half of a packed value; a gradient is in the upper one
 LINE = 8  # int64 per cache line: each flag has its own line
-LOOK_AHEAD = 64  # rows between prefetch and use; this many are read past the end of a node's rows
+LOOK_AHEAD = 96  # rows between prefetch and use; this many are read past the end of a node's rows
+NEXT = 24  # rows between prefetch from the second-level cache and use
 EPSILON = 2.0**-52
 
 SET_WORDS = 4
