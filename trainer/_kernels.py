@@ -109,8 +109,8 @@ def leaf_sums(gradients, hessians, gradient_scale, hessian_scale, rows, starts, 
     """
     for leaf in range(leaves.shape[0]):
         total_g, total_h = np.int64(0), np.int64(0)
-        for i in range(max(starts[leaf], first), min(starts[leaf + 1], last)):
-            row = rows[i]
+        for i in range(np.uint64(max(starts[leaf], first)), np.uint64(min(starts[leaf + 1], last))):
+            row = np.uint64(rows[i])
             total_g += np.int64(np.rint(gradients[row] * gradient_scale))
             total_h += np.int64(np.rint(hessians[row] * hessian_scale))
         out[leaves[leaf], 0] = total_g
@@ -121,8 +121,8 @@ def leaf_sums(gradients, hessians, gradient_scale, hessian_scale, rows, starts, 
 def add_leaves(rows, starts, values, first, last, scores):
     """scores[row] += values[leaf] for those of rows[first:last] in a leaf: rows[starts[leaf]:starts[leaf + 1]]."""
     for leaf in range(values.shape[0]):
-        for i in range(max(starts[leaf], first), min(starts[leaf + 1], last)):
-            scores[rows[i]] += values[leaf]
+        for i in range(np.uint64(max(starts[leaf], first)), np.uint64(min(starts[leaf + 1], last))):
+            scores[np.uint64(rows[i])] += values[leaf]
 
 
 @inner_kernel
