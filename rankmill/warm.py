@@ -336,7 +336,7 @@ def _score_in_every_way(registry: Location) -> None:
             for each in (layout, replace(layout, swept=None)):
                 each.add_trees(codes, 64, np.arange(forest.n_trees, dtype=np.int32), at, scores, 0)
     keep = np.ones(2, dtype=np.bool_)
-    _kernels.raise_bars(np.zeros(2, np.int64), np.zeros(2), np.empty((1, 1)), np.zeros(1, np.int64), keep)
+    _kernels.raise_bars(np.zeros(2, np.int64), np.zeros(2), np.empty((1, 1)), np.zeros(1, np.int64), np.zeros(1), keep)
 
 
 def _fit_arrays() -> Iterator[npt.NDArray[np.float64]]:

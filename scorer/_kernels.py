@@ -176,19 +176,22 @@ def _push(heap, size, score):
 
 
 @kernel
-def raise_bars(query, scores, heaps, sizes, keep):
+def raise_bars(query, scores, heaps, sizes, bars, keep):
     """Add the scores of the rows to ``keep`` to the heaps of their queries.
 
     Clear ``keep`` for rows with k greater scores there.
 
-    ``heaps`` (queries, k) holds the greatest scores of each query so far, ``sizes`` (queries,) their number.
+    ``heaps`` (queries, k) holds the greatest scores of each query so far, ``sizes`` (queries,) their number.  ``bars``
+    (queries,) has the least of k, -inf for fewer: side by side they stay in a cache, where most rows need no more.
     """
     for i in range(query.shape[0]):
-        if keep[i]:
-            sizes[query[i]] = _push(heaps[query[i]], sizes[query[i]], scores[i])
+        q = np.uint64(query[i])
+        if keep[i] and scores[i] > bars[q]:
+            sizes[q] = _push(heaps[q], sizes[q], scores[i])
+            if sizes[q] == heaps.shape[1]:
+                bars[q] = heaps[q, 0]
     for i in range(query.shape[0]):
-        if keep[i] and sizes[query[i]] == heaps.shape[1]:
-            keep[i] = scores[i] >= heaps[query[i], 0]
+        keep[i] &= scores[i] >= bars[np.uint64(query[i])]
 
 
 @kernel

@@ -95,8 +95,9 @@ def write(plan: RerankPlan, staging: Path, journal: Journal) -> list[RankedFiles
         spill, out, of_model = spill_folder(staging, number), output_folder(staging, label), journal.models[label]
         if of_model.dealt is None:
             of_model.dealt = partition(
-                spill, of_model.spilled, plan.memory.sort_bytes, plan.kept_schema, plan.options.top_k
-            )
+                spill, of_model.spilled, plan.memory.sort_bytes, plan.kept_schema, top_k=plan.options.top_k,
+                n_threads=plan.options.threads,
+            )  # fmt: skip
             journal.write(staging)
         with sorted_parts(
             spill, of_model.spilled, of_model.dealt, sort_bytes=plan.memory.sort_bytes, n_threads=plan.options.threads,

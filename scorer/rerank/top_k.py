@@ -18,7 +18,8 @@ from rankmill.scorer.rerank.ranked_file import GRADE_COUNTS
 if TYPE_CHECKING:
     from rankmill.pipeline.read.batch import RowBatch
 
-BYTES_OF_A_QUERY = 64  # besides its best scores: its id, and their number
+BYTES_OF_A_QUERY = 72  # besides its best scores: its id, their number and the least of them
+CELLS_A_ROW = 4  # of a table of counts by query and grade
 
 
 class BestScores:
@@ -42,6 +43,7 @@ class BestScores:
         self._most = most_bytes // (8 * top_k + BYTES_OF_A_QUERY)
         self._heaps = np.empty((self._most, top_k))  # takes memory only once it is written
         self._sizes = np.zeros(self._most, dtype=np.int64)
+        self._bars = np.full(self._most, -np.inf)
         self._known: pa.Array[Any] = pa.array([], pa.string())
         self._own = threading.Lock()
 
@@ -59,15 +61,7 @@ class BestScores:
         """
         with self._own:
             if (number := self._numbers(ids.dictionary)) is not None:
-                _kernels.raise_bars(number[ids.indices.to_numpy()], scores, self._heaps, self._sizes, keep)
-
-    def reached(self, ids: pa.DictionaryArray[Any, Any], scores: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
-        """Return a mask (n,) of rows without ``top_k`` better ones among all rows so far; arguments: `strike_out`."""
-        full = self._sizes[: len(self._known)] == self.top_k
-        bars = np.append(np.where(full, self._heaps[: len(self._known), 0], -np.inf), -np.inf)
-        number = pc.index_in(ids.dictionary, self._known).fill_null(len(self._known)).to_numpy()
-        reached: npt.NDArray[np.bool_] = scores >= bars[number[ids.indices.to_numpy()]]
-        return reached
+                _kernels.raise_bars(number[ids.indices.to_numpy()], scores, self._heaps, self._sizes, self._bars, keep)
 
     def _numbers(self, ids: pa.Array[Any]) -> npt.NDArray[np.int64] | None:
         """Return the number of each of the distinct ``ids``; None if there are too many."""
@@ -78,6 +72,7 @@ class BestScores:
         if len(self._known) + len(new) > self._most:
             self._known, new = self._known.slice(0, 0), ids
             self._sizes.fill(0)
+            self._bars.fill(-np.inf)
             numbers = np.arange(len(ids))
         else:
             numbers = number.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
@@ -102,10 +97,18 @@ def counts_of_dropped(
     rows = np.flatnonzero(~keep & (grade != UNKNOWN_GRADE))
     if len(rows) == 0:
         return None
-    pairs, counts = np.unique(query[rows].astype(np.int64) << 32 | grade[rows], return_counts=True)
+    of_query, known = query[rows].astype(np.int64), grade[rows]
+    grades = int(known.max()) + 1
+    if grades * len(ids) <= CELLS_A_ROW * len(query):  # counting is faster than sorting
+        table = np.bincount(of_query * grades + known)
+        pairs = np.flatnonzero(table)
+        found, grade_of, counts = pairs // grades, pairs % grades, table[pairs]
+    else:
+        pairs, counts = np.unique(of_query << 32 | known, return_counts=True)
+        found, grade_of = pairs >> 32, pairs & 0xFFFFFFFF
     columns = [
-        ids.take(as_array(pairs >> 32)),
-        as_array((pairs & 0xFFFFFFFF).astype(np.int32)),
+        ids.take(as_array(found)),
+        as_array(grade_of.astype(np.int32)),
         as_array(counts),
     ]
     return pa.record_batch(columns, schema=GRADE_COUNTS)
