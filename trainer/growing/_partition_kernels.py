@@ -93,12 +93,14 @@ def deal_out(column, stride, sides, rows, packed, first, last, spare_rows, spare
 @inner_kernel
 def collect(spare_rows, spare_packed, first, last, n_left, left_to, right_to, rows, packed):
     """Second step: copy the rows that one worker dealt out behind those of the workers before it, on either side."""
+    first, last = np.uint64(first), np.uint64(last)
+    left_to, right_to, n_left = np.uint64(left_to), np.uint64(right_to), np.uint64(n_left)
     for i in range(n_left):
         rows[left_to + i] = spare_rows[first + i]
         packed[left_to + i] = spare_packed[first + i]
     for i in range(last - first - n_left):
-        rows[right_to + i] = spare_rows[last - 1 - i]
-        packed[right_to + i] = spare_packed[last - 1 - i]
+        rows[right_to + i] = spare_rows[last - np.uint64(1) - i]
+        packed[right_to + i] = spare_packed[last - np.uint64(1) - i]
 
 
 @inner_kernel

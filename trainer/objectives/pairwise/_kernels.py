@@ -133,33 +133,33 @@ def order_by_score(scores, key, first, last, order, spare):
     The order is strict, so the result does not depend on the initial ``order``; it is fast if that is nearly sorted, as
     it is from one round to the next.  Merge sort from runs of eight; ``spare`` is scratch for last - first rows.
     """
-    n = last - first
-    run = 8
+    first, last = np.uint64(first), np.uint64(last)  # unsigned: no index is counted from the end, which takes time
+    one, run = np.uint64(1), np.uint64(8)
     for start in range(first, last, run):
-        for i in range(start + 1, min(last, start + run)):
+        for i in range(start + one, min(last, start + run)):
             row = order[i]
             j = i
-            while j > start and _stands_before(scores, key, row, order[j - 1]):
-                order[j] = order[j - 1]
-                j -= 1
+            while j > start and _stands_before(scores, key, row, order[j - one]):
+                order[j] = order[j - one]
+                j -= one
             order[j] = row
-    while run < n:
-        for start in range(first, last, 2 * run):
-            middle, end = min(last, start + run), min(last, start + 2 * run)
-            if middle >= end or not _stands_before(scores, key, order[middle], order[middle - 1]):
+    while run < last - first:
+        for start in range(first, last, run + run):
+            middle, end = min(last, start + run), min(last, start + run + run)
+            if middle >= end or not _stands_before(scores, key, order[middle], order[middle - one]):
                 continue
             for i in range(start, middle):
                 spare[i - start] = order[i]
-            i, held, j, k = 0, middle - start, middle, start
+            i, held, j, k = np.uint64(0), middle - start, middle, start
             while i < held:
                 if j < end and _stands_before(scores, key, order[j], spare[i]):
                     order[k] = order[j]
-                    j += 1
+                    j += one
                 else:
                     order[k] = spare[i]
-                    i += 1
-                k += 1
-        run *= 2
+                    i += one
+                k += one
+        run += run
 
 
 def _vector_of(builder, value):
@@ -252,7 +252,7 @@ def _lay_out(q, scores, starts, w, rules, ranking):
     weighted = w.documents.shape[0] > 0
     order_by_score(scores, ranking.key, first, last, ranking.order, ranking.spare)
     for rank in range(n):
-        row = ranking.order[first + rank]
+        row = ranking.order[np.uint64(first) + np.uint64(rank)]
         s[rank] = scores[row]
         x[rank] = w.values[row]
         weight[rank] = w.documents[row] if weighted else 1.0
@@ -314,7 +314,7 @@ def lambdas(scores, starts, first_query, last_query, w, rules, ranking, gradient
         first, last = starts[q], starts[q + 1]
         n = last - first
         factors[q] = 0.0
-        for row in range(first, last):
+        for row in range(np.uint64(first), np.uint64(last)):
             gradients[row] = 0.0
             hessians[row] = 0.0
         if n < 2 or w.scales[q] == 0.0:
@@ -336,7 +336,7 @@ def lambdas(scores, starts, first_query, last_query, w, rules, ranking, gradient
             factor *= w.queries[q]
         factors[q] = factor
         for rank in range(n):
-            row = ranking.order[first + rank]
+            row = ranking.order[np.uint64(first) + np.uint64(rank)]
             gradients[row] = g[rank] * factor
             hessians[row] = h[rank] * factor
 
