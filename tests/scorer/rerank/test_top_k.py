@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 
 from rankmill.foundation.errors import DataRejected, MalformedRow
 from rankmill.pipeline.options import ReadOptions
+from rankmill.pipeline.read.grades import UNKNOWN_GRADE
 from rankmill.pipeline.read.parquet import ParquetSource
 from rankmill.scorer.rerank import score as scoring
 from rankmill.scorer.rerank import spill as sorting
 from rankmill.scorer.rerank.rerank import rerank
-from rankmill.scorer.rerank.top_k import BYTES_OF_A_QUERY, BestScores
+from rankmill.scorer.rerank.top_k import BYTES_OF_A_QUERY, BestScores, counts_of_dropped
 from tests.refusals import refused
 from tests.scorer.forests import random_forest
 from tests.scorer.rerank.candidate_files import random_candidates, ranked, read_ranked, tree_of, write_parquet
@@ -41,6 +42,21 @@ def test_best_scores_strike_out_what_has_enough_above_it_in_the_parts_so_far(par
                 assert keep[i] == (row[2] >= 0 and above < top_k)
             else:
                 assert keep[i] == (row[2] >= 0) or above >= top_k
+
+
+GRADED = st.lists(st.tuples(st.integers(0, 3), st.sampled_from([-1, 0, 2, 10**6]), st.booleans()), max_size=30)
+
+
+@given(GRADED, st.integers(1, 3))
+def test_grades_of_dropped_rows_are_counted_by_query_and_grade(rows, highest):
+    rows = [(query, min(grade, 10**6 if highest == 3 else highest), kept) for query, grade, kept in rows]
+    query, grade = np.array([row[0] for row in rows], np.int32), np.array([row[1] for row in rows], np.int32)
+    grade[grade < 0] = UNKNOWN_GRADE
+    counted = counts_of_dropped(pa.array("dcba"), query, grade, np.array([row[2] for row in rows], bool))
+    expected = Counter(("dcba"[query], grade) for query, grade, kept in rows if not kept and grade >= 0)
+    found = [] if counted is None else counted.to_pylist()
+    assert {(row["qid"], row["grade"]): row["count"] for row in found} == expected
+    assert len(found) == len(expected)
 
 
 @pytest.mark.parametrize("order", ["grouped", "shuffled", "returning"])
