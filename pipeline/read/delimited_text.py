@@ -319,7 +319,8 @@ class DelimitedText:
                 opened, quoted = (opened, False) if quoted else (place, True)
         found = shorten(text[opened:].rstrip("\r\n"))
         expected = "a cell that ends on its line"
-        return MalformedLine(self.path, line, opened + 1, found, expected, "close the quote; a row must be one line")
+        cure = "close the quote, or put blanks for line breaks in cells; a row must be one line"
+        return MalformedLine(self.path, line, opened + 1, found, expected, cure)
 
     def _no_text(self) -> DataRejected:
         """Return the error with the first line that is not UTF-8 text; takes another pass over the file."""
