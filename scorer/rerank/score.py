@@ -359,7 +359,7 @@ def _kept(
     """
     keep, dropped = None, None
     if best is not None and np.isfinite(scores).all():
-        keep, dropped = first_of_queries(batch, scores, best)
+        keep, dropped = first_of_queries(batch.qid, scores, batch.grade, best)
     qid, doc_id = batch.qid, pa.nulls(len(batch), pa.string()) if batch.doc_id is None else batch.doc_id
     rows: npt.NDArray[np.int64] | slice = slice(None)
     if keep is not None:

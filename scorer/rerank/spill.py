@@ -27,7 +27,7 @@ from rankmill.foundation.threads import results_in_order
 from rankmill.pipeline.group.query_splits import hash_ids
 from rankmill.pipeline.read.grades import UNKNOWN_GRADE
 from rankmill.scorer.rerank.ranked_file import GRADE_COUNTS, SCORED_ROW, ranked_schema
-from rankmill.scorer.rerank.top_k import BestScores, counts_of_dropped
+from rankmill.scorer.rerank.top_k import BestScores, first_of_queries
 
 SORT_THREADS = 4  # each thread holds buffers that the limit does not count
 BATCH_ROWS = 131_072  # maximum rows per batch, written or read back
@@ -186,7 +186,9 @@ def partition(
 
     def divided(item: tuple[str, pa.RecordBatch]) -> list[tuple[str, int, pa.RecordBatch]]:
         kind, batch = item
-        return _by_range(kind, batch, bounds, best if kind == "scored" else None)
+        rows, counts = (batch, None) if best is None or kind != "scored" else _in_the_top(batch, best)
+        parts = [(kind, i, part) for i, part in _by_range(rows, bounds)]
+        return parts + ([] if counts is None else [("dropped", i, part) for i, part in _by_range(counts, bounds)])
 
     paths = {kind: [spill_file(folder, f"{DEALT}-{kind}", n) for n in range(len(bounds) + 1)] for kind in SPILLED}
     with ExitStack() as stack:
@@ -388,24 +390,22 @@ def batches_of(paths: Sequence[Path], columns: list[int] | None = None) -> Gener
             yield from reader
 
 
-def _by_range(
-    kind: str, batch: pa.RecordBatch, bounds: pa.Array[Any], best: BestScores | None
-) -> list[tuple[str, int, pa.RecordBatch]]:
-    """Divide rows of a kind by range, without those that cannot be in the top of their query, whose grades follow."""
-    ids, keep, counts = batch.column("qid").dictionary_encode(), np.ones(batch.num_rows, dtype=np.bool_), None
-    if best is not None:
-        best.strike_out(ids, batch.column("score").to_numpy(), keep)
-        if not keep.all():
-            grade = batch.column("grade").fill_null(UNKNOWN_GRADE).to_numpy()
-            counts = counts_of_dropped(ids.dictionary, ids.indices.to_numpy(), grade, keep)
+def _in_the_top(batch: pa.RecordBatch, best: BestScores) -> tuple[pa.RecordBatch, pa.RecordBatch | None]:
+    """Return the rows of ``batch`` that may be in the top of their query, and the grade counts of the others."""
+    grade = batch.column("grade").fill_null(UNKNOWN_GRADE).to_numpy()
+    keep, counts = first_of_queries(batch.column("qid"), batch.column("score").to_numpy(), grade, best)
+    return batch if keep is None else batch.filter(pa.array(keep)), counts
+
+
+def _by_range(batch: pa.RecordBatch, bounds: pa.Array[Any]) -> Iterator[tuple[int, pa.RecordBatch]]:
+    ids = batch.column("qid").dictionary_encode()
     # An id's range is the number of bounds that are at most the id.
     import polars as pl  # only here: it takes 0.1 s and 24 MB
 
     range_of_id = pl.Series(bounds).search_sorted(pl.Series(ids.dictionary), side="right").to_numpy()
-    rows = np.flatnonzero(keep)
-    range_of_row = range_of_id.astype(np.uint8)[ids.indices.to_numpy()[rows]]  # of bytes, the sort is fastest
-    order = np.argsort(range_of_row, kind="stable")
-    starts = np.searchsorted(range_of_row[order], np.arange(len(bounds) + 2))
-    dealt = batch.take(rows[order])
-    parts = [(kind, int(i), dealt.slice(starts[i], starts[i + 1] - starts[i])) for i in np.flatnonzero(np.diff(starts))]
-    return parts + ([] if counts is None else _by_range("dropped", counts, bounds, None))
+    range_of_row = range_of_id.astype(np.uint8)[ids.indices.to_numpy()]  # of bytes, the sort is fastest
+    by_range = np.argsort(range_of_row, kind="stable")
+    starts = np.searchsorted(range_of_row[by_range], np.arange(len(bounds) + 2))
+    dealt = batch.take(by_range)
+    for i in np.flatnonzero(np.diff(starts)):
+        yield int(i), dealt.slice(starts[i], starts[i + 1] - starts[i])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,9 +14,6 @@ from rankmill.pipeline.arrow import as_array
 from rankmill.pipeline.read.grades import UNKNOWN_GRADE
 from rankmill.scorer import _kernels
 from rankmill.scorer.rerank.ranked_file import GRADE_COUNTS
-
-if TYPE_CHECKING:
-    from rankmill.pipeline.read.batch import RowBatch
 
 BYTES_OF_A_QUERY = 72  # besides its best scores: its id, their number and the least of them
 CELLS_A_ROW = 4  # of a table of counts by query and grade
@@ -97,34 +94,30 @@ def counts_of_dropped(
     rows = np.flatnonzero(~keep & (grade != UNKNOWN_GRADE))
     if len(rows) == 0:
         return None
-    of_query, known = query[rows].astype(np.int64), grade[rows]
-    grades = int(known.max()) + 1
+    grades = int(grade[rows].max()) + 1
+    keys = query[rows].astype(np.int64) * grades + grade[rows]
     if grades * len(ids) <= CELLS_A_ROW * len(query):  # counting is faster than sorting
-        table = np.bincount(of_query * grades + known)
-        pairs = np.flatnonzero(table)
-        found, grade_of, counts = pairs // grades, pairs % grades, table[pairs]
+        table = np.bincount(keys)
+        found = np.flatnonzero(table)
+        counts = table[found]
     else:
-        pairs, counts = np.unique(of_query << 32 | known, return_counts=True)
-        found, grade_of = pairs >> 32, pairs & 0xFFFFFFFF
-    columns = [
-        ids.take(as_array(found)),
-        as_array(grade_of.astype(np.int32)),
-        as_array(counts),
-    ]
+        found, counts = np.unique(keys, return_counts=True)
+    of_query, of_grade = np.divmod(found, grades)
+    columns = [ids.take(as_array(of_query)), as_array(of_grade.astype(np.int32)), as_array(counts)]
     return pa.record_batch(columns, schema=GRADE_COUNTS)
 
 
 def first_of_queries(
-    batch: RowBatch, scores: npt.NDArray[np.float64], best: BestScores
+    qid: pa.Array[Any], scores: npt.NDArray[np.float64], grade: npt.NDArray[np.int32] | None, best: BestScores
 ) -> tuple[npt.NDArray[np.bool_] | None, pa.RecordBatch | None]:
-    """Return a mask (n,) of the rows of ``batch`` that may be in the top k of their query.
+    """Return a mask (n,) of the rows that may be in the top k of their query.
 
     Also return the grade counts of the others.
 
     None: all rows, and no counts.  ``scores`` (n,) are finite.
     """
-    ids, keep = batch.qid.dictionary_encode(), np.ones(len(batch), dtype=np.bool_)
+    ids, keep = qid.dictionary_encode(), np.ones(len(qid), dtype=np.bool_)
     best.strike_out(ids, scores, keep)
     if keep.all():
         return None, None
-    return keep, counts_of_dropped(ids.dictionary, ids.indices.to_numpy(), batch.grade, keep)
+    return keep, counts_of_dropped(ids.dictionary, ids.indices.to_numpy(), grade, keep)
